@@ -21,7 +21,7 @@ from hwnas.search.evaluate import Evaluation, recalibrate, score
 from hwnas.search.task import smoothed
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
 from hwnas.search_spaces.workload import trace
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 __all__ = ["Alone", "for_seconds", "seconds_each", "train_alone", "weights_of"]
 
@@ -48,7 +48,7 @@ class Alone:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def for_seconds(ingredients: Ingredients, seconds: float) -> TrainConfig:
+def for_seconds(ingredients: RunInputs, seconds: float) -> TrainConfig:
     """Return the training config of the recipe, with a budget of ``seconds``."""
     return replace(ingredients.recipe.train, epochs=None, budget_minutes=seconds / 60)
 
@@ -72,7 +72,7 @@ def weights_of(folder: Path, name: str) -> Path:
 def train_alone(
     side: str,
     networks: Sequence[Alone],
-    ingredients: Ingredients,
+    ingredients: RunInputs,
     trainings: Sequence[TrainConfig],
     folder: Path,
     at_once: int,
@@ -97,7 +97,7 @@ def train_alone(
 
 
 def _trained(
-    shared: tuple[str, Ingredients, tuple[TrainConfig, ...], Path], network: Alone
+    shared: tuple[str, RunInputs, tuple[TrainConfig, ...], Path], network: Alone
 ) -> tuple[Network, float]:
     side, ingredients, trainings, folder = shared
     trainings = tuple(config.adjusted(network.settings) for config in trainings)
@@ -129,7 +129,7 @@ def _trained(
 
 def _train(
     network: Alone,
-    ingredients: Ingredients,
+    ingredients: RunInputs,
     trainings: Sequence[TrainConfig],
     run: str,
     onnx: Path,

@@ -17,7 +17,7 @@ from experiments.record import Results, Row
 from hwnas.experiment import Experiment
 from hwnas.recipe import Recipe
 from hwnas.search.cluster import local_ray
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 __all__ = ["Setting", "cores", "main"]
 
@@ -58,10 +58,10 @@ class Setting:
         overrides = [*self._overrides, *filled_in, *self._set, f"seed={seed}"]
         return Experiment.load(self._path, overrides)
 
-    def ingredients(self, seed: int) -> Ingredients:
+    def ingredients(self, seed: int) -> RunInputs:
         """Return the data, task and space of a seed."""
         experiment = self.experiment(seed)
-        return Ingredients.prepare(experiment.recipe, experiment.folder, self.work / "cache")
+        return RunInputs.prepare(experiment.recipe, experiment.folder, self.work / "cache")
 
     def recipe(self, seed: int) -> Recipe:
         """Return the parsed recipe of a seed."""

@@ -17,7 +17,7 @@ from hwnas.experiment import Experiment
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluate import score
 from hwnas.stages.finalists import read_bundles, score_of
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 __all__ = [
     "TARGETS",
@@ -68,7 +68,7 @@ class Network:
         return f"{self.side} {self.id}"
 
 
-def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], Ingredients, float]:
+def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], RunInputs, float]:
     """Run a whole job, resuming it if it was interrupted.
 
     Returns:
@@ -78,12 +78,12 @@ def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], Ingred
     with RunFolder.open(run) as opened:
         recipe = opened.recipe
         seconds = sum(stage.wall_s for stage in opened.stages.values())
-    ingredients = Ingredients.prepare(recipe, job.folder, run / "cache")
+    ingredients = RunInputs.prepare(recipe, job.folder, run / "cache")
     bundles = read_bundles(run / "bundles").values()
     return [of_bundle(side, bundle, ingredients) for bundle in bundles], ingredients, seconds
 
 
-def of_bundle(side: str, bundle: Bundle, ingredients: Ingredients) -> Network:
+def of_bundle(side: str, bundle: Bundle, ingredients: RunInputs) -> Network:
     """Return the network of a run's finalist."""
     metric = ingredients.task.metrics[0].name
     workload = ingredients.space.workload(bundle.architecture)
@@ -152,7 +152,7 @@ def usable(names: Sequence[str]) -> list[Target]:
 
 
 def measured_rows(
-    networks: Sequence[Network], targets: Sequence[Target], ingredients: Ingredients, seed: int
+    networks: Sequence[Network], targets: Sequence[Target], ingredients: RunInputs, seed: int
 ) -> list[Row]:
     """Time the networks of all sides against each other; each counts on its own best target.
 
@@ -180,7 +180,7 @@ def measured_rows(
     return rows
 
 
-def _tested_on(network: Network, target: Target, ingredients: Ingredients) -> Network:
+def _tested_on(network: Network, target: Target, ingredients: RunInputs) -> Network:
     """Return the network with the accuracies that its file has in the format of a target."""
     task, data, runtime = ingredients.task, ingredients.data, RUNTIMES[target.device.runtime]
     executable = runtime.prepare(network.onnx, target, network.onnx.parent)

@@ -25,7 +25,7 @@ from hwnas.recipe import Recipe, read_recipe
 from hwnas.search.objective import check_objectives
 from hwnas.search.samplers import make_sampler
 from hwnas.search_spaces.catalogue import joint_space
-from hwnas.stages import Ingredients
+from hwnas.stages import RunInputs
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hwnas"
@@ -139,7 +139,7 @@ def test_python_blocks_run(
 
 def check_plugins(recipe: Path) -> None:
     """The user's own parts fit together, and can travel to workers."""
-    made = Ingredients.prepare(read_recipe(recipe)[0], Path(), Path("cache"))
+    made = RunInputs.prepare(read_recipe(recipe)[0], Path(), Path("cache"))
     assert pickle.loads(pickle.dumps(made.task)) == made.task
     assert pickle.loads(pickle.dumps(made.space)).fingerprint == made.space.fingerprint
 

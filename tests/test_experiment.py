@@ -20,7 +20,7 @@ from hwnas.experiment import Experiment
 from hwnas.plugin import resolve
 from hwnas.progress import make_reporter
 from hwnas.stages.measurements import read_measurements
-from hwnas.stages.summary import Summary
+from hwnas.stages.run_result import RunResult
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER_TARGET = "cpu-onnxruntime-fp32-b8-t1"
@@ -484,7 +484,7 @@ def test_random_search_runs_beside_where_it_is_wanted(quick_recipe: Path, tmp_pa
 
 @pytest.mark.slow
 def test_the_same_seed_finds_the_same(quick_recipe: Path, tmp_path: Path) -> None:
-    def found(name: str, seed: int) -> Summary:
+    def found(name: str, seed: int) -> RunResult:
         overrides = [f"seed={seed}", "deploy.finetune_epochs=0"]
         return Experiment.load(quick_recipe, overrides).run(tmp_path / name, QUIET)
 

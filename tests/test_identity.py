@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hwnas.content import content_hash
 from hwnas.errors import ConfigError
-from hwnas.identity import Change, Identity, may_reuse
+from hwnas.identity import Identity, InputChange, may_reuse
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -47,7 +47,7 @@ def test_changes_are_told_in_words() -> None:
 
 def test_long_values_are_told_as_changed_only() -> None:
     before, now = {"stages": ["a" * 150]}, {"stages": ["b" * 150]}
-    assert Change("space.options", before, now).text == "space.options changed"
+    assert InputChange("space.options", before, now).text == "space.options changed"
 
 
 def test_an_array_counts_with_all_that_it_holds() -> None:

@@ -1,4 +1,4 @@
-"""The tree is the architecture: rooms, floors, and imports that point down only."""
+"""Layers and packages of the tree: imports point down only, and a public name is defined once."""
 
 import ast
 import subprocess
@@ -13,7 +13,7 @@ import hwnas
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hwnas"
 
-FLOORS = (  # a room may import from lower floors, and from its own as long as there is no circle
+LAYERS = (  # a package may import from lower layers, and from its own without a cycle
     ("cli", "__main__"),
     (
         "experiment",
@@ -32,21 +32,21 @@ FLOORS = (  # a room may import from lower floors, and from its own as long as t
     ("search_spaces", "kernels"),
     ("errors", "plugin", "atomic", "content", "home", "identity", "interval"),
 )
-ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+PACKAGES = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 LINKS = ("search_spaces", "predictors", "search", "deploy", "kernels")
 HEAVY = ("torch", "ray", "optuna", "onnxruntime", "triton", "sklearn", "plotly", "pyarrow")
 SHAPELESS_NAMES = {"utils", "util", "common", "misc", "helpers"}
 MAX_DEPTH = 3
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
-PACKAGES = [path for path in MODULES if path.name == "__init__.py"]
+INITS = [path for path in MODULES if path.name == "__init__.py"]
 
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -60,31 +60,43 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_packages(path: Path) -> set[str]:
     inside = [name.split(".") for name in imports(path)]
-    return {parts[1] for parts in inside if parts[0] == "hwnas" and len(parts) > 1} & set(ROOMS)
+    return {parts[1] for parts in inside if parts[0] == "hwnas" and len(parts) > 1} & set(PACKAGES)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_has_a_room_and_imports_only_downwards(path: Path) -> None:
-    room = room_of(path)
-    if room == "__init__":
+def test_a_module_imports_only_from_lower_layers(path: Path) -> None:
+    package = package_of(path)
+    if package == "__init__":
         return  # the face of the package may show anything; its cost is tested below
-    assert room in ROOMS, f"{name_of(path)} is on no floor; give {room!r} one in {__file__}"
-    upwards = {other for other in imported_rooms(path) if ROOMS[other] < ROOMS[room]}
-    assert not upwards, f"{name_of(path)} imports from a floor above: {sorted(upwards)}"
+    assert package in PACKAGES, (
+        f"{name_of(path)} is in no layer; give {package!r} one in {__file__}"
+    )
+    upwards = {o for o in imported_packages(path) if PACKAGES[o] < PACKAGES[package]}
+    assert not upwards, f"{name_of(path)} imports from a layer above: {sorted(upwards)}"
     outside = {name.split(".")[0] for name in imports(path)} & {"tests", "experiments"}
     assert not outside, f"{name_of(path)} imports {sorted(outside)}; the package stands alone"
 
 
-def test_rooms_of_one_floor_import_each_other_in_no_circle() -> None:
-    needs: dict[str, set[str]] = {room: set() for room in ROOMS}
+def test_packages_of_one_layer_import_each_other_without_a_cycle() -> None:
+    needs: dict[str, set[str]] = {package: set() for package in PACKAGES}
     for path in MODULES:
-        if room_of(path) in ROOMS:
-            needs[room_of(path)] |= imported_rooms(path) - {room_of(path)}
-    while free := [room for room, others in needs.items() if not others]:
-        needs = {room: others - set(free) for room, others in needs.items() if room not in free}
-    assert not needs, f"these rooms need each other: {sorted(needs)}"
+        if package_of(path) in PACKAGES:
+            needs[package_of(path)] |= imported_packages(path) - {package_of(path)}
+    while free := [package for package, others in needs.items() if not others]:
+        needs = {package: needs[package] - set(free) for package in needs if package not in free}
+    assert not needs, f"these packages need each other: {sorted(needs)}"
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    defined: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                defined.setdefault(node.name, []).append(name_of(path))
+    twice = {name: places for name, places in defined.items() if len(places) > 1}
+    assert not twice, f"defined more than once; give each its own name: {twice}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -94,7 +106,7 @@ def test_folders_are_few_and_names_say_what_is_inside(path: Path) -> None:
     assert not SHAPELESS_NAMES & set(parts), f"{name_of(path)}: name the module by what it holds"
 
 
-@pytest.mark.parametrize("path", PACKAGES, ids=name_of)
+@pytest.mark.parametrize("path", INITS, ids=name_of)
 def test_a_package_is_a_docstring_imports_and_a_sorted_all(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert ast.get_docstring(tree)
@@ -120,7 +132,7 @@ def isort_style(name: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_the_root_shows_the_rooms(name: str) -> None:
+def test_the_root_links_to_the_packages(name: str) -> None:
     link = ROOT / name
     assert link.is_symlink()
     assert not link.readlink().is_absolute(), "an absolute link breaks in every other clone"

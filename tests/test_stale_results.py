@@ -23,8 +23,8 @@ from hwnas.progress import make_reporter
 from hwnas.recipe_keys import decides, redone_by
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluate import score
-from hwnas.stages import Ingredients
-from hwnas.stages.examination import Executed
+from hwnas.stages import RunInputs
+from hwnas.stages.split_evaluator import Executed
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
 QUIET = make_reporter(quiet=True)
@@ -137,7 +137,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def assert_finalists_are_of(run: Path) -> None:
     """The recorded test accuracy of every bundle is what its file reaches on today's images."""
     opened = RunFolder.open(run)
-    i = Ingredients.prepare(opened.recipe, opened.recipe_folder, run / "cache")
+    i = RunInputs.prepare(opened.recipe, opened.recipe_folder, run / "cache")
     bundles = [Bundle.load(path) for path in (run / "bundles").iterdir()]
     assert bundles
     for bundle in bundles:

@@ -8,7 +8,7 @@ from rich.console import Console
 from hwnas.deploy.measurement import Measurement, Quantiles
 from hwnas.search.objective import Objective
 from hwnas.stages.limits import LimitCheck
-from hwnas.stages.summary import FrontRow, Summary
+from hwnas.stages.run_result import FrontRow, RunResult
 from hwnas.terminal import count_text, metric_text, print_measurement, print_summary, size_text
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -32,29 +32,29 @@ ROW = FrontRow(
 OTHER = replace(ROW, id="ba9876543210", picks=(), test=None, measured_latency_ms=None, bundle=None)
 
 
-def shown(summary: Summary, width: int = 150) -> str:
+def shown(summary: RunResult, width: int = 150) -> str:
     told = io.StringIO()
     print_summary(Console(file=told, width=width, highlight=False), summary)
     return told.getvalue()
 
 
 @pytest.fixture
-def summary() -> Summary:
+def summary() -> RunResult:
     objectives = (
         Objective("accuracy", "maximize"),
         Objective("latency_ms", "minimize", TARGET),
     )
     run = Path("runs/[odd]")
-    return Summary(run, run, "accuracy", objectives, 12, (ROW, OTHER), run / "report.html")
+    return RunResult(run, run, "accuracy", objectives, 12, (ROW, OTHER), run / "report.html")
 
 
-def test_finalists_have_numbers_where_others_have_dashes(summary: Summary) -> None:
+def test_finalists_have_numbers_where_others_have_dashes(summary: RunResult) -> None:
     lines = [" ".join(line.split()) for line in shown(summary).splitlines()]
     assert "0123456789ab 0.9812 (0.9688 to 0.9887) 0.9750 1.23 1.31 6.24 M 207 k 849 kB" in lines
     assert "ba9876543210 0.9812 (0.9688 to 0.9887) - 1.23 - 6.24 M 207 k 849 kB" in lines
 
 
-def test_it_says_where_things_are_and_what_to_do_next(summary: Summary) -> None:
+def test_it_says_where_things_are_and_what_to_do_next(summary: RunResult) -> None:
     text = shown(summary)
     assert "12 candidates evaluated" in text
     assert "report   runs/[odd]/report.html" in text
@@ -63,7 +63,7 @@ def test_it_says_where_things_are_and_what_to_do_next(summary: Summary) -> None:
     assert "  hwnas run runs/[odd]/bundles/0123456789ab image.png" in text
 
 
-def test_a_network_that_breaks_a_limit_is_marked_with_the_numbers(summary: Summary) -> None:
+def test_a_network_that_breaks_a_limit_is_marked_with_the_numbers(summary: RunResult) -> None:
     check = LimitCheck(
         f"latency_ms@{TARGET}", 0.1, 1.31, 1.2, 1.4, "measured", None, "broken", 12.1
     )
@@ -82,13 +82,13 @@ def test_a_network_that_breaks_a_limit_is_marked_with_the_numbers(summary: Summa
     assert summary.to_json()["front"][0]["limit_state"] is None
 
 
-def test_a_narrow_terminal_cuts_nothing_off(summary: Summary) -> None:
+def test_a_narrow_terminal_cuts_nothing_off(summary: RunResult) -> None:
     text = shown(summary, width=60)
     assert "…" not in text
     assert "hwnas specialise runs/[odd] --target cpu-onnxruntime-fp32-b8-t1" in text
 
 
-def test_a_run_without_finalists_is_to_be_resumed(summary: Summary) -> None:
+def test_a_run_without_finalists_is_to_be_resumed(summary: RunResult) -> None:
     text = shown(replace(summary, front=(OTHER,), report=None))
     assert "hwnas resume runs/[odd]" in text
     assert "bundle " not in text

@@ -28,12 +28,12 @@ from hwnas.plugin import resolve
 from hwnas.predictors.blocks import places
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.surrogate import Surrogate
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.outlook import scale_of
+from hwnas.search.samplers.posterior import scale_of
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search.tables import ObjectiveTable, read_objective_table
 from hwnas.search.tables.benchmark import knowledge_of
+from hwnas.search.tables.hypervolume_metric import Rows
 from hwnas.search.tables.table import read_column
-from hwnas.search.tables.yardstick import Rows
 from hwnas.search_spaces.tabular import Codes
 
 LABELS = (20, 50, 100)
@@ -108,7 +108,7 @@ class Known:
     """
 
     table: ObjectiveTable
-    knowledge: Knowledge
+    knowledge: SpaceFeatures
 
     @classmethod
     def of(cls, case: Case) -> Known:
@@ -122,7 +122,7 @@ class Known:
             knowledge = replace(knowledge, statistics=lambda codes: logs[table.rows_of(codes)])
         return cls(table, knowledge)
 
-    def guessed_scores(self, seed: int) -> Knowledge | None:
+    def guessed_scores(self, seed: int) -> SpaceFeatures | None:
         """Return features with scores predicted from those of some networks, or None.
 
         The result is None if the table has no scores. The prediction stands for a space that is too
@@ -143,12 +143,12 @@ class Known:
         return replace(plain, scores=lambda codes: guessed[self.table.rows_of(codes)])
 
     @property
-    def codes_only(self) -> Knowledge:
+    def codes_only(self) -> SpaceFeatures:
         """Options of each network only."""
         return replace(self.without_scores, statistics=None)
 
     @property
-    def without_scores(self) -> Knowledge:
+    def without_scores(self) -> SpaceFeatures:
         """Options and counted features."""
         return replace(self.knowledge, scores=None)
 
@@ -191,7 +191,7 @@ def taus(case: str, known: Known, seed: int) -> list[Row]:
 
 
 def learnt(
-    knowledge: Knowledge, table: ObjectiveTable, rows: Rows, targets: Numbers, asked: Rows
+    knowledge: SpaceFeatures, table: ObjectiveTable, rows: Rows, targets: Numbers, asked: Rows
 ) -> Numbers:
     """Predict with the surrogate of the search, in the scale in which the search learns."""
     surrogate = Surrogate.fitted(knowledge.parts(table.codes[rows]), targets)

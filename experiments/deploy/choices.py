@@ -29,8 +29,8 @@ from experiments.record import Results, Row
 from hwnas.deploy import Device, Target, measure_together
 from hwnas.deploy.quantize import random_batches
 from hwnas.deploy.sweep import Quality, Sweep, sweep
-from hwnas.deploy.timing import Subject
-from hwnas.deploy.variants import VARIANTS, Material
+from hwnas.deploy.timing import TimedNetwork
+from hwnas.deploy.variants import VARIANTS, VariantInputs
 
 FOLDER = Path(__file__).parent
 TRIED = ("mobilenet", "hybrid", "resnet", "vit", "simplenet")
@@ -89,7 +89,7 @@ def observed(
     for case, own in devices.items():
         to = folder / case
         to.mkdir()
-        material = Material(model, random_batches(shape, 1))
+        material = VariantInputs(model, random_batches(shape, 1))
         found = sweep(material, [VARIANTS[v] for v in MADE], own, to, examiner=Anything(shape))
         rows += re_measured(f"{subject} {case}", found, own)
     return rows
@@ -126,7 +126,8 @@ def re_measured(subject: str, found: Sweep, devices: Sequence[Device]) -> list[R
 def measured(asked: dict[str, list[str]]) -> dict[str, float]:
     """Measure the given files on their targets; runs in a fresh process."""
     subjects = {
-        name: Subject(Path(model), Target.parse(target)) for name, (model, target) in asked.items()
+        name: TimedNetwork(Path(model), Target.parse(target))
+        for name, (model, target) in asked.items()
     }
     return {name: found.latency_ms for name, found in measure_together(subjects).items()}
 

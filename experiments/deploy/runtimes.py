@@ -19,7 +19,7 @@ from experiments.readme_table import across
 from experiments.record import Results, Row
 from hwnas.deploy import RUNTIMES, Device, Target, measure_together
 from hwnas.deploy.device import RUNS_ON
-from hwnas.deploy.timing import Subject
+from hwnas.deploy.timing import TimedNetwork
 
 FOLDER = Path(__file__).parent
 DEFAULT = "onnxruntime"
@@ -58,7 +58,7 @@ def work(arguments: argparse.Namespace) -> None:
 def timed(subject: str, model: Path, runtimes: Sequence[str], threads: int) -> list[Row]:
     """Time a network on all runtimes, interleaved."""
     subjects = {
-        name: Subject(model, Target(Device("cpu", name, threads=threads))) for name in runtimes
+        name: TimedNetwork(model, Target(Device("cpu", name, threads=threads))) for name in runtimes
     }
     return [
         Row("latency", f"{subject} {name}", 0, found.latency_ms, "ms", found.n,

@@ -23,7 +23,7 @@ from experiments.command import run_command
 from experiments.deploy.networks import SPACES, untrained
 from experiments.readme_table import across
 from experiments.record import Results, Row
-from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
+from hwnas.deploy.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.deploy.variants.tune_mode import TuneMode
 
 FOLDER = Path(__file__).parent
@@ -76,7 +76,7 @@ def observed(
 ) -> list[Row]:
     """Return time and memory of a step in each mode, and their ratios to Eval mode."""
     watches = {
-        mode: Stopwatch(step(network, images), SETTINGS, process_time, one_thread=threads == 1)
+        mode: LatencyTimer(step(network, images), SETTINGS, process_time, one_thread=threads == 1)
         for mode, network in modes.items()
     }
     interleave([], list(watches.values()), SETTINGS.retries)

@@ -19,7 +19,7 @@ from torch import nn
 
 from experiments.record import Row
 from experiments.setting import Setting, main
-from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
+from hwnas.deploy.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.search_spaces.layers import DepthwiseConv2d
 
 _ROUND_MS = 50.0
@@ -64,7 +64,7 @@ def compare(
     """Return the time of the plain convolution over that of ours, on the CPU clock."""
     plain = copy.deepcopy(ours).eval()  # in eval mode it computes the plain convolution
     watches = [
-        Stopwatch(passes(layer, images), settings, time.process_time, one_thread=threads == 1)
+        LatencyTimer(passes(layer, images), settings, time.process_time, one_thread=threads == 1)
         for layer in (ours, plain)
     ]
     interleave(watches[:1], watches[1:], settings.retries)

@@ -12,7 +12,7 @@ from hwnas.search_spaces import MobileNetSpace
 from hwnas.search_spaces.catalogue import named_space
 from hwnas.search_spaces.mobilenet.config import Stage
 from hwnas.search_spaces.mobilenet.presets import PRESETS
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 __all__ = ["hand_scaled"]
 
@@ -22,7 +22,7 @@ RECIPE = Path(__file__).parent / "recipe.toml"
 _PUBLISHED_SHAPE = (224, 224, 3)
 
 
-def hand_scaled(ingredients: Ingredients, width: float) -> Alone:
+def hand_scaled(ingredients: RunInputs, width: float) -> Alone:
     """Return MobileNetV3-Large at a width, cut to what the supernet's space can build.
 
     It has the rows of table 1 (Howard et al., ICCV 2019) whose channels are also in that space,

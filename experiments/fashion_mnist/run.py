@@ -20,7 +20,7 @@ from experiments.setting import Setting, cores, main
 from experiments.sides import best_within, of_job, rows_of
 from hwnas.deploy import Target, measure
 from hwnas.search.front import hypervolume, reference_point
-from hwnas.stages.job import Goal
+from hwnas.stages.job import SearchGoal
 
 HWNAS, HAND = "hwnas", "hand-scaled"
 _QUANTILES = (0.25, 0.5, 0.75)
@@ -55,7 +55,7 @@ def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
         hand, _ = train_alone(HAND, rivals, ingredients, [training], folder / HAND, at_once)
     networks = [*found, *hand]
     models = {network.subject: network.onnx for network in networks}
-    (target,) = Goal(ingredients.recipe.objective).targets
+    (target,) = SearchGoal(ingredients.recipe.objective).targets
     measured = measure(models, Target.parse(target))
     n = len(ingredients.data.test)
     return [

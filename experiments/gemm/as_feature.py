@@ -23,7 +23,7 @@ from experiments.latency_zoo.zoo import read_workloads, read_zoo
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.plugin import resolve
-from hwnas.predictors.blocks import Scale, blocks_of_steps
+from hwnas.predictors.blocks import BlockScaling, blocks_of_steps
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
 from hwnas.predictors.gemm import Gemm
 from hwnas.predictors.gemm_model import GemmModel
@@ -119,7 +119,7 @@ def judge(case: Case, seed: int) -> list[Row]:
     for gemm, estimate in zip(unseen, model.predict(unseen), strict=True):
         seen[gemm] = estimate.mean
     logs = np.log([[sum(seen[gemm] for gemm in some)] for some in needed])
-    added = Parts({**case.plain.linear, "gemm": Scale.over(logs)(logs)}, case.plain.radial)
+    added = Parts({**case.plain.linear, "gemm": BlockScaling.over(logs)(logs)}, case.plain.radial)
     place = len(case.plain.linear)
     prior = replace(
         case.prior,

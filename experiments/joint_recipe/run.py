@@ -31,7 +31,7 @@ from hwnas.search import (
 from hwnas.search.evaluate import score
 from hwnas.search.front import Losses, hypervolume, non_dominated, reference_point
 from hwnas.search_spaces import Candidate
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 SIDES = ("joint", "fixed")
 _TEST = "test_accuracy"
@@ -103,7 +103,7 @@ def searched(setting: Setting, side: str, seed: int) -> Sequence[Scored]:
     return result.trials
 
 
-def _executor(ingredients: Ingredients, joint: bool) -> Executor:
+def _executor(ingredients: RunInputs, joint: bool) -> Executor:
     recipe = ingredients.recipe
     alone = TrainEvaluator(
         ingredients.space,

@@ -30,7 +30,7 @@ from hwnas.deploy.matching import MatchedNetwork, decided, matched
 from hwnas.deploy.onnx_module import OnnxModule
 from hwnas.deploy.quantize import quantize_int8, random_batches
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.choice import Choice
+from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.operator import Operator, Sizes
 from hwnas.kernels.race import fair, raced, why
 from hwnas.kernels.timer import Times
@@ -98,11 +98,11 @@ def export_network(place: Place, name: str) -> dict[str, Any]:
 
             def decide(
                 operator: Operator, sizes: Sizes, dtype: torch.dtype, n: int = batch
-            ) -> Choice:
+            ) -> KernelChoice:
                 case = Case(operator.name, dict(sizes), n, dtype)
                 if operator.name in OPERATORS:  # chains have no benchmark
                     asked.setdefault((operator.name, dtype, *sizes.items()), case)
-                return Choice(operator.default_config(sizes, dtype))
+                return KernelChoice(operator.default_config(sizes, dtype))
 
             matched(module, batch, DTYPE, decide)
     workload = space.workload(architecture)

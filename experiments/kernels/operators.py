@@ -16,16 +16,16 @@ from experiments.kernels.benchmark import Case, Rival
 from experiments.kernels.catalogue import BENCHMARKS
 from experiments.kernels.compiler import FULL, MODES, compiled, rehearsing
 from experiments.kernels.place import CACHES, Place
-from hwnas.kernels.card_tuning import CardTuning, keep, versions_here
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.choice import Choice
+from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.cost_model import CostModel
+from hwnas.kernels.gpu_tuning import GpuTuning, keep, versions_here
 from hwnas.kernels.operator import Inputs, Operator, dtype_name
 from hwnas.kernels.race import fair, raced, why
 from hwnas.kernels.resources import compile_ahead
 from hwnas.kernels.timer import Times
 from hwnas.kernels.tolerance import as_tuple, worst_error
-from hwnas.kernels.tuned import KERNEL, REFERENCE, Entry
+from hwnas.kernels.tuned import KERNEL, REFERENCE, TunedEntry
 
 __all__ = [
     "Tuning",
@@ -73,16 +73,16 @@ def check_values(place: Place, name: str) -> dict[str, Any]:
 
 def check_with_verifier(place: Place, name: str) -> dict[str, Any]:
     """Return the report on an operator by the verifier, which trusts nothing."""
-    from hwnas.kernels.verifier import Limits, verify
+    from hwnas.kernels.verifier import JobLimits, verify
 
-    return verify(name, seed=0, limits=Limits(60.0)).to_json()
+    return verify(name, seed=0, limits=JobLimits(60.0)).to_json()
 
 
 def tune_case(place: Place, tuning: Tuning) -> dict[str, Any]:
     """Search for a fast configuration; the best ones are saved as they are found."""
     case = tuning.case
     dtype = dtype_of(case)
-    tuner = CardTuning(place.card, place.timer_in_turn(), tuning.seconds, bench=place.bench)
+    tuner = GpuTuning(place.card, place.timer_in_turn(), tuning.seconds, bench=place.bench)
     model = _model(case.operator, dtype)
     outcome, entry = tuner.tune(OPERATORS[case.operator], case.sizes, dtype, model)
     verdicts = Counter(trial.verdict for trial in outcome.trials)
@@ -151,7 +151,7 @@ def _bench(place: Place, operator: Operator, case: Case) -> Any:
 
 
 def _contenders(
-    place: Place, case: Case, inputs: Inputs, choice: Choice
+    place: Place, case: Case, inputs: Inputs, choice: KernelChoice
 ) -> tuple[dict[str, Callable[[], object]], dict[str, float], dict[str, str]]:
     """Return the calls to time, the competitors' differences from ours, and why some are absent."""
     benchmark = BENCHMARKS[case.operator]
@@ -208,7 +208,9 @@ def _difference(one: Tensor, other: Tensor) -> float:
     return worst_error(one, other.double())
 
 
-def _spilled_bytes(place: Place, operator: Operator, inputs: Inputs, choice: Choice) -> int | None:
+def _spilled_bytes(
+    place: Place, operator: Operator, inputs: Inputs, choice: KernelChoice
+) -> int | None:
     """Return the bytes of spilled registers per thread; None where kernels are interpreted."""
     if place.simulated:
         return None
@@ -216,12 +218,12 @@ def _spilled_bytes(place: Place, operator: Operator, inputs: Inputs, choice: Cho
     return sum(compile_ahead(launch, place.card).spilled_bytes for launch in launches)
 
 
-def _entry(place: Place, case: Case, choice: Choice, times: dict[str, Times]) -> Entry:
+def _entry(place: Place, case: Case, choice: KernelChoice, times: dict[str, Times]) -> TunedEntry:
     """Return the entry from which the runtime chooses from now on.
 
     All sides were timed interleaved, with nothing beside them.
     """
-    return Entry(
+    return TunedEntry(
         operator=case.operator,
         dtype=dtype_name(dtype_of(case)),
         sizes=case.sizes,

@@ -17,11 +17,11 @@ import torch
 from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.ahead import Compiled
-from hwnas.kernels.card_bench import CardBench
+from hwnas.kernels.gpu_bench import GpuBench
 from hwnas.kernels.launch import cannot_run
 from hwnas.kernels.operator import Config
 from hwnas.kernels.resources import Resources
-from hwnas.kernels.timer import CardTimer, Stopwatch
+from hwnas.kernels.timer import GpuTimer, Stopwatch
 
 __all__ = ["CACHES", "Place"]
 
@@ -73,21 +73,21 @@ class Place:
         """Seconds of tuning for one case, beyond which little is found."""
         return 0.5 if self.simulated else 30.0
 
-    def timer(self, cache: str) -> CardTimer:
+    def timer(self, cache: str) -> GpuTimer:
         """Return the timer for a state of the cache, one of `CACHES`."""
         if self.simulated:
             return _SimulatedTimer(flush_bytes=int(cache == "cold"))
-        return CardTimer.cold(self.card) if cache == "cold" else CardTimer()
+        return GpuTimer.cold(self.card) if cache == "cold" else GpuTimer()
 
-    def timer_in_turn(self) -> CardTimer:
+    def timer_in_turn(self) -> GpuTimer:
         """Return a timer that processes can share: while one of them times, the others wait."""
         cold = self.timer("cold")
         return cold if self.simulated else _TimerInTurn(cold.flush_bytes, folder=self.work)
 
     @property
-    def bench(self) -> type[CardBench]:
+    def bench(self) -> type[GpuBench]:
         """Class that tries configurations."""
-        return _SimulatedBench if self.simulated else CardBench
+        return _SimulatedBench if self.simulated else GpuBench
 
     def touch(self, _: None = None) -> dict[str, int]:
         """Compute a sum on the device, to check that a process can use it."""
@@ -101,7 +101,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class _TimerInTurn(CardTimer):
+class _TimerInTurn(GpuTimer):
     folder: Path = Path()
 
     def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
@@ -128,7 +128,7 @@ class _TimerInTurn(CardTimer):
 _moments = itertools.count(1)
 
 
-class _SimulatedTimer(CardTimer):
+class _SimulatedTimer(GpuTimer):
     """Timer that runs a call once, and then invents times."""
 
     @property
@@ -141,7 +141,7 @@ class _SimulatedTimer(CardTimer):
         return lambda runs: [base + i % 3 for i in range(runs)]
 
 
-class _SimulatedBench(CardBench):
+class _SimulatedBench(GpuBench):
     """Bench that does not compile, since a process that interprets cannot."""
 
     def __init__(self, *arguments: object) -> None:

@@ -31,12 +31,12 @@ from hwnas.predictors.cold_start import ColdStart
 from hwnas.predictors.coverage import learn_widening
 from hwnas.predictors.device import DevicePredictor
 from hwnas.predictors.estimate import NORMAL_90
-from hwnas.predictors.experience import Experience
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.physical import physical_features
 from hwnas.predictors.selection import most_informative
 from hwnas.predictors.shipped import experience_of, family
 from hwnas.predictors.store import DeviceProfile
+from hwnas.predictors.transfer_prior import TransferPrior
 
 SCORES = {
     "spearman": "rho",
@@ -59,7 +59,7 @@ class Known:
     """
 
     profiles: Sequence[DeviceProfile]
-    experience: Experience
+    experience: TransferPrior
     fingerprints: dict[str, Numbers]
 
 
@@ -202,7 +202,7 @@ def work(arguments: argparse.Namespace) -> None:
     print(crosstab(answers.rows))
 
 
-def _taught(profiles: Sequence[DeviceProfile]) -> Experience:
+def _taught(profiles: Sequence[DeviceProfile]) -> TransferPrior:
     """Return the transfer prior of some targets, with learnt widenings of the intervals."""
     plain = experience_of(profiles)
     learnt = {samples: learn_widening(plain, samples) for samples in (10, 20)}

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from experiments.latency_zoo.run import FOLDER, space
 from hwnas.deploy import Target
 from hwnas.predictors.store import DeviceProfile
-from hwnas.search_spaces import Architecture, StepTable, Workload
+from hwnas.search_spaces import Architecture, OperatorCountTable, Workload
 
 __all__ = ["read_workloads", "read_zoo"]
 
@@ -29,7 +29,7 @@ def read_zoo(path: Path = FOLDER / "zoo.parquet") -> list[DeviceProfile]:
     rows = _rows(path)
     networks = _networks(rows)
     complete = {name: found for name, found in rows.items() if found.keys() == networks.keys()}
-    steps = StepTable.of_workloads(_workloads(networks))
+    steps = OperatorCountTable.of_workloads(_workloads(networks))
     names = tuple(networks)
     return [
         _profile(name, names, steps, [found[n] for n in names]) for name, found in complete.items()
@@ -60,7 +60,7 @@ def _workloads(networks: Rows) -> list[Workload]:
 
 
 def _profile(
-    name: str, networks: tuple[str, ...], steps: StepTable, rows: Sequence[dict[str, Any]]
+    name: str, networks: tuple[str, ...], steps: OperatorCountTable, rows: Sequence[dict[str, Any]]
 ) -> DeviceProfile:
     last = rows[-1]
     return DeviceProfile(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from experiments.once_for_all.rival import settings_of
 from experiments.once_for_all.steps import Batch, make_all_blocks, optimiser
 from experiments.record import Results, Row
-from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
+from hwnas.deploy.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.search_spaces import Architecture, MobileNetSpace
 
 __all__ = ["activations", "step_ratios"]
@@ -122,7 +122,7 @@ def step_ratios(
                 supernet.set_active_subnet(**settings_of(space, network))
                 alone = supernet.get_active_subnet(preserve_weight=True)
             own, shared = (
-                Stopwatch(
+                LatencyTimer(
                     _step(each, inputs, batch), _TIMING, time.process_time, one_thread=threads == 1
                 )
                 for each in (alone.train(), supernet)
@@ -131,7 +131,9 @@ def step_ratios(
             observed.put(_ratios(own, shared, role, subject, seed))
 
 
-def _ratios(own: Stopwatch, shared: Stopwatch, role: str, subject: str, seed: int) -> list[Row]:
+def _ratios(
+    own: LatencyTimer, shared: LatencyTimer, role: str, subject: str, seed: int
+) -> list[Row]:
     rows = []
     for clock in _CLOCKS:
         supernet_ms, extracted_ms = shared.quantiles(clock).p50, own.quantiles(clock).p50

@@ -16,7 +16,7 @@ from experiments.once_for_all.rival import CLASSES, SIDE, settings_of
 from hwnas.deploy.io import Preprocessing
 from hwnas.search import training
 from hwnas.search.task import Classification
-from hwnas.search.training import Moment, SupernetStep
+from hwnas.search.training import StepContext, SupernetStep
 from hwnas.search.training.sampling import SAMPLING
 from hwnas.search_spaces import Architecture, MobileNetSpace, Supernet
 
@@ -136,7 +136,7 @@ def _as_trained(supernet: Supernet, optimizer: torch.optim.Optimizer, batch: Bat
 
     def step(rule: str, key: str) -> None:
         optimizer.zero_grad(set_to_none=True)
-        rules[rule](training.Batch(batch.images, batch.targets), Moment(random.Random(key)))
+        rules[rule](training.Batch(batch.images, batch.targets), StepContext(random.Random(key)))
         optimizer.step()
 
     return step

@@ -24,7 +24,7 @@ from experiments.sides import Network, measured_rows, of_job
 from hwnas.deploy import Target
 from hwnas.recipe import Recipe
 from hwnas.search_spaces import SearchSpace
-from hwnas.stages.job import Goal, Ingredients
+from hwnas.stages.job import RunInputs, SearchGoal
 
 ELASTIC, SCRATCH, SLICED = "elastic", "scratch", "sliced"
 
@@ -92,7 +92,7 @@ def pretrain(
         train_alone("whole", whole, ingredients, [config], folder, at_once)
 
 
-def scaled(model: str, width: float, ingredients: Ingredients) -> Alone:
+def scaled(model: str, width: float, ingredients: RunInputs) -> Alone:
     """Return a model at a width, with random weights."""
     shape = ingredients.data.image_shape
     build = partial(MODELS[model], shape, ingredients.task.outputs, width)
@@ -127,7 +127,7 @@ def observe(setting: Setting, model: str, seed: int, arguments: argparse.Namespa
         for side in arguments.rivals:
             networks += rivals(side, model, ingredients, spent[side], folder, at_once, arguments)
     print(f"seed {seed}: timing {len(networks)} networks of {model}", flush=True)
-    targets = [Target.parse(name) for name in Goal(job.recipe.objective).targets]
+    targets = [Target.parse(name) for name in SearchGoal(job.recipe.objective).targets]
     return [
         *measured_rows(networks, targets, ingredients, seed),
         *(Row("seconds", f"{model} {side}", seed, spent[side], "s", 1)
@@ -143,7 +143,7 @@ def processes(recipe: Recipe) -> int:
 def rivals(
     side: str,
     model: str,
-    ingredients: Ingredients,
+    ingredients: RunInputs,
     seconds: float,
     folder: Path,
     at_once: int,

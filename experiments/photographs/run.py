@@ -31,7 +31,7 @@ from hwnas.experiment import Experiment
 from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import MobileNetSpace
 from hwnas.search_spaces.mobilenet.presets import PRESETS
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 OURS, RIVALS = "hwnas", "alone"
 HARDEST = "hardest-rival"
@@ -117,7 +117,7 @@ def observe(
     return rows, {network.subject: hits(network, ingredients) for network in networks}
 
 
-def rivals(ingredients: Ingredients) -> list[Alone]:
+def rivals(ingredients: RunInputs) -> list[Alone]:
     """Return MobileNetV3-Small at several widths.
 
     There is no dropout, since a training takes minutes.
@@ -144,7 +144,7 @@ def _built(space: MobileNetSpace) -> nn.Module:
     return space.build(space.smallest())
 
 
-def hits(network: Network, ingredients: Ingredients) -> npt.NDArray[np.bool_]:
+def hits(network: Network, ingredients: RunInputs) -> npt.NDArray[np.bool_]:
     """Return for each test image whether a network gets it right, as it runs in ONNX Runtime."""
     session = open_session(network.onnx, Target.parse("cpu-onnxruntime-fp32-b1-t1"))
     _, height, width = session.input_shape

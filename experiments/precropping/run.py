@@ -32,7 +32,7 @@ from hwnas.search.evaluate import Evaluation, score
 from hwnas.search.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 ACCURACY, LATENCY = "test_accuracy", "latency"
 CROPPED, SPARSE, DENSE = "cropped", "sparse", "dense"
@@ -84,7 +84,7 @@ def work(arguments: argparse.Namespace) -> None:
     print(crosstab(setting.answers.rows))
 
 
-def chosen(ingredients: Ingredients, assignments: int, pool: int) -> list[Network]:
+def chosen(ingredients: RunInputs, assignments: int, pool: int) -> list[Network]:
     """Return both sides of some assignments, and the whole network.
 
     The assignments are spread over MACs, without the extremes.
@@ -100,7 +100,7 @@ def chosen(ingredients: Ingredients, assignments: int, pool: int) -> list[Networ
 
 
 def train_all(
-    setting: Setting, ingredients: Ingredients, networks: Sequence[Network], at_once: int
+    setting: Setting, ingredients: RunInputs, networks: Sequence[Network], at_once: int
 ) -> None:
     """Train each network with each seed, unless the result is recorded."""
     missing = [
@@ -125,9 +125,7 @@ def train_all(
         )
 
 
-def train(
-    shared: tuple[Ingredients, Path], network: Network, seed: int
-) -> tuple[Evaluation, float]:
+def train(shared: tuple[RunInputs, Path], network: Network, seed: int) -> tuple[Evaluation, float]:
     """Train a network from scratch and export it; return its test accuracy and its density."""
     ingredients, folder = shared
     space, task, data = ingredients.space, ingredients.task, ingredients.data
@@ -143,7 +141,7 @@ def train(
     return found, density(module)
 
 
-def made(ingredients: Ingredients, network: Network, seed: int) -> nn.Module:
+def made(ingredients: RunInputs, network: Network, seed: int) -> nn.Module:
     """Return a network before training."""
     space = ingredients.space
     torch.manual_seed(seed)
@@ -156,7 +154,7 @@ def made(ingredients: Ingredients, network: Network, seed: int) -> nn.Module:
 
 def latencies(
     setting: Setting,
-    ingredients: Ingredients,
+    ingredients: RunInputs,
     networks: Sequence[Network],
     target: Target,
     seed: int,

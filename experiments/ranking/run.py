@@ -31,7 +31,7 @@ from hwnas.search.evaluate import Evaluation, recalibrate, score
 from hwnas.search.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit, load_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 ALONE = "alone"
 _DIVISION_SEED = 0  # all trainings use the same images, whatever their seed
@@ -81,7 +81,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 def observe_alone(
     setting: Setting,
-    ingredients: Ingredients,
+    ingredients: RunInputs,
     networks: Sequence[Architecture],
     epochs: int,
     at_once: int,
@@ -103,7 +103,7 @@ def observe_alone(
 
 def observe_supernet(
     setting: Setting,
-    ingredients: Ingredients,
+    ingredients: RunInputs,
     networks: Sequence[Architecture],
     method: str,
     seed: int,
@@ -123,7 +123,7 @@ def observe_supernet(
 
 
 def train_alone(
-    shared: tuple[Ingredients, int, Path], network: Architecture, seed: int
+    shared: tuple[RunInputs, int, Path], network: Architecture, seed: int
 ) -> tuple[Evaluation, float]:
     """Train a network from scratch; return its validation accuracy and the seconds of training.
 
@@ -146,7 +146,7 @@ def train_alone(
 
 
 def supernet_evaluator(
-    ingredients: Ingredients, method: str, seed: int, folder: Path
+    ingredients: RunInputs, method: str, seed: int, folder: Path
 ) -> tuple[SupernetEvaluator, float]:
     """Train or resume the supernet; return an evaluator of its weights and the epochs trained."""
     space, task, data = ingredients.space, ingredients.task, ingredients.data

@@ -20,8 +20,8 @@ from experiments.record import Results, Row
 from experiments.search_quality.cases import CASES
 from hwnas.errors import ConfigError
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.search.samplers import Knowledge, PlannedSampler, knowledge_of_space, make_sampler
-from hwnas.search.samplers.planned import History, keys_of
+from hwnas.search.samplers import BatchSampler, SpaceFeatures, knowledge_of_space, make_sampler
+from hwnas.search.samplers.batch import History, keys_of
 from hwnas.search.tables import read_objective_table
 from hwnas.search.tables.benchmark import knowledge_of
 from hwnas.search.threads import one_thread
@@ -57,7 +57,7 @@ def work(arguments: argparse.Namespace) -> None:
     print(crosstab(answers.rows))
 
 
-def spaces() -> Iterator[tuple[str, Knowledge, Codes, Numbers]]:
+def spaces() -> Iterator[tuple[str, SpaceFeatures, Codes, Numbers]]:
     """Yield names, knowledge, networks, and their accuracies and costs."""
     table = read_objective_table(CASES["fpga-unknown"].objectives(data_folder()))
     values = np.column_stack([column.values for column in table.columns])
@@ -74,14 +74,14 @@ def spaces() -> Iterator[tuple[str, Knowledge, Codes, Numbers]]:
 def timed(
     space: str,
     name: str,
-    knowledge: Knowledge,
+    knowledge: SpaceFeatures,
     codes: Codes,
     values: Numbers,
     seed: int,
 ) -> list[Row]:
     """Return wall and CPU seconds of one sampler that starts from the given evaluations."""
     sampler = make_sampler(name, 0, {}, 2 * OBSERVATIONS, PROPOSALS, knowledge)
-    assert isinstance(sampler, PlannedSampler)
+    assert isinstance(sampler, BatchSampler)
     none = np.zeros((len(codes), 0))
     history = History(codes, values, _SIGNS, (), none, frozenset(keys_of(codes)))
     wall, cpu = time.perf_counter(), time.process_time()

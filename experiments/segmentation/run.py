@@ -19,7 +19,7 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import ImageData
 from hwnas.search.masks import VOID
 from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 _PREDICTED_AT_ONCE = 256
 
@@ -51,7 +51,7 @@ def observe(setting: Setting, seed: int) -> list[Row]:
     return [*rows, *(Row("seconds", stage, seed, s, "s", 1) for stage, s in seconds.items())]
 
 
-def rows_of(pick: str, bundle: Bundle, ingredients: Ingredients, seed: int) -> list[Row]:
+def rows_of(pick: str, bundle: Bundle, ingredients: RunInputs, seed: int) -> list[Row]:
     """Return a network's test scores, the mean IoU of its bundle's masks, and its latency."""
     details = {"id": bundle.folder.name, "architecture": bundle.architecture.to_json()}
     rows = []

@@ -20,10 +20,10 @@ from torch import nn
 
 from experiments.record import Row
 from experiments.setting import Setting, main
-from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
-from hwnas.search.training import Batch, Moment, NetworkStep, TrainConfig
+from hwnas.deploy.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.search.training import Batch, NetworkStep, StepContext, TrainConfig
 from hwnas.search_spaces import Architecture, SearchSpace, Supernet
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 _ROUND_MS = 100.0
 
@@ -63,7 +63,7 @@ def networks(space: SearchSpace, count: int, seed: int) -> list[tuple[str, Archi
 
 
 def compare(
-    ingredients: Ingredients,
+    ingredients: RunInputs,
     network: Architecture,
     role: str,
     threads: int,
@@ -84,13 +84,13 @@ def compare(
         supernet.activate(network)
         shared()
 
-    alone = Stopwatch(
+    alone = LatencyTimer(
         _stepper(extracted, ingredients, network, batch),
         settings,
         time.process_time,
         one_thread=threads == 1,
     )
-    active = Stopwatch(supernet_step, settings, time.process_time, one_thread=threads == 1)
+    active = LatencyTimer(supernet_step, settings, time.process_time, one_thread=threads == 1)
     interleave([alone], [active], settings.retries)
     clean = min(active.clean, alone.clean)
     rows = []
@@ -127,7 +127,7 @@ def _activation_ms(supernet: Supernet, network: Architecture) -> float:
 
 
 def _stepper(
-    network: nn.Module, ingredients: Ingredients, architecture: Architecture, batch: int
+    network: nn.Module, ingredients: RunInputs, architecture: Architecture, batch: int
 ) -> Callable[[], None]:
     """Return a function that makes one full training step, always on the same images."""
     config: TrainConfig = ingredients.recipe.train
@@ -141,7 +141,7 @@ def _stepper(
 
     def run() -> None:
         optimizer.zero_grad(set_to_none=True)
-        step(Batch(images, targets), Moment(random.Random(0)))
+        step(Batch(images, targets), StepContext(random.Random(0)))
         optimizer.step()
 
     return run

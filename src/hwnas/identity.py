@@ -13,7 +13,7 @@ from typing import Any
 
 from hwnas.content import content_hash
 
-__all__ = ["Change", "Identity", "may_reuse"]
+__all__ = ["Identity", "InputChange", "may_reuse"]
 
 SCHEMA = 1
 """Version of the meaning of inputs; a new version keeps older results from being reused."""
@@ -22,7 +22,7 @@ _LONGEST = 200
 
 
 @dataclass(frozen=True)
-class Change:
+class InputChange:
     """Difference of one input from its value when a result was made.
 
     Attributes:
@@ -75,11 +75,11 @@ class Identity:
         given = ((name, value) for name, value in self.inputs.items() if value is not None)
         return content_hash(SCHEMA, sorted(given))
 
-    def changes_since(self, stored: Identity) -> tuple[Change, ...]:
+    def changes_since(self, stored: Identity) -> tuple[InputChange, ...]:
         """Return the inputs that differ from those of a stored result, sorted by name."""
         names = sorted(self.inputs.keys() | stored.inputs.keys())
         return tuple(
-            Change(name, stored.inputs.get(name), self.inputs.get(name))
+            InputChange(name, stored.inputs.get(name), self.inputs.get(name))
             for name in names
             if content_hash(stored.inputs.get(name)) != content_hash(self.inputs.get(name))
         )

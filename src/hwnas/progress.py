@@ -16,12 +16,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from hwnas.atomic import appending
 
-__all__ = ["Advance", "Reporter", "Silent", "make_reporter"]
+__all__ = ["ProgressCallback", "Reporter", "SilentReporter", "make_reporter"]
 
 _LINE_SECONDS = 10.0
 
 
-class Advance(Protocol):
+class ProgressCallback(Protocol):
     """Callback that reports the progress of a stage."""
 
     def __call__(self, share: float, detail: str = "") -> None:
@@ -33,7 +33,7 @@ class Reporter:
 
     Attributes:
         log: File of the JSON lines; None for no log.
-        interrupted: Whether the run has to end; if set, the next call of `Advance` raises
+        interrupted: Whether the run has to end; if set, the next call of `ProgressCallback` raises
             KeyboardInterrupt. An exception raised by a signal handler itself is lost where Python
             drops exceptions, such as in destructors.
     """
@@ -44,11 +44,11 @@ class Reporter:
         self.interrupted = False
 
     @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[Advance]:
+    def stage(self, name: str) -> Iterator[ProgressCallback]:
         """Report the start and end of a stage, and yield the callback for its progress.
 
         Raises:
-            KeyboardInterrupt: From `Advance`, once ``interrupted`` is set.
+            KeyboardInterrupt: From `ProgressCallback`, once ``interrupted`` is set.
         """
         started = time.perf_counter()
         self._write("stage", stage=name)
@@ -76,7 +76,7 @@ class Reporter:
                 file.write(json.dumps({**line, **values}) + "\n")
 
 
-class Silent(Reporter):
+class SilentReporter(Reporter):
     """Reporter that writes only to the log."""
 
     def __init__(self) -> None:
@@ -85,11 +85,11 @@ class Silent(Reporter):
 
 def make_reporter(quiet: bool = False) -> Reporter:
     """Return the reporter for this process's standard error."""
-    return Silent() if quiet else Reporter()
+    return SilentReporter() if quiet else Reporter()
 
 
 @contextlib.contextmanager
-def _bar(console: Console, name: str) -> Iterator[Advance]:
+def _bar(console: Console, name: str) -> Iterator[ProgressCallback]:
     columns = (
         TextColumn("  {task.description}"),
         BarColumn(),
@@ -107,7 +107,7 @@ def _bar(console: Console, name: str) -> Iterator[Advance]:
 
 
 @contextlib.contextmanager
-def _lines(console: Console, name: str) -> Iterator[Advance]:
+def _lines(console: Console, name: str) -> Iterator[ProgressCallback]:
     console.print(f"  {name} ...", markup=False)
     last = time.perf_counter()
 

@@ -17,7 +17,7 @@ from hwnas.recipe import Recipe
 __all__ = [
     "AFTER",
     "DECIDES",
-    "Decides",
+    "KeyDependency",
     "RecipeStage",
     "code_of",
     "continues",
@@ -58,7 +58,7 @@ How = Literal["kept", "continued", "redone", "by content"]
 
 
 @dataclass(frozen=True)
-class Decides:
+class KeyDependency:
     """Dependency of stages on a key of a recipe.
 
     Attributes:
@@ -76,50 +76,50 @@ class Decides:
 
 _LEARNED: tuple[RecipeStage, ...] = ("train", "search", "finalists")
 
-DECIDES: Mapping[str, Decides] = {
-    "name": Decides("kept"),
-    "run.*": Decides("kept", note="what was planned is in the run's own recipe"),
-    "seed": Decides("redone", ("calibrate", *_LEARNED, "reference")),
-    "data.*": Decides("by content", (*_LEARNED, "reference")),
-    "task.*": Decides("by content", (*_LEARNED, "reference")),
-    "space.*": Decides("by content", ("calibrate", *_LEARNED)),
-    "objective": Decides(
+DECIDES: Mapping[str, KeyDependency] = {
+    "name": KeyDependency("kept"),
+    "run.*": KeyDependency("kept", note="what was planned is in the run's own recipe"),
+    "seed": KeyDependency("redone", ("calibrate", *_LEARNED, "reference")),
+    "data.*": KeyDependency("by content", (*_LEARNED, "reference")),
+    "task.*": KeyDependency("by content", (*_LEARNED, "reference")),
+    "space.*": KeyDependency("by content", ("calibrate", *_LEARNED)),
+    "objective": KeyDependency(
         "continued",
         ("search", "random-baseline", "reference"),
         "all evaluations; a target without a calibration gets one",
     ),
-    "train.epochs": Decides(
+    "train.epochs": KeyDependency(
         "continued", ("train", "reference"), "training goes on from its checkpoint"
     ),
-    "train.budget_minutes": Decides(
+    "train.budget_minutes": KeyDependency(
         "continued", ("train", "reference"), "training goes on from its checkpoint"
     ),
-    "train.batch_size": Decides(
+    "train.batch_size": KeyDependency(
         "redone", ("train", "reference"), "an unfinished training goes on from its checkpoint"
     ),
-    "train.accumulate": Decides(
+    "train.accumulate": KeyDependency(
         "redone", ("train", "reference"), "an unfinished training goes on from its checkpoint"
     ),
-    "train.workers": Decides("kept"),
-    "train.checkpoint_seconds": Decides("kept"),
-    "train.ranking_check": Decides("redone", ("ranking",)),
-    "train.ranking_epochs": Decides("redone", ("ranking",)),
-    "train.*": Decides("redone", ("train", "reference")),
-    "predictor.networks": Decides("redone", ("calibrate",)),
-    "search.trials": Decides("continued", ("search", "random-baseline"), "all evaluations"),
-    "search.evaluator": Decides("redone", ("search", "random-baseline")),
-    "search.validation_images": Decides("redone", ("search", "random-baseline")),
-    "search.fidelity.*": Decides(
+    "train.workers": KeyDependency("kept"),
+    "train.checkpoint_seconds": KeyDependency("kept"),
+    "train.ranking_check": KeyDependency("redone", ("ranking",)),
+    "train.ranking_epochs": KeyDependency("redone", ("ranking",)),
+    "train.*": KeyDependency("redone", ("train", "reference")),
+    "predictor.networks": KeyDependency("redone", ("calibrate",)),
+    "search.trials": KeyDependency("continued", ("search", "random-baseline"), "all evaluations"),
+    "search.evaluator": KeyDependency("redone", ("search", "random-baseline")),
+    "search.validation_images": KeyDependency("redone", ("search", "random-baseline")),
+    "search.fidelity.*": KeyDependency(
         "redone", ("search", "random-baseline"), "evaluations at a cost that is still asked for"
     ),
-    "search.random_baseline": Decides("redone", ("random-baseline",)),
-    "search.sampler": Decides("kept", note="decides on the candidates that come next"),
-    "search.options": Decides("kept", note="decides on the candidates that come next"),
-    "search.*": Decides("kept"),
-    "deploy.reference": Decides("redone", ("reference",)),
-    "deploy.reference_minutes": Decides("redone", ("reference",)),
-    "deploy.top": Decides("continued", ("finalists",), "weights of finalists that are there"),
-    "deploy.*": Decides("redone", ("finalists",)),
+    "search.random_baseline": KeyDependency("redone", ("random-baseline",)),
+    "search.sampler": KeyDependency("kept", note="decides on the candidates that come next"),
+    "search.options": KeyDependency("kept", note="decides on the candidates that come next"),
+    "search.*": KeyDependency("kept"),
+    "deploy.reference": KeyDependency("redone", ("reference",)),
+    "deploy.reference_minutes": KeyDependency("redone", ("reference",)),
+    "deploy.top": KeyDependency("continued", ("finalists",), "weights of finalists that are there"),
+    "deploy.*": KeyDependency("redone", ("finalists",)),
 }
 """Dependencies by key or pattern; the first pattern that matches a key applies."""
 
@@ -135,7 +135,7 @@ def recipe_keys(table: type = Recipe, prefix: str = "") -> Iterator[str]:
             yield prefix + field.name
 
 
-def decides(key: str) -> Decides:
+def decides(key: str) -> KeyDependency:
     """Return the dependency of stages on a key.
 
     Raises:
@@ -148,7 +148,7 @@ def decides(key: str) -> Decides:
 
 
 def continues(name: str) -> bool:
-    """Return whether an input of a stage is a key of kind ``"continued"``; see `Decides`."""
+    """Return whether an input of a stage is a key of kind ``"continued"``; see `KeyDependency`."""
     return name in set(recipe_keys()) and decides(name).how == "continued"
 
 

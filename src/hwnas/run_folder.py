@@ -22,7 +22,7 @@ from hwnas.atomic import recovered_folder, storage_errors, write_json, write_tex
 from hwnas.deploy.catalogue import machine, versions
 from hwnas.deploy.gpu_time import GpuClock
 from hwnas.errors import ConfigError, RunError
-from hwnas.identity import Change, Identity, may_reuse
+from hwnas.identity import Identity, InputChange, may_reuse
 from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.recipe_keys import parts_of, redone_by
@@ -180,14 +180,14 @@ class RunFolder:
             self._save()
 
     @property
-    def edits(self) -> tuple[Change, ...]:
+    def edits(self) -> tuple[InputChange, ...]:
         """Changes of the folder's recipe since the run was last worked on.
 
         A run that an older hwnas worked on has no known edits.
         """
         return self._edits(self.recipe)
 
-    def _edits(self, recipe: Recipe) -> tuple[Change, ...]:
+    def _edits(self, recipe: Recipe) -> tuple[InputChange, ...]:
         before = self.about.get("recipe_values", recipe.values)
         return Identity(recipe.values).changes_since(Identity(before))
 

@@ -14,7 +14,7 @@ from hwnas.predictors.benchmark import PredictorRow
 from hwnas.predictors.fingerprint import Fingerprint
 from hwnas.search.objective import LATENCY
 from hwnas.search.tables import SearchRow
-from hwnas.stages.summary import FrontRow, Summary
+from hwnas.stages.run_result import FrontRow, RunResult
 
 __all__ = [
     "mark_of",
@@ -51,7 +51,7 @@ def table_of(
     return table
 
 
-def print_summary(console: Console, summary: Summary) -> None:
+def print_summary(console: Console, summary: RunResult) -> None:
     """Print the front, the paths of report and bundles, and the next commands."""
     columns = ["network", summary.metric, "tested", "predicted ms", "measured ms"]
     columns += ["MACs", "params", "size"]
@@ -85,7 +85,7 @@ def mark_of(row: FrontRow) -> str:
     return " ✗" if row.missed_limits else ""
 
 
-def print_missed_limits(console: Console, summary: Summary) -> None:
+def print_missed_limits(console: Console, summary: RunResult) -> None:
     """Print a line for each limit that a network of the front does not keep, as measured."""
     for row in summary.front:
         for line in row.missed_limits:
@@ -93,7 +93,7 @@ def print_missed_limits(console: Console, summary: Summary) -> None:
             console.print(f"✗ {row.id}: {line}{replaced}", soft_wrap=True, markup=False)
 
 
-def _front_row(row: FrontRow, summary: Summary) -> list[str]:
+def _front_row(row: FrontRow, summary: RunResult) -> list[str]:
     interval = row.intervals.get(summary.metric)
     value = metric_text(row.values.get(summary.metric), interval)
     return [

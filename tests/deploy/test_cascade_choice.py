@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from hwnas.deploy.cascade_choice import (
-    Choice,
-    Known,
-    Tally,
+    AccuracyCount,
+    CandidateScores,
+    CascadeChoice,
     choose,
     pair_tally,
     single_tally,
@@ -25,13 +25,13 @@ rules = st.sampled_from(sorted(CONFIDENCES))
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[dict[str, Known], np.ndarray]:
+def cases(draw: st.DrawFn) -> tuple[dict[str, CandidateScores], np.ndarray]:
     """A few networks on a few images; scores from a coarse grid, so that some are equally sure."""
     n = draw(st.integers(2, 12))
     coarse = st.integers(-8, 8).map(lambda v: v / 2)
     names = ["a", "b", "c"][: draw(st.integers(1, 3))]
     networks = {
-        name: Known(
+        name: CandidateScores(
             draw(arrays.arrays(np.float32, (n, CLASSES), elements=coarse)),
             draw(st.integers(1, 40)) / 4,
         )
@@ -42,7 +42,7 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Known], np.ndarray]:
 
 
 def brute_force(
-    networks: dict[str, Known], labels: np.ndarray, target: float, overhead: float
+    networks: dict[str, CandidateScores], labels: np.ndarray, target: float, overhead: float
 ) -> float | None:
     """Cost of the cheapest pair, by trying a threshold just above every confidence."""
     costs = []
@@ -57,7 +57,7 @@ def brute_force(
 
 @given(cases(), st.floats(0.01, 0.99), st.floats(0, 1))
 def test_nothing_is_cheaper_than_what_is_chosen(
-    case: tuple[dict[str, Known], np.ndarray], target: float, overhead: float
+    case: tuple[dict[str, CandidateScores], np.ndarray], target: float, overhead: float
 ) -> None:
     networks, labels = case
     best = brute_force(networks, labels, target, overhead)
@@ -77,7 +77,7 @@ def test_nothing_is_cheaper_than_what_is_chosen(
 
 @given(cases(), st.floats(0.01, 0.99))
 def test_what_is_said_of_a_pair_is_what_it_does(
-    case: tuple[dict[str, Known], np.ndarray], target: float
+    case: tuple[dict[str, CandidateScores], np.ndarray], target: float
 ) -> None:
     networks, labels = case
     try:
@@ -93,7 +93,7 @@ def test_what_is_said_of_a_pair_is_what_it_does(
 
 @given(cases(), rules)
 def test_at_zero_the_small_network_answers_alone_and_at_one_the_big_one(
-    case: tuple[dict[str, Known], np.ndarray], rule: str
+    case: tuple[dict[str, CandidateScores], np.ndarray], rule: str
 ) -> None:
     networks, labels = case
     small, big = (
@@ -107,7 +107,7 @@ def test_at_zero_the_small_network_answers_alone_and_at_one_the_big_one(
 
 @given(cases(), rules, st.floats(0, 1), st.floats(0, 1))
 def test_a_higher_threshold_sends_on_whatever_a_lower_one_does(
-    case: tuple[dict[str, Known], np.ndarray], rule: str, one: float, other: float
+    case: tuple[dict[str, CandidateScores], np.ndarray], rule: str, one: float, other: float
 ) -> None:
     scores = next(iter(case[0].values())).scores
     low, high = (unsure(scores, rule, threshold) for threshold in sorted((one, other)))
@@ -116,7 +116,7 @@ def test_a_higher_threshold_sends_on_whatever_a_lower_one_does(
 
 @given(cases(), st.floats(0.01, 0.99), st.floats(0, 2))
 def test_a_margin_makes_nothing_cheaper(
-    case: tuple[dict[str, Known], np.ndarray], target: float, margin: float
+    case: tuple[dict[str, CandidateScores], np.ndarray], target: float, margin: float
 ) -> None:
     networks, labels = case
     try:
@@ -129,13 +129,13 @@ def test_a_margin_makes_nothing_cheaper(
         assert other is None or other.tally.at_least(margin) >= target
 
 
-def sure_of_some() -> tuple[dict[str, Known], np.ndarray]:
+def sure_of_some() -> tuple[dict[str, CandidateScores], np.ndarray]:
     """Of a hundred images a small network is sure of the eighty it knows; a big one knows all."""
     labels = np.arange(100) % 2
     right = np.where(labels[:, None] == [0, 1], 4.0, -4.0)
     small = right.copy()
     small[80:] *= -0.1
-    return {"small": Known(small, 1.0), "big": Known(right, 10.0)}, labels
+    return {"small": CandidateScores(small, 1.0), "big": CandidateScores(right, 10.0)}, labels
 
 
 def test_the_big_network_is_asked_where_the_small_one_is_unsure() -> None:
@@ -143,7 +143,7 @@ def test_the_big_network_is_asked_where_the_small_one_is_unsure() -> None:
     choice = choose(networks, labels, 0.99, overhead=0.5)
     assert choice.gains
     assert (choice.pair.small, choice.pair.big) == ("small", "big")
-    assert choice.pair.tally == Tally(1.0, 100, 0.2)
+    assert choice.pair.tally == AccuracyCount(1.0, 100, 0.2)
     assert choice.pair.cost == pytest.approx(1.0 + 0.5 + 0.2 * 10.0)
     assert choice.single.name == "big"
 
@@ -153,7 +153,7 @@ def test_a_cascade_that_costs_more_is_no_gain() -> None:
     assert not choose(networks, labels, 0.99, overhead=9.0).gains
     assert choose(networks, labels, 0.7).single.name == "small"
     assert not choose(networks, labels, 0.7).gains
-    assert not Choice(None, None).gains
+    assert not CascadeChoice(None, None).gains
 
 
 def test_what_cannot_be_reached_names_the_best() -> None:
@@ -171,7 +171,7 @@ def test_what_cannot_be_reached_names_the_best() -> None:
 def test_a_network_that_is_always_right_is_not_certain_to_be() -> None:
     """Of twenty images all: the normal approximation has a standard error of 0 there."""
     labels = np.arange(20) % 2
-    perfect = {"one": Known(np.where(labels[:, None] == [0, 1], 4.0, -4.0), 1.0)}
+    perfect = {"one": CandidateScores(np.where(labels[:, None] == [0, 1], 4.0, -4.0), 1.0)}
     assert choose(perfect, labels, 0.95, margin=1).single.name == "one"
     with pytest.raises(InfeasibleError, match=r"1\.0000, which is 0\.9524 with that margin"):
         choose(perfect, labels, 0.96, margin=1)
@@ -192,7 +192,7 @@ def test_margins_that_are_none(margin: float) -> None:
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 @given(cases(), rules, st.data())
 def test_scores_that_are_no_numbers_are_never_right_and_always_go_on(
-    odd: float, case: tuple[dict[str, Known], np.ndarray], rule: str, data: st.DataObject
+    odd: float, case: tuple[dict[str, CandidateScores], np.ndarray], rule: str, data: st.DataObject
 ) -> None:
     networks, labels = case
     scores = networks["a"].scores.copy()
@@ -204,7 +204,7 @@ def test_scores_that_are_no_numbers_are_never_right_and_always_go_on(
     threshold = data.draw(st.floats(0, 1))
     tally = pair_tally(scores, scores, labels, rule, threshold)
     assert tally.accuracy == single_tally(scores, labels).accuracy
-    networks = {"a": Known(scores, 1.0), "b": Known(networks["a"].scores, 2.0)}
+    networks = {"a": CandidateScores(scores, 1.0), "b": CandidateScores(networks["a"].scores, 2.0)}
     try:
         pair = choose(networks, labels, target=0.01, margin=0.0).pair
     except InfeasibleError:

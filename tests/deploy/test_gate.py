@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hwnas.deploy import Export, Target, TimingSettings, export_onnx
-from hwnas.deploy.gate import COSTS, Budget, Verdict, gate, read_budget
+from hwnas.deploy.gate import COSTS, CostBudget, CostCheck, gate, read_budget
 from hwnas.deploy.gate import _growth as growth_of
 from hwnas.deploy.junit import junit
 from hwnas.deploy.quantize import quantize_int8, random_batches
@@ -31,7 +31,7 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_onnx(network, (1, 8, 8), tmp_path_factory.mktemp("larger") / "larger.onnx").path
 
 
-GENEROUS = Budget(ONE, dict.fromkeys(COSTS, 1e12), {"p50_ms": 0.3, "p95_ms": 0.1})
+GENEROUS = CostBudget(ONE, dict.fromkeys(COSTS, 1e12), {"p50_ms": 0.3, "p95_ms": 0.1})
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_smaller_network_fails_in_none(exported: Export, larger: Path) -> None
 
 @pytest.mark.slow
 def test_a_network_is_no_worse_than_itself(exported: Export) -> None:
-    allowed = Budget(ONE, growth={"p50_ms": 0.1, "p95_ms": 0.5, "peak_memory_bytes": 0.2})
+    allowed = CostBudget(ONE, growth={"p50_ms": 0.1, "p95_ms": 0.5, "peak_memory_bytes": 0.2})
     for verdict in gate(exported.path, allowed, exported.path, settings=QUICK):
         assert verdict.ok, verdict.failure
         assert verdict.interval is not None
@@ -65,7 +65,7 @@ def test_a_network_is_no_worse_than_itself(exported: Export) -> None:
 def test_limits_alone(exported: Export) -> None:
     size = exported.path.stat().st_size
     limits = {"size_bytes": size - 1, "p50_ms": 1e3, "peak_memory_bytes": 1e10}
-    verdicts = gate(exported.path, Budget(ONE, limits), settings=QUICK)
+    verdicts = gate(exported.path, CostBudget(ONE, limits), settings=QUICK)
     failed = [verdict for verdict in verdicts if not verdict.ok]
     assert [verdict.name for verdict in failed] == ["size_bytes"]
     assert failed[0].failure == f"size_bytes is {size} bytes; the limit is {size - 1}"
@@ -107,7 +107,7 @@ def test_a_budget_is_read(tmp_path: Path) -> None:
         f'target = "{ONE.name}"\ndata = "digits"\n'
         "[limits]\np50_ms = 2\n[growth]\naccuracy = 0.01\n",
     )
-    assert read_budget(path) == Budget(ONE, {"p50_ms": 2.0}, {"accuracy": 0.01}, "digits")
+    assert read_budget(path) == CostBudget(ONE, {"p50_ms": 2.0}, {"accuracy": 0.01}, "digits")
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ def test_budgets_that_cannot_be_read(tmp_path: Path, text: str, message: str) ->
 
 def test_budgets_that_do_not_fit(exported: Export) -> None:
     with pytest.raises(ConfigError, match=r"'accuracy', which is not a cost .* set data to"):
-        gate(exported.path, Budget(ONE, {"accuracy": 0.9}), settings=QUICK)
+        gate(exported.path, CostBudget(ONE, {"accuracy": 0.9}), settings=QUICK)
     int8 = Target.parse("cpu-onnxruntime-int8-b1-t1")
     with pytest.raises(ConfigError, match="give the file that is deployed"):
-        gate(exported.path, Budget(int8), settings=QUICK)
+        gate(exported.path, CostBudget(int8), settings=QUICK)
 
 
 def test_junit_is_well_formed_whatever_the_suite_is_called() -> None:
@@ -148,9 +148,9 @@ def test_files_in_int8_for_other_processors_are_noted(
 ) -> None:
     batches = random_batches((1, 8, 8), 4)
     model = quantize_int8(exported.path, tmp_path / "a.onnx", batches, ["full"], reduce_range=False)
-    budget = Budget(Target.parse("cpu-onnxruntime-int8-b1-t1"))
+    budget = CostBudget(Target.parse("cpu-onnxruntime-int8-b1-t1"))
     monkeypatch.setattr("hwnas.deploy.gate._latencies", lambda *_: [])
-    monkeypatch.setattr("hwnas.deploy.gate._memory", lambda *_: Verdict("m", "", "measured", 1.0))
+    monkeypatch.setattr("hwnas.deploy.gate._memory", lambda *_: CostCheck("m", "", "measured", 1.0))
     for saturates in (True, False):
         place = "hwnas.deploy.saturation.sums_saturate"
         monkeypatch.setattr(place, lambda flags, machine, saturates=saturates: saturates)

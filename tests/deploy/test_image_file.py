@@ -93,7 +93,9 @@ def test_other_deep_images_keep_their_range(content: bytes, channels: int) -> No
 def test_numbers_without_a_range_are_refused(tmp_path: Path, kind: type) -> None:
     path = tmp_path / "ramp.tif"
     Image.fromarray(RAMP.astype(kind)).save(path)
-    with pytest.raises(DataError, match=r"ramp.tif: pixels of mode '[IF]' .* convert the image") as caught:
+    with pytest.raises(
+        DataError, match=r"ramp.tif: pixels of mode '[IF]' .* convert the image"
+    ) as caught:
         read_pixels(path, 1)
     assert not isinstance(caught.value, DamagedImage)
     with (

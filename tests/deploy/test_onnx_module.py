@@ -176,5 +176,7 @@ def test_an_operator_does_what_onnx_runtime_does(case: str, tmp_path: Path) -> N
 def test_an_operator_that_is_not_known_is_named(tmp_path: Path) -> None:
     path = one_node(tmp_path / "one.onnx", "Sinh", {})
     assert "Sinh" not in OPERATORS
-    with pytest.raises(UnsupportedOperator, match=r"one\.onnx has operators .* run in PyTorch: Sinh;"):
+    with pytest.raises(
+        UnsupportedOperator, match=r"one\.onnx has operators .* run in PyTorch: Sinh;"
+    ):
         OnnxModule.load(path)

@@ -9,8 +9,8 @@ import pytest
 from hwnas.deploy import Bundle
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.repacking import write_variants
-from hwnas.deploy.sweep import Contender, Sweep
-from hwnas.deploy.variants import Made
+from hwnas.deploy.sweep import Sweep, VariantResult
+from hwnas.deploy.variants import ConvertedNetwork
 from hwnas.errors import ArtifactError
 
 TARGET = "cuda-triton-fp32-b1-t1"
@@ -18,7 +18,9 @@ TARGET = "cuda-triton-fp32-b1-t1"
 
 def fastest_on_a_card(model: Path, measurement: Measurement) -> Sweep:
     timed = replace(measurement, target=TARGET)
-    contender = Contender("fp32", TARGET, Made(model), 1, difference=0.0, measurement=timed)
+    contender = VariantResult(
+        "fp32", TARGET, ConvertedNetwork(model), 1, difference=0.0, measurement=timed
+    )
     return Sweep((contender,), max_loss=0.0)
 
 

@@ -28,8 +28,8 @@ from hwnas.deploy.quantize import quantize_int8, random_batches
 from hwnas.deploy.repacking import write_variants
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.saturation import LARGEST_REDUCED, may_saturate, saturation_warning
-from hwnas.deploy.sweep import Contender, Sweep
-from hwnas.deploy.variants import Made
+from hwnas.deploy.sweep import Sweep, VariantResult
+from hwnas.deploy.variants import ConvertedNetwork
 from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
 
 INT8 = Target(Device("cpu", "onnxruntime"), "int8")
@@ -225,7 +225,9 @@ def swept(packed: Bundle, measurement: Measurement, tmp_path: Path) -> Bundle:
         packed.onnx_file, tmp_path / "a.onnx", batches, ["full"], reduce_range=False
     )
     timed = replace(measurement, target=INT8.name)
-    contender = Contender("int8", INT8.name, Made(int8), 1, difference=0.01, measurement=timed)
+    contender = VariantResult(
+        "int8", INT8.name, ConvertedNetwork(int8), 1, difference=0.01, measurement=timed
+    )
     write_variants(packed, Sweep((contender,), max_loss=0.0), tmp_path / "bundle")
     return Bundle.load(tmp_path / "bundle")
 

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hwnas.deploy.step_calls import call_of_step
-from hwnas.search_spaces import Step
+from hwnas.search_spaces import OperatorSignature
 from hwnas.search_spaces.workload import trace
 
 CHANNELS = st.integers(2, 40)  # of one channel every convolution is a depthwise one
 SIDES = st.integers(1, 9)
 
 
-def step_of(layer: nn.Module, *shape: int) -> Step:
+def step_of(layer: nn.Module, *shape: int) -> OperatorSignature:
     workload = trace(layer, shape)
-    [step] = [Step.of(op, workload) for op in workload.operators if op.kind != "view"]
+    [step] = [OperatorSignature.of(op, workload) for op in workload.operators if op.kind != "view"]
     return step
 
 

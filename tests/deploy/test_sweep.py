@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from hwnas.deploy import Bundle, Device, Export, TimingSettings
 from hwnas.deploy.quantize import random_batches
 from hwnas.deploy.repacking import write_variants
-from hwnas.deploy.sweep import Contender, Quality, Sweep, sweep
-from hwnas.deploy.variants import VARIANTS, Made, Material
+from hwnas.deploy.sweep import Quality, Sweep, VariantResult, sweep
+from hwnas.deploy.variants import VARIANTS, ConvertedNetwork, VariantInputs
 from hwnas.errors import ArtifactError, ConfigError
 
 ORT, TORCH = Device("cpu", "onnxruntime"), Device("cpu", "pytorch")
@@ -40,7 +40,7 @@ class Answers:
 
 
 def swept(exported: Export, folder: Path, *names: str, **options: Any) -> Sweep:
-    material = Material(exported.path, BATCHES, max_loss=options.pop("max_loss", 1.0))
+    material = VariantInputs(exported.path, BATCHES, max_loss=options.pop("max_loss", 1.0))
     variants = [VARIANTS[name] for name in names]
     return sweep(material, variants, [ORT, TORCH], folder, settings=QUICK, **options)
 
@@ -98,7 +98,7 @@ def test_what_loses_too_much_is_refused_with_the_numbers(exported: Export, tmp_p
 
 
 def test_a_network_that_no_variant_can_replace_is_an_error_with_reasons() -> None:
-    refused = Contender("int8", "cpu-onnxruntime-int8-b1-t1", refusal="it is wrong")
+    refused = VariantResult("int8", "cpu-onnxruntime-int8-b1-t1", refusal="it is wrong")
     with pytest.raises(ArtifactError, match="int8 on cpu-onnxruntime-int8-b1-t1: it is wrong"):
         _ = Sweep((refused,), 0.01).chosen
 
@@ -108,13 +108,13 @@ def test_sweeps_that_make_no_sense(exported: Export, tmp_path: Path) -> None:
         swept(exported, tmp_path, "int8-mixed")
     with pytest.raises(ConfigError, match=r"int8-qat cannot be made: .* the run"):
         swept(exported, tmp_path, "int8-qat")
-    material = Material(exported.path, BATCHES)
+    material = VariantInputs(exported.path, BATCHES)
     with pytest.raises(ConfigError, match="cannot be compared"):
         sweep(material, [VARIANTS["fp32"]], [ORT, Device("cpu", "pytorch", 8)], tmp_path)
 
 
 def test_a_bundle_takes_its_variants_with_it(packed: Bundle, tmp_path: Path) -> None:
-    material = Material(packed.onnx_file, BATCHES, max_loss=1.0)
+    material = VariantInputs(packed.onnx_file, BATCHES, max_loss=1.0)
     names = ("fp32", "int8")
     found = sweep(
         material, [VARIANTS[n] for n in names], [ORT, TORCH], tmp_path,
@@ -143,7 +143,7 @@ def test_a_bundle_takes_its_variants_with_it(packed: Bundle, tmp_path: Path) -> 
     assert "int8" in (bundle.folder / "README.md").read_text()
 
 
-def _tiny(contender: Contender) -> Any:
+def _tiny(contender: VariantResult) -> Any:
     assert contender.measurement is not None
     return replace(contender.measurement.cpu_ms, p50=1e-9)
 
@@ -157,12 +157,12 @@ def test_of_a_file_the_chosen_one_is_written_with_the_results(
 
 
 def test_material_says_what_a_variant_lacks(exported: Export, tmp_path: Path) -> None:
-    material = Material(exported.path, BATCHES)
+    material = VariantInputs(exported.path, BATCHES)
     assert [name for name, v in VARIANTS.items() if not v.lacks(material)] == [
         "fp32", "bf16", "fp16", "int8",
     ]  # fmt: skip
     made = VARIANTS["int8"].make(material, tmp_path / "int8.onnx")
-    assert made == Made(tmp_path / "int8.onnx")
+    assert made == ConvertedNetwork(tmp_path / "int8.onnx")
 
 
 def test_a_loss_that_no_image_showed_is_not_known_to_be_nothing() -> None:
@@ -199,6 +199,6 @@ def test_what_is_not_in_single_precision_is_not_compared_with_itself(
     )  # fmt: skip
     opset = [helper.make_opsetid("", 20)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "a.onnx")
-    material = Material(tmp_path / "a.onnx", random_batches((8,), 1))
+    material = VariantInputs(tmp_path / "a.onnx", random_batches((8,), 1))
     with pytest.raises(ConfigError, match="computes in int8 already"):
         sweep(material, [VARIANTS["fp32"]], [ORT], tmp_path, settings=QUICK)

@@ -8,8 +8,8 @@ import pytest
 
 from hwnas.deploy import Export, Target, TimingSettings, measure
 from hwnas.deploy.anchor import write_anchor
-from hwnas.deploy.stopwatch import Stopwatch, interleave
-from hwnas.deploy.timing import Subject, measure_together
+from hwnas.deploy.latency_timer import LatencyTimer, interleave
+from hwnas.deploy.timing import TimedNetwork, measure_together
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
 ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
@@ -34,9 +34,9 @@ class Machine:
         ms: float,
         threads: int = 1,
         parallel: float = 1.0,
-        anchor: Stopwatch | None = None,
+        anchor: LatencyTimer | None = None,
         usual_ms: float | None = None,
-    ) -> Stopwatch:
+    ) -> LatencyTimer:
         def run() -> None:
             seconds = ms / 1e3 * self._neighbours(self.runs)
             self.cpu += seconds
@@ -44,7 +44,7 @@ class Machine:
             self.runs += 1
 
         clocks = (lambda: self.cpu, lambda: self.wall)
-        return Stopwatch(run, SETTINGS, *clocks, threads == 1, anchor, usual_ms)
+        return LatencyTimer(run, SETTINGS, *clocks, threads == 1, anchor, usual_ms)
 
 
 def test_a_quiet_machine_needs_the_wanted_rounds_only() -> None:
@@ -182,7 +182,7 @@ def test_networks_on_different_targets_take_turns(exported: Export) -> None:
         Target.parse("cpu-onnxruntime-int8-b8-t1"),
         Target.parse("cpu-pytorch-fp32-b1-t1"),
     ]
-    subjects = {target.name: Subject(exported.path, target) for target in targets}
+    subjects = {target.name: TimedNetwork(exported.path, target) for target in targets}
     found = measure_together(subjects, TimingSettings(rounds=5))
     assert [found[name].target for name in subjects] == list(subjects)
     anchors = {measurement.anchor_ms for measurement in found.values()}

@@ -13,8 +13,8 @@ import pytest
 from experiments.deploy.choices import re_measured
 from experiments.record import read_rows
 from hwnas.deploy import Measurement, Quantiles
-from hwnas.deploy.sweep import Contender, Sweep
-from hwnas.deploy.variants import Made
+from hwnas.deploy.sweep import Sweep, VariantResult
+from hwnas.deploy.variants import ConvertedNetwork
 
 ROOT = Path(__file__).parents[2]
 TOY = ["--size", "32", "--seconds", "2", "--rounds", "1", "--connections", "4"]
@@ -162,10 +162,10 @@ def test_a_choice_that_is_its_own_rival_is_measured_once(monkeypatch: pytest.Mon
     here = Measurement("t", "cpu", quantiles, quantiles, 1, False, 1.0, "", {}, {}, "")
     ms = {"fp32": 1.0, "int8": 2.0}
     contenders = [
-        Contender(
+        VariantResult(
             name,
             f"cpu-onnxruntime-{name}-b1-t1",
-            Made(Path(f"{name}.onnx")),
+            ConvertedNetwork(Path(f"{name}.onnx")),
             difference=0.0,
             measurement=replace(here, cpu_ms=Quantiles(each, each, each)),
         )

@@ -11,7 +11,7 @@ from hwnas.kernels.ahead import Compiled
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.operator import Config
 from hwnas.kernels.resources import Resources
-from hwnas.kernels.trial import Footprint, Task
+from hwnas.kernels.trial import Footprint, TuningTask
 
 H200 = ACCELERATORS["nvidia-h200"]
 LIGHT = (Resources(registers=64, spilled_bytes=0, shared_bytes=8192, warps=4),)
@@ -40,8 +40,8 @@ PROBLEM = Problem(
 START = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 1, "num_stages": 2}
 
 
-def task(problem: Problem = PROBLEM, start: Config = START) -> Task:
-    return Task("planted", {"rows": 196}, torch.float16, H200, problem, (start,))
+def task(problem: Problem = PROBLEM, start: Config = START) -> TuningTask:
+    return TuningTask("planted", {"rows": 196}, torch.float16, H200, problem, (start,))
 
 
 @dataclass

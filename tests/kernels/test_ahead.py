@@ -12,7 +12,7 @@ import torch
 
 from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.ahead import Compiled, Request, compile_in_child
+from hwnas.kernels.ahead import Compiled, CompileRequest, compile_in_child
 from hwnas.kernels.operator import Config, Sizes
 from hwnas.kernels.pointwise import Pointwise, pointwise
 
@@ -40,9 +40,9 @@ def of_sizes(pixels: int, inputs: int, outputs: int, **more: int) -> Sizes:
     return {**given, "gate": 0, "residual": 0, **more}
 
 
-def request_for(sizes: Sizes, config: Config | None = None) -> Request:
+def request_for(sizes: Sizes, config: Config | None = None) -> CompileRequest:
     config = config or pointwise.default_config(sizes, HALF)
-    return Request("pointwise", sizes, HALF, config, H200)
+    return CompileRequest("pointwise", sizes, HALF, config, H200)
 
 
 LARGE = {
@@ -68,7 +68,7 @@ REAL = (
     request_for(of_sizes(8 * 3136, 192, 192), LARGE),
 )
 WRONG = (
-    Request("pointwis", of_sizes(1, 1, 1), HALF, {}, H200),
+    CompileRequest("pointwis", of_sizes(1, 1, 1), HALF, {}, H200),
     request_for(of_sizes(49, 512, 512), HUGE),
 )
 
@@ -105,9 +105,9 @@ def test_a_compiler_that_dies_or_hangs_costs_only_its_own_answer(
     name, sizes = "test_ahead:fatal", of_sizes(1, 1, 1)
     died, unknown, hung = compile_in_child(
         [
-            Request(name, sizes, HALF, {"BLOCK_M": 1}, H200),
-            Request("nothing", sizes, HALF, {}, H200),
-            Request(name, sizes, HALF, {"BLOCK_M": 2}, H200),
+            CompileRequest(name, sizes, HALF, {"BLOCK_M": 1}, H200),
+            CompileRequest("nothing", sizes, HALF, {}, H200),
+            CompileRequest(name, sizes, HALF, {"BLOCK_M": 2}, H200),
         ],
         seconds=2,
     )

@@ -10,7 +10,7 @@ import torch
 
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.backends import Backend, Kernels, Reference
+from hwnas.kernels.backends import Backend, ReferenceBackend, TritonBackend
 from hwnas.kernels.bench import Timing, bench_case, run_bench
 from hwnas.kernels.cases import Case
 from hwnas.kernels.catalogue import OPERATORS
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 CASE = Case("pointwise", OPERATORS["pointwise"], torch.float32, OPERATORS["pointwise"].checked[0])
 
 
-class Changed(Reference):
+class Changed(ReferenceBackend):
     """The reference under another name, and then something happens to what it gives."""
 
     def __init__(self, name: str, change: Callable[[Any], Any] = lambda y: y) -> None:
@@ -33,7 +33,7 @@ class Changed(Reference):
         return lambda: self.change(operator.reference(**inputs))  # type: ignore[attr-defined]
 
 
-class Unwilling(Reference):
+class Unwilling(ReferenceBackend):
     def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
         raise ArtifactError("not this one")
 
@@ -82,7 +82,7 @@ def test_backends_take_turns() -> None:
 
 
 def test_one_alone_has_a_time_and_no_ratio() -> None:
-    [row] = timings(Listed(5.0), Reference())
+    [row] = timings(Listed(5.0), ReferenceBackend())
     assert row.times == Times.of([5.0] * 30)
     assert row.ratio is None
 
@@ -98,7 +98,7 @@ def test_one_alone_has_a_time_and_no_ratio() -> None:
     ],
 )
 def test_what_is_wrong_or_fails_is_not_timed_and_says_why(backend: Backend, reason: str) -> None:
-    right, other = timings(Listed(1.0), Reference(), backend)
+    right, other = timings(Listed(1.0), ReferenceBackend(), backend)
     assert right.times
     assert right.ratio is None
     assert other.times is None
@@ -107,14 +107,14 @@ def test_what_is_wrong_or_fails_is_not_timed_and_says_why(backend: Backend, reas
 
 
 def test_an_interpreter_is_never_timed() -> None:
-    [row] = timings(Listed(), Kernels())
+    [row] = timings(Listed(), TritonBackend())
     assert row.times is None
     assert "there is no GPU" in row.reason
 
 
 def test_inputs_for_which_there_is_no_memory_are_a_reason() -> None:
     large = Case(CASE.name, CASE.operator, CASE.dtype, {**CASE.sizes, "pixels": 2**50})
-    [row] = bench_case(large, [Reference()], CPU, Listed())
+    [row] = bench_case(large, [ReferenceBackend()], CPU, Listed())
     assert row.times is None
     assert row.reason.startswith("no inputs: RuntimeError")
 
@@ -122,7 +122,7 @@ def test_inputs_for_which_there_is_no_memory_are_a_reason() -> None:
 def test_what_is_not_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     a_second_each = SimpleNamespace(monotonic=itertools.count().__next__)
     monkeypatch.setattr("hwnas.kernels.bench.time", a_second_each)
-    [[first], *rest] = run_bench([CASE] * 3, [Reference()], CPU, Listed(1.0), seconds=1.5)
+    [[first], *rest] = run_bench([CASE] * 3, [ReferenceBackend()], CPU, Listed(1.0), seconds=1.5)
     assert first.times
     assert ["not reached within 1.5 s" in row.reason for [row] in rest] == [True, True]
 

@@ -14,7 +14,7 @@ from hwnas.kernels.accelerator import ACCELERATORS
 from hwnas.kernels.operator import Config, Inputs
 from hwnas.kernels.pointwise import pointwise
 from hwnas.kernels.timer import Times
-from hwnas.kernels.tuned import Entry, TunedTable, own_path
+from hwnas.kernels.tuned import TunedEntry, TunedTable, own_path
 
 H200 = ACCELERATORS["nvidia-h200"]
 CPU = torch.device("cpu")
@@ -29,9 +29,9 @@ CONFIG = {
 }
 
 
-def measured(pixels: int = 49, config: Config = CONFIG, reference_us: float = 9.0) -> Entry:
+def measured(pixels: int = 49, config: Config = CONFIG, reference_us: float = 9.0) -> TunedEntry:
     """Made-up times, as only a test may have them."""
-    return Entry(
+    return TunedEntry(
         operator="pointwise",
         dtype="float32",
         sizes=SIZES | {"pixels": pixels},
@@ -54,7 +54,7 @@ def _on_h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     choice.forget_choices()
 
 
-def keep(*entries: Entry) -> None:
+def keep(*entries: TunedEntry) -> None:
     TunedTable(H200.name, entries).write(own_path(H200))
     choice.forget_choices()
 

@@ -10,13 +10,15 @@ from hwnas.kernels.cost_model import CostModel, features
 from hwnas.kernels.operator import Config
 from hwnas.kernels.resources import Resources
 from hwnas.kernels.timer import Times
-from hwnas.kernels.trial import Footprint, Trial
+from hwnas.kernels.trial import Footprint, TuningTrial
 
 
-def trial(config: Config, time_us: float | None = None, warps: int = 0) -> Trial:
+def trial(config: Config, time_us: float | None = None, warps: int = 0) -> TuningTrial:
     resources = (Resources(64, 0, 8192, warps),) if warps else ()
     times = Times.of([time_us]) if time_us else None
-    return Trial(config, "timed" if times else "untried", "", Footprint(200, 1e3), resources, times)
+    return TuningTrial(
+        config, "timed" if times else "untried", "", Footprint(200, 1e3), resources, times
+    )
 
 
 def test_it_ranks_what_it_has_not_seen() -> None:

@@ -22,7 +22,7 @@ from hwnas.kernels.fusion import fuse
 from hwnas.kernels.generated import loaded
 from hwnas.kernels.operator import Inputs
 from hwnas.kernels.pieces import (
-    Piece,
+    BoundStep,
     activation,
     add,
     batch_norm,
@@ -57,7 +57,7 @@ MIDDLE = st.one_of(
 FIRST = st.just([dequantize(1)])
 REDUCTION = st.sampled_from((pixel_sum(), pixel_mean(), pixel_max())).map(lambda piece: [piece])
 LAST = st.sampled_from((quantize(1), cast(torch.float16), cast(torch.float32))).map(lambda p: [p])
-NONE: st.SearchStrategy[list[Piece]] = st.just([])
+NONE: st.SearchStrategy[list[BoundStep]] = st.just([])
 PIECES = st.tuples(
     NONE | FIRST, st.lists(MIDDLE, min_size=1, max_size=5), NONE | REDUCTION, NONE | LAST
 ).map(lambda parts: [piece for part in parts for piece in part])
@@ -84,7 +84,7 @@ def error(chain: Chain, inputs: Inputs, config: dict[str, int] | None = None) ->
 @settings(max_examples=40)
 @given(PIECES, SIZES, st.sampled_from(chains.FLOATS))
 def test_any_chain_is_its_reference(
-    pieces: list[Piece], sizes: dict[str, int], dtype: torch.dtype
+    pieces: list[BoundStep], sizes: dict[str, int], dtype: torch.dtype
 ) -> None:
     chain = fuse(*pieces).chain
     inputs = example(chain, sizes, dtype if dtype in chain.dtypes else torch.int8)
@@ -94,7 +94,7 @@ def test_any_chain_is_its_reference(
 @settings(max_examples=20)
 @given(PIECES, PIECES)
 def test_the_same_steps_have_the_same_kernel_and_others_another(
-    pieces: list[Piece], others: list[Piece]
+    pieces: list[BoundStep], others: list[BoundStep]
 ) -> None:
     same = [piece.step for piece in pieces] == [piece.step for piece in others]
     assert (fuse(*pieces).source == fuse(*others).source) == same
@@ -109,7 +109,7 @@ def test_numbers_and_tensors_are_no_part_of_the_kernel() -> None:
 @pytest.mark.parametrize("reduction", [pixel_sum(), pixel_mean(), pixel_max()])
 @pytest.mark.parametrize("last", [(), (quantize(0.1, 5),)])
 def test_parts_of_an_image_make_the_same_as_the_whole(
-    reduction: Piece, last: tuple[Piece, ...]
+    reduction: BoundStep, last: tuple[BoundStep, ...]
 ) -> None:
     chain = fuse(relu(), scale_shift(), reduction, *last).chain
     sizes = {"images": 2, "pixels": 21, "channels": 5}
@@ -131,7 +131,7 @@ def test_other_configurations_give_the_same() -> None:
 
 @settings(max_examples=20)
 @given(PIECES, SIZES)
-def test_the_default_configuration_fits(pieces: list[Piece], sizes: dict[str, int]) -> None:
+def test_the_default_configuration_fits(pieces: list[BoundStep], sizes: dict[str, int]) -> None:
     chain = fuse(*pieces).chain
     wide = {name: size**3 for name, size in sizes.items()}
     for given_sizes in (sizes, wide):
@@ -170,7 +170,7 @@ def test_quantising_rounds_ties_to_even_and_keeps_what_is_no_number_inside() -> 
 
 
 @pytest.mark.parametrize("make", [relu, relu6, sigmoid, softmax, pixel_max, pixel_mean])
-def test_what_is_not_finite_goes_where_pytorch_lets_it_go(make: Callable[[], Piece]) -> None:
+def test_what_is_not_finite_goes_where_pytorch_lets_it_go(make: Callable[[], BoundStep]) -> None:
     x = torch.tensor([[[torch.nan, 1.0, -torch.inf], [2.0, torch.inf, 3.0], [0.0, 1.0, 2.0]]])
     fused = fuse(make())
     torch.testing.assert_close(fused(x), fused.reference(x), equal_nan=True)
@@ -284,7 +284,7 @@ def test_operands_that_do_not_fit_are_refused_with_their_step() -> None:
     ],
 )
 def test_pieces_that_do_not_fit_together_are_refused(
-    pieces: tuple[Piece, ...], message: str
+    pieces: tuple[BoundStep, ...], message: str
 ) -> None:
     with pytest.raises(KernelError, match=message):
         fuse(*pieces)
@@ -303,6 +303,8 @@ def test_pieces_that_do_not_fit_together_are_refused(
         (lambda: batch_norm(nn.BatchNorm2d(3, track_running_stats=False)), "no running statistics"),
     ],
 )
-def test_a_piece_that_makes_no_sense_is_refused(make: Callable[[], Piece], message: str) -> None:
+def test_a_piece_that_makes_no_sense_is_refused(
+    make: Callable[[], BoundStep], message: str
+) -> None:
     with pytest.raises(KernelError, match=message):
         make()

@@ -8,19 +8,19 @@ from tests.kernels.planted_surface import LIGHT, PROBLEM, START, surface, task
 
 from hwnas.errors import ConfigError
 from hwnas.kernels.operator import Config
-from hwnas.kernels.proposers import PROPOSERS, Rules, proposer_named
+from hwnas.kernels.proposers import PROPOSERS, RuleProposer, proposer_named
 from hwnas.kernels.resources import Resources
 from hwnas.kernels.timer import Times
-from hwnas.kernels.trial import Footprint, Trial, key_of
+from hwnas.kernels.trial import Footprint, TuningTrial, key_of
 
 each = pytest.mark.parametrize("name", PROPOSERS)
 
 
 def timed(
     config: Config, time_us: float, programs: int = 200, resources: Resources = LIGHT[0]
-) -> Trial:
+) -> TuningTrial:
     footprint = Footprint(programs, 1000.0)
-    return Trial(config, "timed", "", footprint, (resources,), Times.of([time_us]))
+    return TuningTrial(config, "timed", "", footprint, (resources,), Times.of([time_us]))
 
 
 @each
@@ -67,8 +67,8 @@ def test_it_comes_nearer_without_any_model(name: str) -> None:
         (timed(START, 5.0, resources=Resources(255, 0, 0, 1)), None),
     ],
 )
-def test_rules_change_first_what_limits(trial: Trial, first: Config | None) -> None:
-    proposer = Rules(task(), 0)
+def test_rules_change_first_what_limits(trial: TuningTrial, first: Config | None) -> None:
+    proposer = RuleProposer(task(), 0)
     proposer.tell([trial])
     changed = [
         {name: value for name, value in config.items() if value != trial.config[name]}
@@ -86,6 +86,6 @@ def test_one_of_the_users_own_is_found_by_its_name(
     (tmp_path / "my_proposer_of_kernels.py").write_text("def mine(task, seed):\n    return None\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert proposer_named("my_proposer_of_kernels:mine")(task(), 0) is None
-    assert proposer_named("rules") is Rules
+    assert proposer_named("rules") is RuleProposer
     with pytest.raises(ConfigError, match="unknown proposer 'ruls'; did you mean 'rules'"):
         proposer_named("ruls")

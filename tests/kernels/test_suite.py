@@ -9,18 +9,18 @@ import torch
 
 from hwnas.errors import ConfigError, KernelError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.backends import BACKENDS, Backend, Kernels, Reference
+from hwnas.kernels.backends import BACKENDS, Backend, ReferenceBackend, TritonBackend
 from hwnas.kernels.cases import Case
 from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.chains import CHAINS
 from hwnas.kernels.operator import Inputs, Operator
-from hwnas.kernels.suite import Verdict, compiled_suite, run_suite
+from hwnas.kernels.suite import CaseResult, compiled_suite, run_suite
 
 CPU = torch.device("cpu")
 CASES = Case.all(OPERATORS, ["pointwise"])
 
 
-class Changed(Reference):
+class Changed(ReferenceBackend):
     """The reference, and then something happens to it."""
 
     def __init__(self, change: Callable[[Any], Any]) -> None:
@@ -30,11 +30,13 @@ class Changed(Reference):
         return lambda: self.change(operator.reference(**inputs))  # type: ignore[attr-defined]
 
 
-def verdicts(backend: Backend) -> list[Verdict]:
+def verdicts(backend: Backend) -> list[CaseResult]:
     return list(run_suite(CASES, backend, CPU))
 
 
-@pytest.mark.parametrize("backend", [Kernels(), Reference()], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "backend", [TritonBackend(), ReferenceBackend()], ids=lambda each: each.name
+)
 def test_what_is_right_is_found_right(backend: Backend) -> None:
     found = verdicts(backend)
     assert all(each.correct for each in found)
@@ -71,7 +73,7 @@ def test_what_breaks_is_a_verdict_with_a_reason(change: Callable[[Any], Any], re
 
 
 def test_what_a_backend_does_not_take_is_neither_right_nor_wrong() -> None:
-    class Narrow(Reference):
+    class Narrow(ReferenceBackend):
         def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
             if inputs["x"].dtype == torch.bfloat16:
                 raise KernelError("float only")
@@ -97,7 +99,7 @@ def test_chains_that_fuse_makes_are_cases_like_operators(
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
     cases = Case.all(OPERATORS | CHAINS, ["scale_shift+relu+add", "hard_swish+pixel_mean"])
     assert len(cases) == 2 * 3 * 3
-    assert all(each.correct for each in run_suite(cases, Kernels(), CPU))
+    assert all(each.correct for each in run_suite(cases, TritonBackend(), CPU))
     ends = {name.rsplit("+", 1)[1] for name in CHAINS}
     assert {"quantize", "pixel_mean", "add"} <= ends
     [found] = compiled_suite(cases[:1], ACCELERATORS["nvidia-h200"])

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hwnas.errors import ArtifactError
 from hwnas.kernels.accelerator import ACCELERATORS
 from hwnas.kernels.timer import Times
-from hwnas.kernels.tuned import Entry, TunedTable, own_path, shipped_path
+from hwnas.kernels.tuned import TunedEntry, TunedTable, own_path, shipped_path
 
 H200, A100 = ACCELERATORS["nvidia-h200"], ACCELERATORS["nvidia-a100"]
 
 
-def entry(rows: int = 196, p50_us: float = 5.0, **rivals: float) -> Entry:
+def entry(rows: int = 196, p50_us: float = 5.0, **rivals: float) -> TunedEntry:
     """Made-up times, as only a test may have them."""
-    return Entry(
+    return TunedEntry(
         operator="pointwise",
         dtype="float16",
         sizes={"rows": rows, "gate": 0},

@@ -12,19 +12,19 @@ from hwnas.errors import DeviceError
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.cost_model import CostModel
 from hwnas.kernels.operator import Config
-from hwnas.kernels.proposers import PROPOSERS, Evolution
+from hwnas.kernels.proposers import PROPOSERS, EvolutionProposer
 from hwnas.kernels.resources import Resources
-from hwnas.kernels.trial import Trial
-from hwnas.kernels.tuner import Outcome, tune
+from hwnas.kernels.trial import TuningTrial
+from hwnas.kernels.tuner import TuningResult, tune
 
 GRID = list(PROBLEM.solutions())
 
 
-def tuned(card: PlantedCard, seconds: float = 30.0, **options: Any) -> Outcome:
+def tuned(card: PlantedCard, seconds: float = 30.0, **options: Any) -> TuningResult:
     return tune(task(), card, seconds=seconds, clock=card.clock, **options)
 
 
-def configs(trials: Sequence[Trial]) -> list[Config]:
+def configs(trials: Sequence[TuningTrial]) -> list[Config]:
     return [trial.config for trial in trials]
 
 
@@ -61,7 +61,7 @@ def test_it_keeps_its_budget_and_uses_it(seconds: float, slowest_us: float) -> N
 def test_without_any_time_nothing_is_begun() -> None:
     card = PlantedCard(surface(0))
     outcome = tuned(card, seconds=0)
-    assert outcome == Outcome(())
+    assert outcome == TuningResult(())
     assert outcome.best is None
     assert card.now == 0
 
@@ -151,7 +151,7 @@ def test_a_card_that_is_lost_ends_it_and_what_was_measured_stays() -> None:
 def test_a_run_that_is_killed_has_told_all_that_it_measured() -> None:
     card, told = PlantedCard(surface(0)), []
 
-    def on_trial(trial: Trial) -> None:
+    def on_trial(trial: TuningTrial) -> None:
         told.append(trial)
         if len(told) == 9:
             raise KeyboardInterrupt
@@ -166,12 +166,12 @@ class Foolish:
     """Proposes things that are none."""
 
     def __init__(self, *_: object) -> None:
-        self.told: list[Trial] = []
+        self.told: list[TuningTrial] = []
 
     def ask(self, count: int) -> Sequence[Any]:
         return [None, {}, {**START, "num_warps": "4"}, {**START, "num_warps": 3}, {"a": 1}, "BLOCK"]
 
-    def tell(self, trials: Sequence[Trial]) -> None:
+    def tell(self, trials: Sequence[TuningTrial]) -> None:
         self.told += trials
 
 
@@ -196,7 +196,7 @@ def test_a_proposer_that_raises_is_reported_and_rules_go_on(where: str) -> None:
     def fails(*_: object) -> None:
         raise ZeroDivisionError("by a model")
 
-    broken = type("Broken", (Evolution,), {where: fails})
+    broken = type("Broken", (EvolutionProposer,), {where: fails})
     outcome = tuned(PlantedCard(surface(2)), proposer=broken)
     [note] = outcome.notes
     assert note == "the proposer Broken raised ZeroDivisionError: by a model; rules replace it"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError, KernelError
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.verifier import Limits, Nursery, Verdict, verify
-from hwnas.kernels.verifier.calls import Call, Outcome
-from hwnas.kernels.verifier.memory import Guarded, extent
+from hwnas.kernels.verifier import ForkServer, JobLimits, KernelVerdict, verify
+from hwnas.kernels.verifier.calls import CallOutcome, KernelCall
+from hwnas.kernels.verifier.memory import GuardedTensor, extent
 from hwnas.kernels.verifier.wire import DTYPES, message, messages
 
 HERE = Path(__file__).parent
@@ -61,14 +61,14 @@ QUICK = {  # one for each kind of check; the rest is slow together
     "wrong_for_parameters",
     "wrong_in_whole_blocks",
 }
-LIMITS = Limits(seconds=30, memory_bytes=2**30)
+LIMITS = JobLimits(seconds=30, memory_bytes=2**30)
 SEED = 0  # sizes, and so times and counts of values, follow from it; users get a fresh one
 Command = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery(torch.device("cpu")) as made:
+def nursery() -> Iterator[ForkServer]:
+    with ForkServer(torch.device("cpu")) as made:
         yield made
 
 
@@ -82,14 +82,16 @@ def each(paths: list[Path]) -> Any:
     )
 
 
-def verdict_of(path: Path, nursery: Nursery, limits: Limits = LIMITS) -> Verdict:
+def verdict_of(path: Path, nursery: ForkServer, limits: JobLimits = LIMITS) -> KernelVerdict:
     own = "operator =" in path.read_text()
     rules = None if own else RULES
     return verify(str(path), rules, seed=SEED, limits=limits, nursery=nursery)
 
 
 @each(PLANTED)
-def test_a_planted_kernel_is_refused_by_the_check_that_should(path: Path, nursery: Nursery) -> None:
+def test_a_planted_kernel_is_refused_by_the_check_that_should(
+    path: Path, nursery: ForkServer
+) -> None:
     refused_by = re.match(r"# refused by: (.*)\n", path.read_text())
     assert refused_by
     limits = replace(LIMITS, seconds=10) if path.stem == "hangs" else LIMITS
@@ -99,7 +101,7 @@ def test_a_planted_kernel_is_refused_by_the_check_that_should(path: Path, nurser
 
 
 @each(CORRECT)
-def test_a_correct_kernel_is_accepted(path: Path, nursery: Nursery) -> None:
+def test_a_correct_kernel_is_accepted(path: Path, nursery: ForkServer) -> None:
     verdict = verdict_of(path, nursery)
     assert [check for check in verdict.checks if check.status == "failed"] == []
     passed = {check.name for check in verdict.checks if check.status == "passed"}
@@ -111,25 +113,25 @@ def test_a_correct_kernel_is_accepted(path: Path, nursery: Nursery) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
-def test_our_own_operators_are_accepted(name: str, nursery: Nursery) -> None:
+def test_our_own_operators_are_accepted(name: str, nursery: ForkServer) -> None:
     verdict = verify(name, seed=SEED, limits=LIMITS, nursery=nursery)
     assert [check for check in verdict.checks if check.status == "failed"] == []
 
 
-def test_the_same_seed_gives_the_same_verdict(nursery: Nursery) -> None:
+def test_the_same_seed_gives_the_same_verdict(nursery: ForkServer) -> None:
     path = HERE / "planted" / "silent_half.py"
     one, other = (verify(str(path), RULES, seed=3, limits=LIMITS, nursery=nursery) for _ in "ab")
     assert one == other
     assert one.seed == 3
 
 
-def test_a_verdict_names_the_line_where_the_process_broke(nursery: Nursery) -> None:
+def test_a_verdict_names_the_line_where_the_process_broke(nursery: ForkServer) -> None:
     verdict = verdict_of(HERE / "planted" / "segfaults.py", nursery)
     runs = next(check for check in verdict.checks if check.name == "runs")
     assert "SIGSEGV at line 6" in runs.detail
 
 
-def test_a_verdict_names_what_was_read_out_of_bounds(nursery: Nursery) -> None:
+def test_a_verdict_names_what_was_read_out_of_bounds(nursery: ForkServer) -> None:
     verdict = verdict_of(HERE / "planted" / "out_of_bounds_read.py", nursery)
     bounds = next(check for check in verdict.checks if check.name == "bounds")
     assert re.search(r"loads \d+ values, the first 0 bytes behind the end of x", bounds.detail)
@@ -173,7 +175,7 @@ def test_what_is_no_file_and_no_operator_is_refused(tmp_path: Path) -> None:
         verify(str(tmp_path / "missing.py"))
 
 
-def test_an_error_of_the_file_is_told_with_its_line(tmp_path: Path, nursery: Nursery) -> None:
+def test_an_error_of_the_file_is_told_with_its_line(tmp_path: Path, nursery: ForkServer) -> None:
     path = tmp_path / "kernel.py"
     path.write_text("import torch\ntorch.no_such_name\n\ndef run(x, weight): ...\n")
     with pytest.raises(ConfigError, match=r"line 2: AttributeError: .*no_such_name"):
@@ -181,7 +183,7 @@ def test_an_error_of_the_file_is_told_with_its_line(tmp_path: Path, nursery: Nur
 
 
 def test_a_file_that_breaks_while_it_is_imported_is_refused(
-    tmp_path: Path, nursery: Nursery
+    tmp_path: Path, nursery: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text("import os\nos._exit(7)\ndef run(x, weight): ...\n")
@@ -191,7 +193,7 @@ def test_a_file_that_breaks_while_it_is_imported_is_refused(
 
 
 def test_rules_without_inputs_of_their_own_sizes_are_refused(
-    tmp_path: Path, nursery: Nursery
+    tmp_path: Path, nursery: ForkServer
 ) -> None:
     rules = tmp_path / "rules.py"
     rules.write_text(RULES.read_text().replace("torch.randn(", "torch.no_randn("))
@@ -256,20 +258,20 @@ def test_damaged_messages_are_refused() -> None:
 
 def test_calls_and_outcomes_arrive_as_they_were_sent() -> None:
     x = torch.arange(3.0)
-    call = Call({"x": x, "n": 3, "name": None}, "slot", "apart", backwards=True)
+    call = KernelCall({"x": x, "n": 3, "name": None}, "slot", "apart", backwards=True)
     [sent] = messages(call.message())
-    back = Call.received(*sent)
+    back = KernelCall.received(*sent)
     assert torch.equal(back.inputs["x"], x)
     assert replace(back, inputs={}) == replace(call, inputs={})
-    [sent] = messages(Outcome((x,), None, facts={"written": ["x"]}).message())
-    assert Outcome.received(*sent).facts == {"written": ["x"]}
+    [sent] = messages(CallOutcome((x,), None, facts={"written": ["x"]}).message())
+    assert CallOutcome.received(*sent).facts == {"written": ["x"]}
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "shifted", "apart", "transposed"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,), (3, 5), (2, 3, 4)])
 def test_a_guarded_tensor_tells_what_was_written(layout: Any, shape: tuple[int, ...]) -> None:
     values = torch.randn(shape)
-    guarded = Guarded(values, layout, 0xFF)
+    guarded = GuardedTensor(values, layout, 0xFF)
     version = guarded.tensor._version
     guarded.fill(values, 0xFF)
     assert torch.equal(guarded.tensor, values)

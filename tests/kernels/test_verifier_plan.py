@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from hwnas.kernels.verifier import Nursery
-from hwnas.kernels.verifier.calls import Call, Outcome
+from hwnas.kernels.verifier import ForkServer
+from hwnas.kernels.verifier.calls import CallOutcome, KernelCall
 from hwnas.kernels.verifier.candidate import read_rules
+from hwnas.kernels.verifier.fork_server import JobLimits
 from hwnas.kernels.verifier.judging import Result, error
 from hwnas.kernels.verifier.lasting import moving
 from hwnas.kernels.verifier.memory import laid
-from hwnas.kernels.verifier.nursery import Limits
-from hwnas.kernels.verifier.plan import Question, Trial
-from hwnas.kernels.verifier.specification import OfFile, Truth
+from hwnas.kernels.verifier.plan import TestInputs, VerificationCall
+from hwnas.kernels.verifier.specification import ExpectedOutputs, FileSpecification
 from hwnas.kernels.verifier.variations import (
     all_options,
     large_sizes,
@@ -81,13 +81,13 @@ def test_layouts_are_those_that_networks_have() -> None:
 
 def test_a_kernel_may_be_as_far_off_as_pytorch_is_in_float32() -> None:
     x, exact = torch.ones(3), torch.ones(3, dtype=torch.float64)
-    question = Question("", {"n": 3}, torch.float32, 0, {"x": x})
-    trial = Trial("values", question, Call({"x": x}, "slot"))
-    truth = Truth((exact,), (x + 1e-3,), (torch.float32,))
-    assert error(Result(trial, Outcome((x - 1e-3,)), truth)) <= 1
-    assert error(Result(trial, Outcome((x - 3e-3,)), truth)) > 1
-    sure = Truth((exact,), (x,), (torch.float32,))
-    assert error(Result(trial, Outcome((x - 1e-3,)), sure)) > 1
+    question = TestInputs("", {"n": 3}, torch.float32, 0, {"x": x})
+    trial = VerificationCall("values", question, KernelCall({"x": x}, "slot"))
+    truth = ExpectedOutputs((exact,), (x + 1e-3,), (torch.float32,))
+    assert error(Result(trial, CallOutcome((x - 1e-3,)), truth)) <= 1
+    assert error(Result(trial, CallOutcome((x - 3e-3,)), truth)) > 1
+    sure = ExpectedOutputs((exact,), (x,), (torch.float32,))
+    assert error(Result(trial, CallOutcome((x - 1e-3,)), sure)) > 1
 
 
 RULES = """
@@ -113,7 +113,7 @@ def reference(x, bias, kind, way, power, rows, eps):
 def test_values_of_options_are_found_however_they_are_compared(tmp_path: Path) -> None:
     path = tmp_path / "rules.py"
     path.write_text(RULES)
-    rules = OfFile(read_rules(path), Nursery(torch.device("cpu")), Limits())
+    rules = FileSpecification(read_rules(path), ForkServer(torch.device("cpu")), JobLimits())
     x, bias = torch.randn(8, 4), torch.randn(4)
     inputs = {"x": x, "bias": bias, "kind": "none", "way": "left", "power": 3, "rows": 8}
     inputs |= {"eps": 1e-5}

@@ -9,20 +9,20 @@ import pytest
 import torch
 
 from hwnas.errors import ConfigError, KernelError
-from hwnas.kernels.verifier import Limits, Nursery, verify
+from hwnas.kernels.verifier import ForkServer, JobLimits, verify
 from hwnas.kernels.verifier.sandbox import supported
 from hwnas.kernels.verifier.suspicious import suspicious
 
 HERE = Path(__file__).parent
 RULES = HERE / "rules.py"
-LIMITS = Limits(seconds=5, memory_bytes=2**30)
+LIMITS = JobLimits(seconds=5, memory_bytes=2**30)
 RIGHT = "    return ((x.float() - x.float().mean(1, keepdim=True)) * weight.float()).to(x.dtype)\n"
 Command = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery(torch.device("cpu")) as made:
+def nursery() -> Iterator[ForkServer]:
+    with ForkServer(torch.device("cpu")) as made:
         yield made
 
 
@@ -150,7 +150,7 @@ def run(x):
     ],
 )
 def test_system_calls_are_seen_even_where_their_errors_are_kept(
-    text: str, seen: str, tmp_path: Path, nursery: Nursery
+    text: str, seen: str, tmp_path: Path, nursery: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
     lines = "\n".join(f"        {line}" for line in text.splitlines())
@@ -163,7 +163,7 @@ def test_system_calls_are_seen_even_where_their_errors_are_kept(
     assert seen in check.detail
 
 
-def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, nursery: Nursery) -> None:
+def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, nursery: ForkServer) -> None:
     path, beside = tmp_path / "kernel.py", tmp_path / "beside.py"
     path.write_text(
         "from beside import centre\n\ndef run(x, weight):\n    return centre(x, weight)\n"
@@ -186,7 +186,7 @@ def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, nursery: Nurse
     ],
 )
 def test_malformed_files_are_refused_with_one_line(
-    text: str, message: str, tmp_path: Path, nursery: Nursery
+    text: str, message: str, tmp_path: Path, nursery: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(text)
@@ -227,7 +227,7 @@ def test_rules_that_are_none_are_refused(lines: str, tmp_path: Path) -> None:
     ],
 )
 def test_rules_whose_inputs_or_options_are_none_are_refused(
-    options: str, inputs: str, message: str, tmp_path: Path, nursery: Nursery
+    options: str, inputs: str, message: str, tmp_path: Path, nursery: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(
@@ -239,7 +239,9 @@ def test_rules_whose_inputs_or_options_are_none_are_refused(
         verify(str(path), limits=LIMITS, nursery=nursery)
 
 
-def test_a_reference_that_gives_nothing_accepts_nothing(tmp_path: Path, nursery: Nursery) -> None:
+def test_a_reference_that_gives_nothing_accepts_nothing(
+    tmp_path: Path, nursery: ForkServer
+) -> None:
     rules = tmp_path / "rules.py"
     rules.write_text(RULES.read_text().replace("return (x -", "raise ValueError\n    return (x -"))
     with pytest.raises(KernelError, match="the reference raises an error for float16 at rows 8"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.planning import Facts, Plan, Speed, make_plan
+from hwnas.planning import JobFacts, Plan, TrainingSpeed, make_plan
 from hwnas.search.rungs import Rungs
 from hwnas.search_spaces import Architecture
 
@@ -19,10 +19,10 @@ SHAPE = (112, 112, 3)
 MACS = (2_000_000, 13_000_000, 93_000_000)
 
 
-def speeds(fastest: float) -> list[Speed]:
+def speeds(fastest: float) -> list[TrainingSpeed]:
     """Images a second fall as MACs rise; bf16 is half as fast again."""
     return [
-        Speed(
+        TrainingSpeed(
             Architecture("resnet", (("macs", macs),)), macs, precision, fastest * gain * 2e6 / macs
         )
         for macs in MACS
@@ -37,7 +37,7 @@ def plan(
     cores: int = 2,
     given: dict[str, Any] | None = None,
 ) -> Plan:
-    return make_plan(Facts(images, SHAPE, "classes", minutes, cores), speeds(fastest), given)
+    return make_plan(JobFacts(images, SHAPE, "classes", minutes, cores), speeds(fastest), given)
 
 
 def rungs(made: Plan) -> Rungs:
@@ -51,7 +51,7 @@ def seconds_per_image(macs: float, fastest: float) -> float:
     return macs / 2e6 / fastest / 1.5
 
 
-def wall_minutes(made: Plan, facts: Facts, fastest: float) -> float:
+def wall_minutes(made: Plan, facts: JobFacts, fastest: float) -> float:
     """Of all trainings, the reference network's with them, if cores are never idle."""
     left, before, images = made.values["search.trials"], 0.0, 0.0
     most = made.values["search.options.most_macs"]
@@ -75,7 +75,7 @@ def test_trainings_never_take_more_than_the_budget_leaves(
     minutes: float, images: int, fastest: float, cores: int
 ) -> None:
     made = plan(minutes, images, fastest, cores)
-    facts = Facts(images, SHAPE, "classes", minutes, cores)
+    facts = JobFacts(images, SHAPE, "classes", minutes, cores)
     assert 0 < wall_minutes(made, facts, fastest) <= 1.02 * max(0.2 * minutes, minutes - 1.5)
     assert MACS[0] <= made.values["search.options.most_macs"] <= 1.01 * MACS[-1]
     assert made.values["train.precision"] == "bf16"
@@ -88,7 +88,7 @@ def test_trainings_never_take_more_than_the_budget_leaves(
 def test_most_of_the_budget_is_used_unless_every_network_has_enough_of_it() -> None:
     def used(minutes: float, images: int, fastest: float) -> float:
         made = plan(minutes, images, fastest)
-        return wall_minutes(made, Facts(images, SHAPE, "classes", minutes, 2), fastest) / minutes
+        return wall_minutes(made, JobFacts(images, SHAPE, "classes", minutes, 2), fastest) / minutes
 
     assert used(45, 8500, 5000) > 0.85
     assert used(600, 500, 20_000) < 0.3
@@ -118,7 +118,7 @@ def test_the_plan_follows_the_budget() -> None:
 
 
 def test_networks_that_miss_a_limit_take_no_time() -> None:
-    facts = Facts(8500, SHAPE, "classes", 600, 2)
+    facts = JobFacts(8500, SHAPE, "classes", 600, 2)
     free = make_plan(facts, speeds(2000)).values
     tight = make_plan(replace(facts, most_macs=5e6), speeds(2000)).values
     assert free["search.options.most_macs"] > tight["search.options.most_macs"]
@@ -143,13 +143,13 @@ def test_more_images_are_seen_in_fewer_epochs(images: int) -> None:
 def test_the_largest_of_a_slow_kind_decides_how_long_the_training_is() -> None:
     fast = [replace(speed, family="fast") for speed in speeds(5000)]
     slow = [replace(speed, family="slow") for speed in speeds(1000)]
-    facts = Facts(8500, SHAPE, "classes", 45, 2)
+    facts = JobFacts(8500, SHAPE, "classes", 45, 2)
     both, alone = make_plan(facts, [*fast, *slow]).values, make_plan(facts, fast).values
     assert both["search.options.most_macs"] < alone["search.options.most_macs"]
 
 
 def test_as_many_networks_as_the_recipe_asks_for_share_the_same_time() -> None:
-    facts = Facts(8500, SHAPE, "classes", 45, 2)
+    facts = JobFacts(8500, SHAPE, "classes", 45, 2)
     many, few = (plan(45, given={"search.trials": number}) for number in (40, 4))
     assert many.values["search.trials"] == 40
     assert few.values["search.trials"] == 4
@@ -170,7 +170,7 @@ def test_a_supernet_is_planned_where_the_recipe_asks_for_one() -> None:
 
 def test_small_images_are_cropped_less_and_grey_ones_not_mirrored() -> None:
     def made(shape: tuple[int, int, int]) -> Plan:
-        return make_plan(Facts(8500, shape, "classes", 45, 2), speeds(2000))
+        return make_plan(JobFacts(8500, shape, "classes", 45, 2), speeds(2000))
 
     assert made((28, 28, 1)).values["train.crop"] > made(SHAPE).values["train.crop"]
     assert made((28, 28, 1)).values["train.flip"] is False
@@ -178,5 +178,5 @@ def test_small_images_are_cropped_less_and_grey_ones_not_mirrored() -> None:
 
 
 def test_values_keep_their_images_whole() -> None:
-    values = make_plan(Facts(8500, SHAPE, "values", 45, 2), speeds(2000)).values
+    values = make_plan(JobFacts(8500, SHAPE, "values", 45, 2), speeds(2000)).values
     assert not {"train.crop", "train.cutmix", "train.flip"} & set(values)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from hwnas.planning import Rates, Speed, measure_speeds
+from hwnas.planning import TrainingRates, TrainingSpeed, measure_speeds
 from hwnas.planning.speed import probes
 from hwnas.search_spaces import Architecture, resnet, union
 
@@ -37,11 +37,11 @@ def test_the_ends_of_each_kind_of_network_are_measured() -> None:
 
 
 def test_of_the_kinds_those_count_that_are_of_a_size() -> None:
-    def speed(family: str, macs: int, images_per_s: float) -> Speed:
+    def speed(family: str, macs: int, images_per_s: float) -> TrainingSpeed:
         network = Architecture("space", (("macs", macs),))
-        return Speed(network, macs, "fp32", images_per_s, family)
+        return TrainingSpeed(network, macs, "fp32", images_per_s, family)
 
-    rates = Rates.of(
+    rates = TrainingRates.of(
         [speed("a", 1, 100), speed("a", 100, 10), speed("b", 10, 20), speed("b", 1000, 2)]
     )
     assert rates.sizes == pytest.approx((1, 1000))
@@ -52,5 +52,8 @@ def test_of_the_kinds_those_count_that_are_of_a_size() -> None:
 
 def test_a_larger_network_never_counts_as_faster() -> None:
     networks = [Architecture("space", (("macs", macs),)) for macs in (1, 10)]
-    speeds = [Speed(n, m, "fp32", r) for n, m, r in zip(networks, (1, 10), (5.0, 6.0), strict=True)]
-    assert Rates.of(speeds).seconds(10) == pytest.approx((0.2, 0.2))
+    speeds = [
+        TrainingSpeed(n, m, "fp32", r)
+        for n, m, r in zip(networks, (1, 10), (5.0, 6.0), strict=True)
+    ]
+    assert TrainingRates.of(speeds).seconds(10) == pytest.approx((0.2, 0.2))

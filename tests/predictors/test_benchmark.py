@@ -12,7 +12,7 @@ import pytest
 from hwnas.errors import ConfigError
 from hwnas.predictors.benchmark import METHODS, PredictorRow, bench_predictor, split_rows
 from hwnas.predictors.cost_table import CostTable
-from hwnas.predictors.methods import Forecast, Measure, Rows, Sources
+from hwnas.predictors.methods import Forecast, KnownDevices, Measure, Rows
 from hwnas.search_spaces.tabular import CategoricalSpace
 
 TRAIN, TEST = ["slow", "server", "chip"], ["core", "gpu"]
@@ -121,7 +121,7 @@ def test_ties_and_tables_of_integers_can_be_scored(table: CostTable) -> None:
 class Greedy:
     """Measures what it was not offered, or too much."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: KnownDevices) -> None:
         self.sources = sources
 
     def predict(

@@ -14,14 +14,14 @@ from hwnas.predictors import (
     DevicePredictor,
     DeviceProfile,
     DeviceStore,
-    Reading,
+    NetworkMeasurement,
     calibrate,
     calibration,
     predict,
     shipped_experience,
 )
 from hwnas.predictors.calibration import Pool, export_chosen
-from hwnas.search_spaces import MobileNetSpace, StepTable, mobilenet
+from hwnas.search_spaces import MobileNetSpace, OperatorCountTable, mobilenet
 
 TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 QUICK = TimingSettings(warmup=1, rounds=3, round_ms=1.0, max_seconds=0.2)
@@ -31,7 +31,7 @@ SPACE = mobilenet((8, 8, 1), 10)
 @pytest.mark.slow
 def test_a_target_is_measured_and_kept_step_by_step(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path)
-    readings: list[Reading] = []
+    readings: list[NetworkMeasurement] = []
     calibrate(TARGET, SPACE, store, 3, on_reading=readings.append, settings=QUICK)
     assert [reading.number for reading in readings] == [1, 2, 3]
     assert all(reading.predicted is None for reading in readings)
@@ -110,7 +110,7 @@ def test_it_stops_when_it_is_sure_enough(tmp_path: Path) -> None:
 
 def test_another_machine_is_not_mixed_in(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path)
-    steps = StepTable.of_workloads([SPACE.workload(SPACE.smallest())])
+    steps = OperatorCountTable.of_workloads([SPACE.workload(SPACE.smallest())])
     known = {"networks": ("one",), "steps": steps, "costs": np.ones(1)}
     store.save(DeviceProfile(TARGET.name, **known, hardware="an abacus"))
     with pytest.raises(

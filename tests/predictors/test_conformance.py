@@ -21,7 +21,7 @@ from hwnas.predictors import (
     Predictor,
     shipped_experience,
 )
-from hwnas.predictors.experience import Experience
+from hwnas.predictors.transfer_prior import TransferPrior
 from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage, Workload, mobilenet
 
 Latency = Callable[[Workload], float]
@@ -49,7 +49,7 @@ def taught(target: Target) -> Predictor:
 
 def alone(target: Target) -> Predictor:
     """With nothing from other devices but the networks that features are scaled over."""
-    nothing = Experience((), shipped_experience().reference)
+    nothing = TransferPrior((), shipped_experience().reference)
     return DevicePredictor(target.name, nothing)
 
 

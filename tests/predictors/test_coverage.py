@@ -12,17 +12,22 @@ from hwnas.predictors.benchmark import bench_predictor
 from hwnas.predictors.blocks import blocks_of_codes, rows_of
 from hwnas.predictors.cost_table import CostTable, read_cost_table
 from hwnas.predictors.coverage import NORMAL_90, adapted, learn_widening
-from hwnas.predictors.experience import Experience, Lessons, Source, Widening
 from hwnas.predictors.gaussian_process import Mixture, Parts, Prior
+from hwnas.predictors.transfer_prior import (
+    ConformalScale,
+    DeviceDataset,
+    MetaLearnedHyperparameters,
+    TransferPrior,
+)
 
 POOL = np.arange(150)
 
 
-def known(table: CostTable, but: str) -> Experience:
+def known(table: CostTable, but: str) -> TransferPrior:
     blocks = rows_of(blocks_of_codes(table.space, table.codes), POOL)
     names = [name for name in table.devices if name != but]
-    sources = (Source(n, blocks, np.log(table.costs[POOL, table.column(n)])) for n in names)
-    return Experience(tuple(sources), blocks)
+    sources = (DeviceDataset(n, blocks, np.log(table.costs[POOL, table.column(n)])) for n in names)
+    return TransferPrior(tuple(sources), blocks)
 
 
 def share_inside(table: CostTable, new: str) -> float:
@@ -97,7 +102,7 @@ def test_only_what_would_be_measured_is_played(table: CostTable) -> None:
     )
     right = tuple(replace(source, measurable=measurable) for source in some.sources)
     spoilt, clean = (
-        learn_widening(Experience(sources, some.reference, some.lessons), 10)
+        learn_widening(TransferPrior(sources, some.reference, some.lessons), 10)
         for sources in (wrong, right)
     )
     assert spoilt is not None
@@ -107,7 +112,7 @@ def test_only_what_would_be_measured_is_played(table: CostTable) -> None:
 
 def test_two_devices_are_too_few_to_learn_from(table: CostTable) -> None:
     some = known(table, "server")
-    assert learn_widening(Experience(some.sources[:2], some.reference), 10) is None
+    assert learn_widening(TransferPrior(some.sources[:2], some.reference), 10) is None
 
 
 def test_without_lessons_own_errors_say_how_wide_intervals_are() -> None:
@@ -117,7 +122,7 @@ def test_without_lessons_own_errors_say_how_wide_intervals_are() -> None:
     y = x @ [1.0, 0.5] + 0.1 * rng.standard_normal(200)
     theta = np.array([[0.0, 0.0]])
     process = Mixture(Parts({"line": x[:100]}, {}), y[:100], 1.0, theta)
-    lessons = Lessons(np.zeros((0, 2)), Prior.vague(1))
+    lessons = MetaLearnedHyperparameters(np.zeros((0, 2)), Prior.vague(1))
     mean, std = process.predict(Parts({"line": x[100:]}, {}))
     inside = np.abs(y[100:] - mean) <= NORMAL_90 * lessons.scale(process) * std
     assert lessons.scale(process) < 0.2
@@ -131,9 +136,9 @@ def test_surprise_counts_as_far_as_the_exponent_says() -> None:
     calm = Mixture(Parts({"line": x}, {}), x @ [1.0, 0.5], 1.0, theta)
     wild = Mixture(Parts({"line": x}, {}), 3 * rng.standard_normal(20), 1.0, theta)
     assert calm.surprise < 0.5 < 2 < wild.surprise
-    assert Widening(2.0, 0.0).of(wild) == 2.0
-    assert Widening(1.0, 1.0).of(wild) == pytest.approx(wild.surprise)
-    assert Widening(1.0, 0.5).of(wild) == pytest.approx(wild.surprise**0.5)
+    assert ConformalScale(2.0, 0.0).of(wild) == 2.0
+    assert ConformalScale(1.0, 1.0).of(wild) == pytest.approx(wild.surprise)
+    assert ConformalScale(1.0, 0.5).of(wild) == pytest.approx(wild.surprise**0.5)
 
 
 def test_doubt_counts_only_as_far_as_known_devices_go() -> None:
@@ -141,15 +146,15 @@ def test_doubt_counts_only_as_far_as_known_devices_go() -> None:
     process = Mixture(Parts({"line": x}, {}), x @ [1.0, 0.5], 1.0, np.array([[0.0, -4.0]]))
     doubt = process.doubt
     inside, above = (doubt / 2, doubt * 2), (doubt * 2, doubt * 4)
-    assert Widening(1.0, 0.0, -0.5, inside).of(process) == pytest.approx(doubt**-0.5)
-    assert Widening(1.0, 0.0, -0.5, above).of(process) == pytest.approx((2 * doubt) ** -0.5)
+    assert ConformalScale(1.0, 0.0, -0.5, inside).of(process) == pytest.approx(doubt**-0.5)
+    assert ConformalScale(1.0, 0.0, -0.5, above).of(process) == pytest.approx((2 * doubt) ** -0.5)
 
 
 def test_lessons_give_the_widening_of_the_nearest_number_of_samples() -> None:
-    table = {5: Widening(5.0), 20: Widening(20.0)}
-    lessons = Lessons(np.zeros((0, 2)), Prior.vague(1), table)
-    assert lessons.widening(4) == Widening(5.0)
-    assert lessons.widening(11) == Widening(20.0)
-    assert lessons.widening(9) == Widening(5.0)
+    table = {5: ConformalScale(5.0), 20: ConformalScale(20.0)}
+    lessons = MetaLearnedHyperparameters(np.zeros((0, 2)), Prior.vague(1), table)
+    assert lessons.widening(4) == ConformalScale(5.0)
+    assert lessons.widening(11) == ConformalScale(20.0)
+    assert lessons.widening(9) == ConformalScale(5.0)
     assert lessons.widening(41) is None
-    assert Lessons(np.zeros((0, 2)), Prior.vague(1)).widening(7) is None
+    assert MetaLearnedHyperparameters(np.zeros((0, 2)), Prior.vague(1)).widening(7) is None

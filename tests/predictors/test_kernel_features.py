@@ -13,9 +13,9 @@ from scipy.stats import kendalltau
 from torch import nn
 
 from hwnas.deploy.export import export_onnx
-from hwnas.deploy.kernel_work import KernelSite, kernel_work
+from hwnas.deploy.kernel_cost import KernelSite, kernel_work
 from hwnas.deploy.matching import Graph, chosen_calls, matched
-from hwnas.deploy.matching.network import Chosen, left_in_torch
+from hwnas.deploy.matching.network import ChosenCall, left_in_torch
 from hwnas.deploy.onnx_module import OnnxModule
 from hwnas.kernels.accelerator import ACCELERATORS
 from hwnas.predictors import (
@@ -30,7 +30,7 @@ from hwnas.predictors import device as device_module
 from hwnas.predictors.blocks import blocks_of_steps
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.kernel_features import KERNELS, KernelFeatures, kernel_features
-from hwnas.search_spaces import MobileNetSpace, StepTable, hybrid, mobilenet, resnet, vit
+from hwnas.search_spaces import MobileNetSpace, OperatorCountTable, hybrid, mobilenet, resnet, vit
 from hwnas.search_spaces.layers import InvertedBottleneck
 from hwnas.search_spaces.workload import trace
 
@@ -49,7 +49,7 @@ def untouched(device: str = TRITON) -> DevicePredictor:
     return DevicePredictor(device, shipped_experience())
 
 
-def table(space: MobileNetSpace, count: int, seed: int = 7) -> StepTable:
+def table(space: MobileNetSpace, count: int, seed: int = 7) -> OperatorCountTable:
     rng = random.Random(seed)
     steps = space.steps(np.array([space.encode(space.sample(rng)) for _ in range(count)]))
     assert steps is not None
@@ -64,14 +64,14 @@ def test_launches_are_those_of_the_matched_network(tmp_path: Path) -> None:
     export_onnx(network, (3, 56, 56), tmp_path / "model.onnx")
     graph = matched(OnnxModule.load(tmp_path / "model.onnx").eval(), 8, torch.float16)
     chosen = chosen_calls(graph, torch.float16)
-    steps = StepTable.of_workloads([trace(network, (3, 56, 56))])
+    steps = OperatorCountTable.of_workloads([trace(network, (3, 56, 56))])
     names, [found] = features().names, features("cuda-triton-fp16-b8-t1").quantities(steps)
     values = dict(zip(names, found, strict=True))
     assert values["launches"] == sum(launches(graph, each) for each in chosen) > len(chosen)
     assert values["torch_launches"] == left_in_torch(graph).total() == 0
 
 
-def launches(graph: Graph, chosen: Chosen) -> int:
+def launches(graph: Graph, chosen: ChosenCall) -> int:
     call, operator = chosen.call, chosen.call.operator
     own = call.type_in(torch.float16)
     values = {n: torch.empty(graph.shapes[n], dtype=own, device="meta") for n in call.inputs}
@@ -96,7 +96,7 @@ def test_they_are_finite_and_the_same_however_networks_are_given(make: object) -
     space = make((64, 64, 3), 10)  # type: ignore[operator]
     rng = random.Random(0)
     networks = [space.smallest(), space.largest(), *(space.sample(rng) for _ in range(3))]
-    traced = StepTable.of_workloads([space.workload(network) for network in networks])
+    traced = OperatorCountTable.of_workloads([space.workload(network) for network in networks])
     assembled = space.steps(np.array([space.encode(network) for network in networks]))
     seen = features().block(traced)
     assert np.isfinite(seen).all()
@@ -133,7 +133,7 @@ def pool_of(space: MobileNetSpace, count: int) -> Pool:
     return Pool((), steps, blocks_of_steps(steps))
 
 
-def simulated_ms(steps: StepTable) -> Numbers:
+def simulated_ms(steps: OperatorCountTable) -> Numbers:
     """A card that does not exist: each launch waits, then goes in rounds of programs.
 
     What a round takes depends on what its programs read and multiply, so networks of as many

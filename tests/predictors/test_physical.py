@@ -6,13 +6,15 @@ import numpy as np
 
 from hwnas.predictors.cost_table import CostTable
 from hwnas.predictors.physical import FEATURES, Machine, physical_features, quantities
-from hwnas.search_spaces import Step, StepTable, mobilenet, nasbench201
+from hwnas.search_spaces import OperatorCountTable, OperatorSignature, mobilenet, nasbench201
 
 
 def test_quantities_are_sums_over_steps() -> None:
-    conv = Step("conv", macs=10**6, read_bytes=400, written_bytes=800, weight_bytes=100)
-    dead = Step("conv", macs=10**6, read_bytes=400, dead=True)
-    table = StepTable.of([{conv: 3}, {conv: 1, dead: 2}])
+    conv = OperatorSignature(
+        "conv", macs=10**6, read_bytes=400, written_bytes=800, weight_bytes=100
+    )
+    dead = OperatorSignature("conv", macs=10**6, read_bytes=400, dead=True)
+    table = OperatorCountTable.of([{conv: 3}, {conv: 1, dead: 2}])
     found = dict(zip(FEATURES, quantities(table).T.tolist(), strict=True))
     assert found["conv_count"] == [3, 1]
     assert found["dead_count"] == [0, 2]
@@ -25,14 +27,17 @@ def test_quantities_are_sums_over_steps() -> None:
 
 def test_a_machine_waits_for_the_slower_of_arithmetic_and_memory() -> None:
     machine = Machine(gmacs=1, gbytes=1, overhead_us=0)
-    assert machine.milliseconds(Step("conv", macs=10**6, read_bytes=10)) == 1.0
-    assert machine.milliseconds(Step("conv", macs=10, read_bytes=3 * 10**6)) == 3.0
-    assert machine.milliseconds(Step("depthwise", macs=10**6)) == 5.0
-    assert Machine(1, 1, overhead_us=4).milliseconds(Step("activation")) == 0.004
+    assert machine.milliseconds(OperatorSignature("conv", macs=10**6, read_bytes=10)) == 1.0
+    assert machine.milliseconds(OperatorSignature("conv", macs=10, read_bytes=3 * 10**6)) == 3.0
+    assert machine.milliseconds(OperatorSignature("depthwise", macs=10**6)) == 5.0
+    assert Machine(1, 1, overhead_us=4).milliseconds(OperatorSignature("activation")) == 0.004
 
 
 def test_compilers_drop_what_eager_runtimes_run() -> None:
-    for step in (Step("conv", macs=10**6, dead=True), Step("norm", read_bytes=10**6)):
+    for step in (
+        OperatorSignature("conv", macs=10**6, dead=True),
+        OperatorSignature("norm", read_bytes=10**6),
+    ):
         assert Machine(1, 1, 5).milliseconds(step) == 0
         assert Machine(1, 1, 5, eager=True).milliseconds(step) > 1
 
@@ -49,7 +54,7 @@ def test_networks_by_their_codes_look_like_traced_ones() -> None:
         networks = [space.sample(rng) for _ in range(6)]
         drafted = space.steps(np.array([space.encode(network) for network in networks]))
         assert drafted is not None
-        traced = StepTable.of_workloads([space.workload(network) for network in networks])
+        traced = OperatorCountTable.of_workloads([space.workload(network) for network in networks])
         np.testing.assert_allclose(
             physical_features(drafted), physical_features(traced), rtol=1e-12
         )

@@ -15,7 +15,7 @@ from hwnas.errors import ConfigError
 from hwnas.predictors import DevicePredictor, DeviceStore, known_devices, predict
 from hwnas.predictors.explain import explain, profiled, unknown_share
 from hwnas.predictors.shipped import shipped_profiles
-from hwnas.search_spaces import MobileNetSpace, StepTable, mobilenet
+from hwnas.search_spaces import MobileNetSpace, OperatorCountTable, mobilenet
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
@@ -48,7 +48,7 @@ def test_a_device_that_ships_is_known_without_measuring(tmp_path: Path, model: P
 def test_a_file_and_an_architecture_are_the_same_network(
     tmp_path: Path, zoo_like: MobileNetSpace, model: Path
 ) -> None:
-    steps = StepTable.of_workloads([zoo_like.workload(zoo_like.smallest())])
+    steps = OperatorCountTable.of_workloads([zoo_like.workload(zoo_like.smallest())])
     store = DeviceStore(tmp_path)
     [[one], [other]] = (predict(store, [TARGET], each) for each in (steps, read_workload(model)))
     assert one.estimate.mean == pytest.approx(other.estimate.mean, rel=0.01)
@@ -83,7 +83,7 @@ def test_an_unknown_device_is_refused_with_what_to_do(tmp_path: Path, model: Pat
 
 def test_what_is_unlike_anything_measured_is_said(tmp_path: Path) -> None:
     huge = mobilenet((224, 224, 3), 1000)
-    steps = StepTable.of_workloads([huge.workload(huge.largest())])
+    steps = OperatorCountTable.of_workloads([huge.workload(huge.largest())])
     [found] = predict(DeviceStore(tmp_path), [TARGET], steps)
     assert "outside the known range: " in found.notes[-1]
     assert "_macs is " in found.notes[-1]

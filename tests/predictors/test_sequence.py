@@ -7,9 +7,9 @@ import pytest
 
 from hwnas.errors import ConfigError
 from hwnas.predictors.cost_table import CostTable
-from hwnas.predictors.methods import Sources
+from hwnas.predictors.methods import KnownDevices
 from hwnas.predictors.sequence import encoded_sequences, text_of
-from hwnas.search_spaces import Assembly, Step
+from hwnas.search_spaces import Assembly, OperatorSignature
 from hwnas.search_spaces.tabular import CategoricalSpace, FBNetSpace, NasBench201Space
 
 POOL = np.arange(200)
@@ -20,12 +20,16 @@ def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwnas.predictors.sequence._STEPS", 20)
 
 
-def sources(table: CostTable) -> Sources:
-    return Sources(table.space, table.codes, POOL, table.devices, table.costs[POOL])
+def sources(table: CostTable) -> KnownDevices:
+    return KnownDevices(table.space, table.codes, POOL, table.devices, table.costs[POOL])
 
 
 def test_networks_are_read_in_order_and_equal_ones_alike() -> None:
-    a, b, c = Step("conv", macs=500), Step("pool"), Step("linear", macs=20)
+    a, b, c = (
+        OperatorSignature("conv", macs=500),
+        OperatorSignature("pool"),
+        OperatorSignature("linear", macs=20),
+    )
     places = [[{a: 1}, {b: 1, a: 2}], [{}, {c: 1}], [{b: 1}]]
     tokens = text_of(Assembly(places, np.array([[0, 1, 0], [1, 0, 0], [0, 1, 0]]))).tokens
     conv, linear, pool = tokens[0, :3]
@@ -39,7 +43,11 @@ def test_networks_are_read_in_order_and_equal_ones_alike() -> None:
 
 
 def test_operators_of_one_size_are_told_apart_by_what_they_are() -> None:
-    steps = Step("conv", macs=9000), Step("conv", macs=9000, dead=True), Step("pointwise", 9000)
+    steps = (
+        OperatorSignature("conv", macs=9000),
+        OperatorSignature("conv", macs=9000, dead=True),
+        OperatorSignature("pointwise", 9000),
+    )
     text = text_of(Assembly([[{step: 1} for step in steps]], np.arange(3)[:, None]))
     assert len({tuple(text.fields[token]) for (token,) in text.tokens}) == 3
 

@@ -14,9 +14,9 @@ from scipy.stats import spearmanr
 from hwnas.errors import ArtifactError
 from hwnas.predictors import DevicePredictor, Pool, shipped_experience
 from hwnas.predictors.blocks import blocks_of_steps
-from hwnas.predictors.experience import Widening
 from hwnas.predictors.shipped import FOLDER, _read, experience_of, family, shipped_profiles
-from hwnas.search_spaces import StepTable, mobilenet
+from hwnas.predictors.transfer_prior import ConformalScale
+from hwnas.search_spaces import OperatorCountTable, mobilenet
 
 
 def test_every_device_was_measured_on_enough_networks() -> None:
@@ -68,7 +68,7 @@ def test_adapting_is_quick(count: int) -> None:
 
 def test_an_empty_table_has_no_predictions() -> None:
     predictor = DevicePredictor.load("nowhere", "cpu-onnxruntime-fp32-b1-t1")
-    assert predictor.predict_steps(StepTable.of(())) == []
+    assert predictor.predict_steps(OperatorCountTable.of(())) == []
 
 
 def test_lessons_of_other_features_are_refused(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_lessons_of_an_earlier_version_are_read(tmp_path: Path) -> None:
     earlier = {"10": {"factor": 0.9, "exponent": 0.2}}
     path.write_text(json.dumps({**found, "widenings": earlier}))
     _, lessons = _read(copy)
-    assert lessons.widening(10) == Widening(0.9, 0.2)
+    assert lessons.widening(10) == ConformalScale(0.9, 0.2)
 
 
 def test_a_limit_is_not_needlessly_strict() -> None:

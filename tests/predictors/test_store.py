@@ -8,7 +8,7 @@ import pytest
 
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.predictors import DevicePredictor, DeviceProfile, DeviceStore
-from hwnas.search_spaces import StepTable, Workload
+from hwnas.search_spaces import OperatorCountTable, Workload
 
 
 def profile(unseen: list[Workload], device: str = "my-phone", count: int = 6) -> DeviceProfile:
@@ -16,7 +16,7 @@ def profile(unseen: list[Workload], device: str = "my-phone", count: int = 6) ->
     return DeviceProfile(
         device,
         networks=tuple(workload.id for workload in some),
-        steps=StepTable.of_workloads(some),
+        steps=OperatorCountTable.of_workloads(some),
         costs=np.array([1e-6 * workload.macs for workload in some]),
         hardware="a phone",
         versions={"litert": "2.3"},
@@ -52,7 +52,9 @@ def test_no_file_is_a_pickle(tmp_path: Path, unseen: list[Workload]) -> None:
 
 
 def test_further_measurements_are_added(unseen: list[Workload]) -> None:
-    more = profile(unseen).with_more(["new"], StepTable.of_workloads(unseen[6:7]), np.array([3.0]))
+    more = profile(unseen).with_more(
+        ["new"], OperatorCountTable.of_workloads(unseen[6:7]), np.array([3.0])
+    )
     assert len(more) == 7
     assert more.networks[-1] == "new"
     assert more.steps.macs[-1] == unseen[6].macs

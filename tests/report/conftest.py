@@ -16,7 +16,7 @@ from hwnas.report import (
     Score,
     StagePicture,
     StageTime,
-    TrainingRow,
+    TrainingCurveRow,
     TrialRow,
 )
 
@@ -165,7 +165,7 @@ def calibration_rows(rng, finalists):
 
 def training_rows(rng):
     return tuple(
-        TrainingRow(
+        TrainingCurveRow(
             step,
             step / 18,
             0.14 * step,

@@ -2,7 +2,7 @@ import re
 from dataclasses import replace
 
 from hwnas.interval import lognormal_interval
-from hwnas.report import OnTarget, Score
+from hwnas.report import Score, TargetLatency
 from hwnas.report.tables import finalists_table, front_table, stages_table
 
 
@@ -46,7 +46,7 @@ def test_a_perfect_score_has_an_interval_that_ends_at_one(report_data):
 
 def test_each_further_target_has_its_column(report_data):
     timed = replace(report_data.finalists[0].measurement, target="cpu-openvino-fp32-b1-t1")
-    found = OnTarget(timed.target, 1.25, 0.1, timed)
+    found = TargetLatency(timed.target, 1.25, 0.1, timed)
     both = replace(
         report_data, finalists=tuple(replace(f, further=(found,)) for f in report_data.finalists)
     )

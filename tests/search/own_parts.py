@@ -21,7 +21,14 @@ from hwnas.deploy.device import Target
 from hwnas.errors import DivergedError
 from hwnas.predictors import Estimate
 from hwnas.search.evaluate import Evaluation, Fidelity
-from hwnas.search_spaces import Architecture, Candidate, Choice, SearchSpace, When, Workload
+from hwnas.search_spaces import (
+    Architecture,
+    Candidate,
+    Choice,
+    ChoiceCondition,
+    SearchSpace,
+    Workload,
+)
 
 
 class Dials(SearchSpace):
@@ -33,7 +40,7 @@ class Dials(SearchSpace):
         names = [f"dial{i}" for i in range(dials)]
         self._choices = (
             *(Choice(name, (0, 1, 2)) for name in names[:-1]),
-            Choice(names[-1], (0, 1, 2), When(names[0], (2,))),
+            Choice(names[-1], (0, 1, 2), ChoiceCondition(names[0], (2,))),
         )
 
     @property

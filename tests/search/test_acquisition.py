@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.search.acquisition import Dominated, expected_improvement
+from hwnas.search.acquisition import BoxDecomposition, expected_improvement
 from hwnas.search.front import hypervolume
 
 
@@ -18,7 +18,7 @@ def cloud(seed: int, count: int, objectives: int) -> np.ndarray:
 @given(st.integers(0, 10**6), st.integers(0, 25), st.integers(1, 5))
 def test_boxes_fill_what_the_front_dominates(seed: int, count: int, objectives: int) -> None:
     points, reference = cloud(seed, count, objectives), np.full(objectives, 0.9)
-    dominated = Dominated.by(points, reference)
+    dominated = BoxDecomposition.by(points, reference)
     assert dominated.volume == pytest.approx(hypervolume(points, reference), abs=1e-12)
     overlaps = [
         np.clip(np.minimum(a, b) - np.maximum(c, d), 0, None).prod()
@@ -32,7 +32,7 @@ def test_boxes_fill_what_the_front_dominates(seed: int, count: int, objectives: 
 def test_what_is_certain_gains_what_it_adds(seed: int, count: int, objectives: int) -> None:
     points, reference = cloud(seed, count, objectives), np.ones(objectives)
     candidates = np.random.default_rng(seed + 1).random((4, objectives)) * 1.2
-    gain = Dominated.by(points, reference).improvement(candidates, np.zeros_like(candidates))
+    gain = BoxDecomposition.by(points, reference).improvement(candidates, np.zeros_like(candidates))
     before = hypervolume(points, reference)
     after = [hypervolume(np.vstack([points, c]), reference) for c in candidates]
     assert gain == pytest.approx(np.array(after) - before, abs=1e-9)
@@ -46,7 +46,7 @@ def test_the_expectation_is_that_of_many_draws(objectives: int) -> None:
     draws = rng.normal(mean, deviation, (4000, objectives))
     before = hypervolume(points, reference)
     gains = [hypervolume(np.vstack([points, d]), reference) - before for d in draws]
-    found = Dominated.by(points, reference).improvement(mean, deviation)
+    found = BoxDecomposition.by(points, reference).improvement(mean, deviation)
     assert found[0] == pytest.approx(np.mean(gains), abs=4 * np.std(gains) / 4000**0.5)
 
 
@@ -55,7 +55,7 @@ def test_large_fronts_stay_quick() -> None:
     for objectives in (2, 3, 4, 5):
         points = rng.random((2000, objectives))
         points /= np.linalg.norm(points, axis=1, keepdims=True)
-        dominated = Dominated.by(-points, np.zeros(objectives))
+        dominated = BoxDecomposition.by(-points, np.zeros(objectives))
         assert len(dominated.lower) < 5000
         assert 0 < dominated.volume <= hypervolume(-points, np.zeros(objectives)) + 1e-9
 

@@ -9,7 +9,7 @@ import pytest
 from hwnas.errors import ConfigError
 from hwnas.predictors.physical import physical_features
 from hwnas.search.benchmark import EngineRow, _ManyChoices, bench_engine, pss_mb
-from hwnas.search_spaces import StepTable
+from hwnas.search_spaces import OperatorCountTable
 
 
 def test_each_hundred_trials_and_the_rest_give_a_row() -> None:
@@ -33,7 +33,7 @@ def test_what_is_searched_knows_its_networks_as_real_spaces_do() -> None:
     assert counted["macs"].tolist() == [w.macs for w in workloads]
     assert counted["params"].tolist() == [w.params for w in workloads]
     assert counted["weight_bytes"].tolist() == [w.weight_bytes for w in workloads]
-    drafted, traced = space.steps(codes), StepTable.of_workloads(workloads)
+    drafted, traced = space.steps(codes), OperatorCountTable.of_workloads(workloads)
     np.testing.assert_allclose(physical_features(drafted), physical_features(traced))
 
 

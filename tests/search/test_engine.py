@@ -22,9 +22,9 @@ from hwnas.search import (
 from hwnas.search.failure import Outcome
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import Reduction, losses
-from hwnas.search.result import Failed, Scored
+from hwnas.search.result import FailedTrial, Scored
 from hwnas.search.samplers import SAMPLERS
-from hwnas.search_spaces import Candidate, ProductSpace, RecipeSpace
+from hwnas.search_spaces import Candidate, ProductSpace, TrainingSpace
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER = "cpu-openvino-fp32-b1-t1"
@@ -220,7 +220,7 @@ def test_several_roles_are_searched_as_one_and_gone_on_with(sampler: str, tmp_pa
             bonus = float(candidate["recipe"].as_dict()["learning_rate"])
             return replace(found, values={"accuracy": found.values["accuracy"] + bonus})
 
-    space = ProductSpace(Dials(3), {"recipe": RecipeSpace({"learning_rate": (0.1, 0.5, 0.9)})})
+    space = ProductSpace(Dials(3), {"recipe": TrainingSpace({"learning_rate": (0.1, 0.5, 0.9)})})
     evaluator, path = WithRecipe(), tmp_path / "study.db"
 
     def run(trials: int) -> SearchResult:
@@ -344,7 +344,7 @@ class TestFailures:
     ) -> None:
         from own_parts import Moody, total
 
-        told: list[Failed] = []
+        told: list[FailedTrial] = []
         evaluator = Moody(way=way)
         scores = ScoreStore(tmp_path / "scores.jsonl")
         path = tmp_path / "study.db"

@@ -32,7 +32,7 @@ from hwnas.search.failure import Failure
 from hwnas.search.lineage import GrowEvaluator
 from hwnas.search.task import Classification
 from hwnas.search.training import TrainConfig
-from hwnas.search_spaces import Candidate, MobileNetSpace, RecipeSpace, batch_norms
+from hwnas.search_spaces import Candidate, MobileNetSpace, TrainingSpace, batch_norms
 
 SHAPE = (1, 8, 8)
 
@@ -306,7 +306,7 @@ def test_nothing_goes_on_from_what_was_trained_otherwise(
 def test_a_candidate_is_trained_by_its_own_recipe(
     small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:
-    recipes = RecipeSpace({"learning_rate": (1e-6, 0.01), "label_smoothing": (0.2,)})
+    recipes = TrainingSpace({"learning_rate": (1e-6, 0.01), "label_smoothing": (0.2,)})
     config = TrainConfig(epochs=12, batch_size=32, learning_rate=0.01, workers=0)
     alone = TrainEvaluator(small_space, digits_task, few_digits, config)
     own = replace(alone, recipe=recipes)

@@ -156,9 +156,7 @@ def test_jpeg_bytes_must_be_bytes(tmp_path: Path) -> None:
 
 
 def test_missing_arrays_are_named_with_what_is_there(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"has no x_train, y_train, x_test.*found images, y_test"
-    ):
+    with pytest.raises(DataError, match=r"has no x_train, y_train, x_test.*found images, y_test"):
         read(tmp_path, {"images": np.zeros(3), "y_test": np.zeros(3)})
     with pytest.raises(DataError, match=r"has no val_jpeg, val_offsets, y_val"):
         read(tmp_path, joined("train", [jpeg(1)]))

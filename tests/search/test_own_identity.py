@@ -10,7 +10,7 @@ from hwnas.recipe import read_recipe
 from hwnas.search import own_identity
 from hwnas.search.data import ImageData
 from hwnas.search.own_identity import check_identity, check_key
-from hwnas.stages import Ingredients
+from hwnas.stages import RunInputs
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +36,14 @@ def test_a_task_that_is_another_in_each_process_is_refused_when_it_is_given(
 ) -> None:
     recipe, _ = read_recipe(tiny_recipe, [f"task.name=unstable_parts:{task}"])
     with pytest.raises(ConfigError, match=message) as caught:
-        Ingredients.prepare(recipe, tmp_path, tmp_path)
+        RunInputs.prepare(recipe, tmp_path, tmp_path)
     assert f"task 'unstable_parts:{task}'" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_task_that_tells_what_it_is_serves(tiny_recipe: Path, tmp_path: Path) -> None:
     recipe, _ = read_recipe(tiny_recipe, ["task.name=unstable_parts:Fine"])
-    assert repr(Ingredients.prepare(recipe, tmp_path, tmp_path).task).startswith("Fine(Class")
+    assert repr(RunInputs.prepare(recipe, tmp_path, tmp_path).task).startswith("Fine(Class")
 
 
 def test_what_is_made_of_plain_values_takes_no_process(

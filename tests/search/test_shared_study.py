@@ -198,7 +198,9 @@ class TestDeath:
 class TestRefusals:
     def test_other_objectives(self, url: str) -> None:
         opened(url, "one").close()
-        with pytest.raises(RunError, match=r"has other objectives: it has params \(minimize\) in addition"):
+        with pytest.raises(
+            RunError, match=r"has other objectives: it has params \(minimize\) in addition"
+        ):
             SharedStudy(Sharing(url, "search"), OBJECTIVES[:1], {"space": "dials"})
 
     def test_another_evaluator(self, url: str) -> None:

@@ -14,17 +14,17 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces import (
     Candidate,
     Choice,
+    ChoiceCondition,
     ChoiceSpace,
     ProductSpace,
-    RecipeSpace,
-    When,
+    TrainingSpace,
     mobilenet,
     nasbench201,
 )
 from hwnas.search_spaces.catalogue import joint_space
 
 NETWORKS = mobilenet((8, 8, 1), 10)
-RECIPES = RecipeSpace({"learning_rate": (0.01, 0.001), "flip": (True, False), "epochs": (2.0,)})
+RECIPES = TrainingSpace({"learning_rate": (0.01, 0.001), "flip": (True, False), "epochs": (2.0,)})
 
 
 class Formats(ChoiceSpace):
@@ -33,7 +33,7 @@ class Formats(ChoiceSpace):
     name = "format"
     choices = (
         Choice("bits", (8, 32)),
-        Choice("granularity", ("tensor", "channel"), When("bits", (8,))),
+        Choice("granularity", ("tensor", "channel"), ChoiceCondition("bits", (8,))),
     )
 
 
@@ -110,7 +110,7 @@ def test_what_hardware_sees_is_the_network() -> None:
 
 
 def test_another_recipe_space_makes_another_space() -> None:
-    other = RecipeSpace({"learning_rate": (0.01, 0.001), "flip": (True, False), "epochs": (3.0,)})
+    other = TrainingSpace({"learning_rate": (0.01, 0.001), "flip": (True, False), "epochs": (3.0,)})
     one = ProductSpace(NETWORKS, {"recipe": RECIPES})
     assert ProductSpace(NETWORKS, {"recipe": other}).fingerprint != one.fingerprint
     candidate = ProductSpace(NETWORKS, {"recipe": other}).candidate(
@@ -178,4 +178,4 @@ def test_recipes_that_are_all_the_same_are_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"no setting of space\.recipe has two options or more; give some"
     ):
-        RecipeSpace({"learning_rate": (0.1,), "flip": ()})
+        TrainingSpace({"learning_rate": (0.1,), "flip": ()})

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces import Architecture, Choice, SearchSpace, When
+from hwnas.search_spaces import Architecture, Choice, ChoiceCondition, SearchSpace
 
 
 class Given(SearchSpace):
@@ -31,11 +31,11 @@ DEPTH = Choice("depth", (1, 2))
     [
         ((DEPTH, DEPTH), "given has two choices called 'depth'; rename one"),
         (
-            (Choice("kernel", (3, 5), When("depth", (2,))), DEPTH),
+            (Choice("kernel", (3, 5), ChoiceCondition("depth", (2,))), DEPTH),
             "kernel depends on 'depth', which is not an earlier choice",
         ),
         (
-            (DEPTH, Choice("kernel", (3, 5), When("depth", (3,)))),
+            (DEPTH, Choice("kernel", (3, 5), ChoiceCondition("depth", (3,)))),
             "depth is 3; this space allows 1, 2",
         ),
     ],
@@ -51,7 +51,7 @@ def test_the_fingerprint_follows_choices_and_conditions() -> None:
         Given(DEPTH),
         Given(DEPTH, kernel),
         Given(kernel, DEPTH),
-        Given(DEPTH, Choice("kernel", (3, 5), When("depth", (2,)))),
+        Given(DEPTH, Choice("kernel", (3, 5), ChoiceCondition("depth", (2,)))),
     ]
     assert len({space.fingerprint for space in spaces}) == len(spaces)
     assert Given(DEPTH, kernel).fingerprint == Given(DEPTH, kernel).fingerprint

@@ -25,23 +25,23 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces import (
     Architecture,
     Choice,
+    ChoiceCondition,
     HybridConfig,
     HybridSpace,
     HybridStage,
     MobileNetConfig,
     MobileNetSpace,
+    OperatorCountTable,
+    OperatorSignature,
     ResNetConfig,
     ResNetSpace,
     ResNetStage,
     SearchSpace,
     Stage,
-    Step,
-    StepTable,
     Supernet,
     UnionSpace,
     VitConfig,
     VitSpace,
-    When,
     batch_norms,
     channels,
     elastic,
@@ -55,8 +55,8 @@ from hwnas.search_spaces import (
     vit,
 )
 from hwnas.search_spaces.block_space import BlockSpace
+from hwnas.search_spaces.block_specs import BlockSpec
 from hwnas.search_spaces.blueprint import blueprint
-from hwnas.search_spaces.places import Place
 
 
 class GatedBlock(nn.Module):
@@ -97,9 +97,11 @@ class GatedSpace(SearchSpace):
         Choice("depth", (0, 1, 2)),
         *itertools.chain.from_iterable(
             (
-                Choice(f"{i}.kernel", (1, 3), When("depth", tuple(range(i + 1, 3)))),
-                Choice(f"{i}.gate", ("no", "yes"), When("depth", tuple(range(i + 1, 3)))),
-                Choice(f"{i}.squeezed", (2, 4), When(f"{i}.gate", ("yes",))),
+                Choice(f"{i}.kernel", (1, 3), ChoiceCondition("depth", tuple(range(i + 1, 3)))),
+                Choice(
+                    f"{i}.gate", ("no", "yes"), ChoiceCondition("depth", tuple(range(i + 1, 3)))
+                ),
+                Choice(f"{i}.squeezed", (2, 4), ChoiceCondition(f"{i}.gate", ("yes",))),
             )
             for i in range(2)
         ),
@@ -125,12 +127,12 @@ class SiblingSpace(BlockSpace):
     choices = (Choice("width", (4, 8)), Choice("depth", (1, 2, 4)), Choice("kernel", (1, 3)))
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[BlockSpec, ...]:
         width, sizes = {"width": "width"}, {"width": "width", "kernel_size": "kernel"}
         make = partial(GatedBlock, squeezed=0)
-        blocks = (Place(f"block{b}", make, sizes, "depth", b + 1) for b in range(4))
-        outputs = Place("outputs", lambda width: nn.Linear(width, 5), width)
-        return Place("stem", lambda width: nn.Conv2d(3, width, 3), width), *blocks, outputs
+        blocks = (BlockSpec(f"block{b}", make, sizes, "depth", b + 1) for b in range(4))
+        outputs = BlockSpec("outputs", lambda width: nn.Linear(width, 5), width)
+        return BlockSpec("stem", lambda width: nn.Conv2d(3, width, 3), width), *blocks, outputs
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         return 3, 6, 6
@@ -423,7 +425,7 @@ def test_a_choice_without_effect_makes_no_new_architecture(space: SearchSpace) -
 # What many networks ask of hardware
 
 
-def steps_of(table: StepTable) -> list[dict[Step, int]]:
+def steps_of(table: OperatorCountTable) -> list[dict[OperatorSignature, int]]:
     """How often each network takes each step."""
     return [
         {step: int(n) for step, n in zip(table.steps, row, strict=True) if n}
@@ -450,7 +452,7 @@ def steps_are_traced(space: SearchSpace, networks: list[Architecture]) -> None:
         assert (counted, space.depth(codes)) == ({}, None)
         return
     workloads = [space.workload(network) for network in networks]
-    assert steps_of(table) == steps_of(StepTable.of_workloads(workloads))
+    assert steps_of(table) == steps_of(OperatorCountTable.of_workloads(workloads))
     assert counted["macs"].tolist() == table.macs.tolist() == [w.macs for w in workloads]
     assert counted["params"].tolist() == [w.params for w in workloads]
     assert counted["weight_bytes"].tolist() == [w.weight_bytes for w in workloads]
@@ -657,12 +659,12 @@ def test_activating_a_network_builds_none(
     """Each block that it needs is made once; so a network of known blocks takes microseconds."""
     supernet, rng, made = trained_a_little(space), random.Random(0), list[str]()
 
-    def counted(place: Place, key: object, module: object = Place.module) -> nn.Module:
+    def counted(place: BlockSpec, key: object, module: object = BlockSpec.module) -> nn.Module:
         made.append(f"{place.name} {key}")
         return module(place, key)  # type: ignore[operator, no-any-return]
 
     monkeypatch.setattr(type(space), "build", None)
-    monkeypatch.setattr(Place, "module", counted)
+    monkeypatch.setattr(BlockSpec, "module", counted)
     for _ in range(40):
         supernet.activate(space.sample(rng))
     assert len(set(made)) == len(made)

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ArtifactError
-from hwnas.search_spaces import Assembly, MobileNetSpace, Step, StepTable, mobilenet, trace
+from hwnas.search_spaces import (
+    Assembly,
+    MobileNetSpace,
+    OperatorCountTable,
+    OperatorSignature,
+    mobilenet,
+    trace,
+)
 from hwnas.search_spaces.workload import Workload
 
 
@@ -19,7 +26,7 @@ def workloads() -> list[Workload]:
 
 
 def test_a_table_of_workloads_adds_up_to_what_each_workload_says(workloads: list[Workload]) -> None:
-    table = StepTable.of_workloads(workloads)
+    table = OperatorCountTable.of_workloads(workloads)
     assert len(table) == 5
     assert table.macs.tolist() == [workload.macs for workload in workloads]
     weights = table.total(np.array([step.weight_bytes for step in table.steps], float))
@@ -36,11 +43,18 @@ def test_a_table_of_workloads_adds_up_to_what_each_workload_says(workloads: list
 
 
 def test_parts_and_whole_networks_give_the_same_table() -> None:
-    a, b, c = Step("conv", macs=5), Step("pool"), Step("linear", macs=2, weight_bytes=8)
-    parts = [[Counter({a: 1}), Counter({b: 2})], [Counter[Step](), Counter({c: 3, a: 1})]]
+    a, b, c = (
+        OperatorSignature("conv", macs=5),
+        OperatorSignature("pool"),
+        OperatorSignature("linear", macs=2, weight_bytes=8),
+    )
+    parts = [
+        [Counter({a: 1}), Counter({b: 2})],
+        [Counter[OperatorSignature](), Counter({c: 3, a: 1})],
+    ]
     codes = np.array([[0, 0], [0, 1], [1, 1], [1, 0]])
-    together = StepTable.of_parts(Assembly(parts, codes))
-    apart = StepTable.of(
+    together = OperatorCountTable.of_parts(Assembly(parts, codes))
+    apart = OperatorCountTable.of(
         sum((parts[i][code] for i, code in enumerate(row)), Counter()) for row in codes
     )
     assert together.macs.tolist() == apart.macs.tolist() == [5, 16, 11, 0]
@@ -50,7 +64,9 @@ def test_parts_and_whole_networks_give_the_same_table() -> None:
 
 
 def test_rows_keep_their_order() -> None:
-    table = StepTable.of(Counter({Step("conv", macs=i): 1}) for i in (1, 2, 3))
+    table = OperatorCountTable.of(
+        Counter({OperatorSignature("conv", macs=i): 1}) for i in (1, 2, 3)
+    )
     assert table.rows(np.array([2, 0])).macs.tolist() == [3, 1]
 
 
@@ -61,31 +77,31 @@ def test_views_move_nothing_and_in_place_results_move_there_and_back() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.relu_(x + 1).reshape(x.shape[0], -1)
 
-    steps = StepTable.of_workloads([trace(Both(), (2, 4, 4))]).steps
+    steps = OperatorCountTable.of_workloads([trace(Both(), (2, 4, 4))]).steps
     by_kind = {step.kind: step for step in steps}
     assert by_kind["view"].bytes_moved == 0
     assert by_kind["activation"].bytes_moved == 2 * 4 * 32
 
 
 def test_a_table_comes_back_from_its_arrays(workloads: list[Workload]) -> None:
-    table = StepTable.of_workloads(workloads)
-    again = StepTable.from_arrays(table.to_arrays())
+    table = OperatorCountTable.of_workloads(workloads)
+    again = OperatorCountTable.from_arrays(table.to_arrays())
     assert again.steps == table.steps
     assert (again.counts != table.counts).nnz == 0
     with pytest.raises(ArtifactError, match="not a table of operator counts"):
-        StepTable.from_arrays({"steps": table.to_arrays()["steps"]})
+        OperatorCountTable.from_arrays({"steps": table.to_arrays()["steps"]})
 
 
 def test_tables_can_be_put_together(workloads: list[Workload]) -> None:
-    apart = [StepTable.of_workloads(some) for some in (workloads[:2], workloads[2:])]
-    together = StepTable.stacked(apart)
-    assert together.macs.tolist() == StepTable.of_workloads(workloads).macs.tolist()
+    apart = [OperatorCountTable.of_workloads(some) for some in (workloads[:2], workloads[2:])]
+    together = OperatorCountTable.stacked(apart)
+    assert together.macs.tolist() == OperatorCountTable.of_workloads(workloads).macs.tolist()
     assert len(set(together.steps)) == len(together.steps)
 
 
 def test_a_batch_is_so_many_times_an_image() -> None:
     space = mobilenet((16, 16, 3), 10)
     network = space.sample(random.Random(1))
-    one = StepTable.of_workloads([space.workload(network)])
-    eight = StepTable.of_workloads([space.workload(network, 8)])
+    one = OperatorCountTable.of_workloads([space.workload(network)])
+    eight = OperatorCountTable.of_workloads([space.workload(network, 8)])
     assert Counter(eight.per_image(8).steps) == Counter(one.steps)

@@ -8,26 +8,26 @@ import pytest
 
 from hwnas.progress import make_reporter
 from hwnas.run_folder import RunFolder
-from hwnas.stages import Goal, Ingredients, Job
+from hwnas.stages import Job, RunInputs, SearchGoal
 
 
 @pytest.fixture
 def job(finished: Path) -> Job:
     folder = RunFolder.open(finished)
-    ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, finished / "cache")
+    ingredients = RunInputs.prepare(folder.recipe, folder.recipe_folder, finished / "cache")
     return Job(ingredients, folder, make_reporter(quiet=True))
 
 
 @pytest.fixture
-def goal(job: Job) -> Goal:
-    return Goal(job.recipe.objective)
+def goal(job: Job) -> SearchGoal:
+    return SearchGoal(job.recipe.objective)
 
 
 @pytest.fixture
-def limited(goal: Goal) -> Callable[..., Goal]:
+def limited(goal: SearchGoal) -> Callable[..., SearchGoal]:
     """The goal with limits: by the metric of an objective, its worst acceptable value."""
 
-    def with_limits(**limits: float) -> Goal:
+    def with_limits(**limits: float) -> SearchGoal:
         objectives = tuple(replace(o, limit=limits.get(o.metric)) for o in goal.objectives)
         return replace(goal, objectives=objectives)
 

@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 from hwnas.errors import InfeasibleError
 from hwnas.run_folder import RunFolder
 from hwnas.search.objective import Objective
-from hwnas.stages import Goal, Job
+from hwnas.stages import Job, SearchGoal
 from hwnas.stages.calibrate import calibration, check_limits, fitted_predictor
 from hwnas.stages.measurements import read_measurements
 
@@ -73,20 +73,20 @@ def test_the_predictor_knows_the_networks_that_were_timed(job: Job) -> None:
 def test_a_limit_on_a_count_is_exact(job: Job, metric: str) -> None:
     space = job.ingredients.space
     least = getattr(space.workload(space.smallest()), metric)
-    kept = Goal((Objective(metric, "minimize", limit=least),))
+    kept = SearchGoal((Objective(metric, "minimize", limit=least),))
     check_limits(job, kept, {})
-    missed = Goal((replace(kept.objectives[0], limit=least - 1),))
+    missed = SearchGoal((replace(kept.objectives[0], limit=least - 1),))
     with pytest.raises(InfeasibleError, match=f"{metric} at most .*has {least:,}"):
         check_limits(job, missed, {})
 
 
-def test_a_latency_is_refused_only_where_it_is_surely_missed(job: Job, goal: Goal) -> None:
+def test_a_latency_is_refused_only_where_it_is_surely_missed(job: Job, goal: SearchGoal) -> None:
     predictor = fitted_predictor(
         job.ingredients.space, TARGET, job.folder.path / "measurements.parquet"
     )
     accuracy, latency = goal.objectives
     for limit, kept in ((1e-6, False), (1e6, True), (None, True)):
-        limited = Goal((accuracy, replace(latency, limit=limit)))
+        limited = SearchGoal((accuracy, replace(latency, limit=limit)))
         if kept:
             check_limits(job, limited, {TARGET: predictor})
             continue

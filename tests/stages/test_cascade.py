@@ -14,7 +14,7 @@ from hwnas.deploy.cascade_timing import Pass, network_pass
 from hwnas.deploy.checksums import render_sums, sha256
 from hwnas.deploy.energy import RaplCounter
 from hwnas.errors import ConfigError, InfeasibleError
-from hwnas.stages import Goal, Job
+from hwnas.stages import Job, SearchGoal
 from hwnas.stages.cascade import make_cascade
 from hwnas.stages.finalists import read_bundles, score_of
 
@@ -163,14 +163,16 @@ def test_energy_is_saved_where_somebody_knows_it(
         assert (energy["kind"], energy["unit"]) == ("modelled", "mJ")
 
 
-def test_an_accuracy_out_of_reach_names_the_best(job: Job, goal: Goal, tmp_path: Path) -> None:
+def test_an_accuracy_out_of_reach_names_the_best(
+    job: Job, goal: SearchGoal, tmp_path: Path
+) -> None:
     with pytest.raises(InfeasibleError, match=r"accuracy 0\.999 .* 100 validation images; the be"):
         make_cascade(job, goal, 0.999, 1.0, tmp_path / "two")
-    batched = Goal.specialised(job.recipe, "cpu-onnxruntime-fp32-b8-t1")
+    batched = SearchGoal.specialised(job.recipe, "cpu-onnxruntime-fp32-b8-t1")
     with pytest.raises(ConfigError, match="image by image"):
         make_cascade(job, batched, 0.5, 1.0, tmp_path / "two")
     with pytest.raises(ConfigError, match="no objective latency_ms"):
-        make_cascade(job, Goal(job.recipe.objective[:1]), 0.5, 1.0, tmp_path / "two")
+        make_cascade(job, SearchGoal(job.recipe.objective[:1]), 0.5, 1.0, tmp_path / "two")
     assert not (tmp_path / "two").exists()
 
 
@@ -184,8 +186,8 @@ def test_runs_that_are_none(hwnas: Command, finished: Path, tmp_path: Path) -> N
 
 def test_finalists_that_cost_more_than_a_limit_allows_are_left_out(
     job: Job,
-    goal: Goal,
-    limited: Callable[..., Goal],
+    goal: SearchGoal,
+    limited: Callable[..., SearchGoal],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:

@@ -18,18 +18,18 @@ from hwnas.interval import wilson_interval
 from hwnas.search.objective import losses
 from hwnas.search.training import load_weights
 from hwnas.search_spaces import Architecture
-from hwnas.stages import Goal, Ingredients, Job
+from hwnas.stages import Job, RunInputs, SearchGoal
 from hwnas.stages.exporting import export_network
 from hwnas.stages.finalists import choose, finalising, picks, read_bundles, score_of
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather
+from hwnas.stages.run_result import summarise
 from hwnas.stages.search import found
-from hwnas.stages.summary import summarise
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
 
-def test_finalists_show_the_front_and_are_filled_from_behind_it(job: Job, goal: Goal) -> None:
+def test_finalists_show_the_front_and_are_filled_from_behind_it(job: Job, goal: SearchGoal) -> None:
     result = found(job.folder.path, goal)
     chosen = choose(result, 3)
     assert len({trial.candidate.id for trial in chosen}) == 3
@@ -42,7 +42,7 @@ def test_finalists_show_the_front_and_are_filled_from_behind_it(job: Job, goal: 
     assert len(choose(result, 99)) == len(result.trials), "no more than there are"
 
 
-def test_the_run_made_bundles_of_them(job: Job, goal: Goal) -> None:
+def test_the_run_made_bundles_of_them(job: Job, goal: SearchGoal) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
     chosen = choose(found(job.folder.path, goal), 3)
     assert bundles.keys() == {trial.candidate.id for trial in chosen}
@@ -79,7 +79,9 @@ def by_latency(job: Job) -> list[Bundle]:
     return sorted(bundles, key=lambda bundle: bundle.measurements[0].latency_ms)
 
 
-def test_what_breaks_a_limit_as_measured_is_no_pick(job: Job, limited: Callable[..., Goal]) -> None:
+def test_what_breaks_a_limit_as_measured_is_no_pick(
+    job: Job, limited: Callable[..., SearchGoal]
+) -> None:
     fastest, second, _ = by_latency(job)
     metric = job.ingredients.task.metrics[0]
     bundles = {bundle.folder.name: bundle for bundle in by_latency(job)}
@@ -119,7 +121,7 @@ def tried(job: Job) -> list[dict[str, Any]]:
 
 def test_the_next_candidate_takes_the_place_of_one_that_breaks_a_limit(
     job: Job,
-    limited: Callable[..., Goal],
+    limited: Callable[..., SearchGoal],
     weights: Mapping[str, Tensor],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -156,7 +158,7 @@ def test_the_next_candidate_takes_the_place_of_one_that_breaks_a_limit(
 
 def test_where_nothing_keeps_a_limit_the_closest_stay_and_are_marked(
     job: Job,
-    limited: Callable[..., Goal],
+    limited: Callable[..., SearchGoal],
     weights: Mapping[str, Tensor],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,14 +189,14 @@ def test_where_nothing_keeps_a_limit_the_closest_stay_and_are_marked(
 
 
 def test_a_finalist_that_cannot_be_exported_is_replaced(
-    job: Job, goal: Goal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
+    job: Job, goal: SearchGoal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = found(job.folder.path, goal)
     broken = choose(result, 3)[1].candidate.network
     shutil.rmtree(job.folder.path / "bundles")
     (job.folder.path / "finalists.json").unlink(missing_ok=True)
 
-    def exported(ingredients: Ingredients, network: Architecture, *rest: Any) -> Export:
+    def exported(ingredients: RunInputs, network: Architecture, *rest: Any) -> Export:
         if network == broken:
             raise ArtifactError("its outputs are no numbers")
         return export_network(ingredients, network, *rest)
@@ -213,7 +215,7 @@ def test_a_finalist_that_cannot_be_exported_is_replaced(
 
 
 def test_one_that_a_target_refuses_is_told_apart_from_the_others(
-    job: Job, goal: Goal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
+    job: Job, goal: SearchGoal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = found(job.folder.path, goal)
     refused = choose(result, 3)[0].candidate.id

@@ -13,16 +13,16 @@ from hwnas.recipe import read_recipe
 from hwnas.run_folder import RunFolder
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import losses
-from hwnas.stages import Goal, Job
+from hwnas.stages import Job, SearchGoal
 from hwnas.stages.fronts import read_front
+from hwnas.stages.run_result import summarise
 from hwnas.stages.search import found
-from hwnas.stages.summary import summarise
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 PICKS = ("knee", "fastest", "most-accurate")
 
 
-def test_of_a_finished_run_it_is_its_summary(job: Job, goal: Goal) -> None:
+def test_of_a_finished_run_it_is_its_summary(job: Job, goal: SearchGoal) -> None:
     expected = summarise(job, goal)
     assert read_front(job.folder.path) == expected
     assert read_front(job.folder.path, TARGET) == expected
@@ -34,7 +34,7 @@ def test_a_run_that_is_at_work_is_looked_at_without_disturbing_it(finished: Path
 
 
 def test_before_there_are_finalists_the_marks_go_by_what_the_search_knows(
-    job: Job, goal: Goal
+    job: Job, goal: SearchGoal
 ) -> None:
     shutil.rmtree(job.folder.path / "bundles")
     summary, result = read_front(job.folder.path), found(job.folder.path, goal)
@@ -50,7 +50,7 @@ def test_before_there_are_finalists_the_marks_go_by_what_the_search_knows(
     assert summary.finalists == ()
 
 
-def test_networks_are_wanted_by_name_or_by_id(job: Job, goal: Goal) -> None:
+def test_networks_are_wanted_by_name_or_by_id(job: Job, goal: SearchGoal) -> None:
     run, trials = job.folder.path, found(job.folder.path, goal).trials
     whole = read_front(run)
     listed = {row.id for row in whole.front}

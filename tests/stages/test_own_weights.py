@@ -15,7 +15,7 @@ from hwnas.progress import make_reporter
 from hwnas.recipe import read_recipe
 from hwnas.search.evaluate import score
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
-from hwnas.stages import Ingredients
+from hwnas.stages import RunInputs
 from hwnas.stages.finalists import read_bundles, score_of
 
 MODEL = """
@@ -79,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         recipe, _ = read_recipe(folder / "recipe.toml")
-        found = Ingredients.prepare(recipe, folder, folder / "cache")
+        found = RunInputs.prepare(recipe, folder, folder / "cache")
         torch.manual_seed(0)
         model: nn.Module = sys.modules["plainly"].build_model(10)
         config = TrainConfig(epochs=8, learning_rate=0.01, workers=0)

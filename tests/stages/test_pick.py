@@ -7,7 +7,7 @@ import pytest
 from hwnas.deploy import Bundle
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.search import Scored
-from hwnas.stages import Goal, Job
+from hwnas.stages import Job, SearchGoal
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.pick import picked
 from hwnas.stages.search import found
@@ -18,7 +18,7 @@ def latency_ms(bundle: Bundle | Scored) -> float:
     return bundle.measurements[0].latency_ms
 
 
-def test_a_limit_leaves_only_what_was_measured_to_keep_it(job: Job, goal: Goal) -> None:
+def test_a_limit_leaves_only_what_was_measured_to_keep_it(job: Job, goal: SearchGoal) -> None:
     bundles = read_bundles(job.folder.path / "bundles").values()
     first, second, _ = sorted(latency_ms(bundle) for bundle in bundles)
     assert latency_ms(picked(job, goal, None, second)) <= second
@@ -27,7 +27,7 @@ def test_a_limit_leaves_only_what_was_measured_to_keep_it(job: Job, goal: Goal) 
         picked(job, goal, None, first / 2)
 
 
-def test_a_network_without_a_bundle_is_given_as_its_trial(job: Job, goal: Goal) -> None:
+def test_a_network_without_a_bundle_is_given_as_its_trial(job: Job, goal: SearchGoal) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
     trials = found(job.folder.path, goal).trials
     other = next(trial for trial in trials if trial.candidate.id not in bundles)
@@ -44,7 +44,7 @@ def notes(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_what_breaks_a_limit_of_the_run_is_picked_by_its_id_only(
-    job: Job, limited: Callable[..., Goal], notes: list[str]
+    job: Job, limited: Callable[..., SearchGoal], notes: list[str]
 ) -> None:
     """Seen: a limit of 0.1 ms, and the knee took 0.415 ms."""
     bundles = read_bundles(job.folder.path / "bundles")
@@ -59,7 +59,7 @@ def test_what_breaks_a_limit_of_the_run_is_picked_by_its_id_only(
 
 
 def test_where_none_keeps_the_limits_nothing_is_picked(
-    job: Job, limited: Callable[..., Goal], notes: list[str]
+    job: Job, limited: Callable[..., SearchGoal], notes: list[str]
 ) -> None:
     goal = limited(latency_ms=1e-4)
     bundles = read_bundles(job.folder.path / "bundles")
@@ -74,7 +74,7 @@ def test_where_none_keeps_the_limits_nothing_is_picked(
 
 
 def test_one_on_the_limit_is_picked_where_none_keeps_it_and_that_is_told(
-    job: Job, limited: Callable[..., Goal], notes: list[str]
+    job: Job, limited: Callable[..., SearchGoal], notes: list[str]
 ) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
     fastest = min(bundles, key=lambda name: latency_ms(bundles[name]))

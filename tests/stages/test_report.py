@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from hwnas.stages import Goal, Job
+from hwnas.stages import Job, SearchGoal
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.limits import of_bundle
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather, write_results
+from hwnas.stages.run_result import summarise
 from hwnas.stages.search import found
 from hwnas.stages.shortlist import Shortlist, TriedFinalist
-from hwnas.stages.summary import summarise
 
 
-def test_it_shows_what_the_run_found(job: Job, goal: Goal) -> None:
+def test_it_shows_what_the_run_found(job: Job, goal: SearchGoal) -> None:
     data = gather(job, goal, summarise(job, goal))
     assert len(data.trials) == 12
     assert len(data.finalists) == 3
@@ -38,14 +38,14 @@ def test_it_shows_what_the_run_found(job: Job, goal: Goal) -> None:
     ]
 
 
-def test_the_hypervolume_never_falls(job: Job, goal: Goal) -> None:
+def test_the_hypervolume_never_falls(job: Job, goal: SearchGoal) -> None:
     [curve] = gather(job, goal, summarise(job, goal)).hypervolume
     assert len(curve.values) == len(curve.trials) == 12
     assert list(curve.values) == sorted(curve.values)
     assert curve.values[-1] > 0
 
 
-def test_it_is_written_anew_from_what_is_there(job: Job, goal: Goal) -> None:
+def test_it_is_written_anew_from_what_is_there(job: Job, goal: SearchGoal) -> None:
     report = job.folder.path / "report.html"
     before = report.read_text()
     report.unlink()
@@ -59,7 +59,7 @@ def test_it_is_written_anew_from_what_is_there(job: Job, goal: Goal) -> None:
     assert "<script src=" not in text, "it works offline"
 
 
-def test_other_work_on_the_machine_is_owned_up_to(job: Job, goal: Goal) -> None:
+def test_other_work_on_the_machine_is_owned_up_to(job: Job, goal: SearchGoal) -> None:
     contended = sum(
         row.measurement.contended
         for row in read_measurements(job.folder.path / "measurements.parquet")
@@ -70,7 +70,7 @@ def test_other_work_on_the_machine_is_owned_up_to(job: Job, goal: Goal) -> None:
 
 
 def test_only_networks_that_keep_the_limits_count_in_the_hypervolume(
-    job: Job, limited: Callable[..., Goal]
+    job: Job, limited: Callable[..., SearchGoal]
 ) -> None:
     free = limited()
     scores = sorted(t.values["accuracy"] for t in found(job.folder.path, free).trials)
@@ -87,7 +87,7 @@ def test_only_networks_that_keep_the_limits_count_in_the_hypervolume(
 
 
 def test_nothing_counts_where_nothing_keeps_the_limits(
-    job: Job, limited: Callable[..., Goal]
+    job: Job, limited: Callable[..., SearchGoal]
 ) -> None:
     data = gather(job, limited(), summarise(job, limited()))
     assert data.hypervolume
@@ -97,7 +97,7 @@ def test_nothing_counts_where_nothing_keeps_the_limits(
 
 
 def test_finalists_that_broke_a_limit_as_measured_do_not_count(
-    job: Job, limited: Callable[..., Goal]
+    job: Job, limited: Callable[..., SearchGoal]
 ) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
     goal = limited(accuracy=0.01)
@@ -120,7 +120,7 @@ def test_finalists_that_broke_a_limit_as_measured_do_not_count(
     assert less.values != whole.values
 
 
-def test_intervals_of_latency_are_drawn_as_limits_go_by_them(job: Job, goal: Goal) -> None:
+def test_intervals_of_latency_are_drawn_as_limits_go_by_them(job: Job, goal: SearchGoal) -> None:
     for row in gather(job, goal, summarise(job, goal)).calibration:
         assert row.lower_ms > 0
         assert row.upper_ms / row.predicted_ms == pytest.approx(row.predicted_ms / row.lower_ms)

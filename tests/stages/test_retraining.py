@@ -9,7 +9,7 @@ from torch import nn
 from hwnas.recipe import read_recipe
 from hwnas.search.task import Classification
 from hwnas.search.training import NetworkStep
-from hwnas.stages import Ingredients, retraining
+from hwnas.stages import RunInputs, retraining
 
 
 @dataclass
@@ -32,7 +32,7 @@ def test_label_smoothing_is_that_of_the_recipe(
         learned.append(step.task.label_smoothing)
 
     monkeypatch.setattr(retraining, "fit", watched)
-    ingredients = Ingredients.prepare(read_recipe(tiny_recipe)[0], tmp_path, tmp_path)
+    ingredients = RunInputs.prepare(read_recipe(tiny_recipe)[0], tmp_path, tmp_path)
     space = ingredients.space
     config = replace(ingredients.recipe.train, label_smoothing=smoothing)
     weights = space.build(space.smallest()).state_dict()

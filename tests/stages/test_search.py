@@ -4,11 +4,11 @@ import pytest
 
 from hwnas.errors import RunError
 from hwnas.search.objective import Objective
-from hwnas.stages import Goal, Job
+from hwnas.stages import Job, SearchGoal
 from hwnas.stages.search import found
 
 
-def test_what_was_found_is_read_from_the_study(job: Job, goal: Goal) -> None:
+def test_what_was_found_is_read_from_the_study(job: Job, goal: SearchGoal) -> None:
     result = found(job.folder.path, goal)
     assert len(result.trials) == job.recipe.search.trials
     space = job.ingredients.space
@@ -22,8 +22,10 @@ def test_what_was_found_is_read_from_the_study(job: Job, goal: Goal) -> None:
 
 def test_a_study_of_other_objectives_is_refused(job: Job) -> None:
     with pytest.raises(RunError, match="has other objectives"):
-        found(job.folder.path, Goal((Objective("macs", "minimize"),)))
+        found(job.folder.path, SearchGoal((Objective("macs", "minimize"),)))
 
 
-def test_a_goal_that_was_not_searched_has_no_trials(job: Job, goal: Goal, tmp_path: Path) -> None:
+def test_a_goal_that_was_not_searched_has_no_trials(
+    job: Job, goal: SearchGoal, tmp_path: Path
+) -> None:
     assert found(tmp_path, goal).trials == ()

@@ -17,7 +17,7 @@ from experiments.record import Row
 from experiments.setting import Setting, main
 from hwnas.errors import InfeasibleError
 from hwnas.experiment import cascade
-from hwnas.stages.cascade import Cascading, Way
+from hwnas.stages.cascade import CascadeOption, Cascading
 from hwnas.stages.finalists import read_bundles, score_of
 
 
@@ -67,7 +67,7 @@ def rows_of(found: Cascading, case: str, seed: int) -> Iterator[Row]:
     yield Row("latency_ratio", case, seed, gain, "ratio", found.timed_images, {}, details)
 
 
-def _rows_of(way: Way, subject: str, seed: int, timed: int) -> Iterator[Row]:
+def _rows_of(way: CascadeOption, subject: str, seed: int, timed: int) -> Iterator[Row]:
     test, details = way.test, {"network": way.name, "modelled_ms": way.expected}
     spread = {"standard_error": test.standard_error}
     yield Row("test_accuracy", subject, seed, test.accuracy, "fraction", test.n, spread, details)

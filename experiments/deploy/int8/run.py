@@ -22,15 +22,15 @@ from experiments.record import Row
 from experiments.setting import Setting, main
 from hwnas.deploy import export_onnx
 from hwnas.deploy.sweep import outputs_of
-from hwnas.deploy.variants import VARIANTS, Material
+from hwnas.deploy.variants import VARIANTS, VariantInputs
 from hwnas.errors import ConfigError
 from hwnas.search.evaluate import recalibrate
 from hwnas.search.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
-from hwnas.stages.examination import SplitExaminer, calibration_batches
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 from hwnas.stages.retraining import retraining
+from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
 
 LOSS, ACCURACY = "loss", "test_accuracy"
 EIGHT_BITS = ("int8", "int8-mixed", "int8-qat")
@@ -65,7 +65,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def observed(
-    ingredients: Ingredients,
+    ingredients: RunInputs,
     architecture: Architecture,
     max_loss: float,
     folder: Path,
@@ -78,7 +78,7 @@ def observed(
     network = trained(ingredients, architecture, seed)
     plain = export_onnx(network, shape, folder / "fp32.onnx").path
     preprocessing, data = ingredients.task.preprocessing.at(*shape[1:]), ingredients.data
-    examiner = partial(SplitExaminer, ingredients.task, preprocessing=preprocessing, batch=_BATCH)
+    examiner = partial(SplitEvaluator, ingredients.task, preprocessing=preprocessing, batch=_BATCH)
     validation, test = examiner(data.validation, "validation"), examiner(data.test, "test")
     expected = {each: outputs_of(plain, each.inputs()) for each in (validation, test)}
 
@@ -88,7 +88,7 @@ def observed(
     tuning = ingredients.recipe.fine_tuning
     if tuning is None:
         raise ConfigError("the recipe does not fine-tune; set deploy.finetune_epochs above 0")
-    material = Material(
+    material = VariantInputs(
         plain,
         calibration_batches(data.train, preprocessing, _BATCH),
         loss,
@@ -111,7 +111,7 @@ def observed(
     return rows
 
 
-def trained(ingredients: Ingredients, architecture: Architecture, seed: int) -> nn.Module:
+def trained(ingredients: RunInputs, architecture: Architecture, seed: int) -> nn.Module:
     """Train a network of the space from scratch, as the recipe says."""
     space, task, data = ingredients.space, ingredients.task, ingredients.data
     shape, config = space.input_shape(architecture), ingredients.recipe.train

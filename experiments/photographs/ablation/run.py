@@ -19,10 +19,10 @@ from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.setting import cores
 from hwnas.experiment import Experiment
-from hwnas.planning import Facts, training_values
+from hwnas.planning import JobFacts, training_values
 from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import resnet
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 ALL = "all"
 WITHOUT: Mapping[str, Mapping[str, Any]] = {
@@ -63,8 +63,8 @@ def _rows(arguments: argparse.Namespace, seed: int, folder: Path) -> list[Row]:
     """Return the test accuracy of every arm, and the change by leaving each part out."""
     overrides = [f"seed={seed}", "train.epochs=1", *arguments.set]
     job = Experiment.of_images(images_of(arguments), 60.0, overrides=overrides)
-    ingredients = Ingredients.prepare(job.recipe, job.folder, folder / "cache")
-    values = training_values(Facts.of(ingredients.data, arguments.minutes, 1), arguments.minutes)
+    ingredients = RunInputs.prepare(job.recipe, job.folder, folder / "cache")
+    values = training_values(JobFacts.of(ingredients.data, arguments.minutes, 1), arguments.minutes)
     settings = {key.removeprefix("train."): values[key] for key in values}
     config = TrainConfig(**{**settings, "precision": "bf16", "workers": 0})
     shape, side = ingredients.data.image_shape, max(ingredients.data.image_shape[:2])

@@ -23,7 +23,7 @@ from experiments.sides import Network, best_within, measured_rows, of_job
 from hwnas.deploy import Target
 from hwnas.experiment import Experiment
 from hwnas.experiment.from_images import DEFAULT_TARGET
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 STRATEGIES: Mapping[str, Sequence[str]] = {
     OURS: (),
@@ -62,7 +62,7 @@ def work(arguments: argparse.Namespace) -> None:
 def _rows(arguments: argparse.Namespace, minutes: float, seed: int, folder: Path) -> list[Row]:
     """Make the networks of all strategies, resuming interrupted work, and compare them."""
     networks: list[Network] = []
-    ingredients: Ingredients | None = None
+    ingredients: RunInputs | None = None
     for strategy, settings in STRATEGIES.items():
         print(f"seed {seed}: {minutes:g} minutes, {strategy}", flush=True)
         overrides = [f"seed={seed}", *settings, *arguments.set]

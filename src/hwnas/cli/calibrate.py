@@ -13,7 +13,7 @@ from hwnas.cli.device_options import Classes, Image, Preset, Space, Store, space
 from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hwnas.predictors.calibration import Reading
+    from hwnas.predictors.calibration import NetworkMeasurement
     from hwnas.predictors.store import DeviceProfile, DeviceStore
     from hwnas.search_spaces import SearchSpace
 
@@ -108,7 +108,7 @@ def _calibrate_networks(
     from hwnas.deploy.device import Target
     from hwnas.predictors.calibration import MeasuredMetric, calibrate
 
-    def show(reading: Reading) -> None:
+    def show(reading: NetworkMeasurement) -> None:
         if not as_json:
             print_reading(out, reading)
 

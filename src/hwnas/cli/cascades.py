@@ -10,7 +10,7 @@ import typer
 from hwnas.cli.app import NETWORKS, Json, RunPath, app, out, print_json
 
 if TYPE_CHECKING:
-    from hwnas.stages.cascade import Cascading, Way
+    from hwnas.stages.cascade import CascadeOption, Cascading
 
 _SOURCES = {
     ("latency", "measured"): "measured when the networks were made",
@@ -91,7 +91,7 @@ def _show(run: Path, found: Cascading) -> None:
         out.print(f"next: {command}", soft_wrap=True, markup=False)
 
 
-def _row(name: str, way: Way) -> list[str]:
+def _row(name: str, way: CascadeOption) -> list[str]:
     from hwnas.terminal import metric_text
 
     share = f"{way.test.share:.1%}" if "->" in way.name else "-"

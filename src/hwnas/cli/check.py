@@ -10,7 +10,7 @@ import typer
 from hwnas.cli.app import NETWORKS, Json, app, out, print_json
 
 if TYPE_CHECKING:
-    from hwnas.deploy.gate import Verdict
+    from hwnas.deploy.gate import CostCheck
 
 
 @app.command(rich_help_panel=NETWORKS)
@@ -42,7 +42,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _show(verdicts: list[Verdict]) -> None:
+def _show(verdicts: list[CostCheck]) -> None:
     from hwnas.terminal import table_of
 
     columns = ["", "value", "limit", "old", "worse by", "95 % interval", ""]
@@ -55,7 +55,7 @@ def _show(verdicts: list[Verdict]) -> None:
             out.print(f"✗ {verdict.failure}", soft_wrap=True, markup=False)
 
 
-def _row(verdict: Verdict) -> list[str]:
+def _row(verdict: CostCheck) -> list[str]:
     return [
         f"{verdict.name} ({verdict.kind})",
         _number(verdict.value),

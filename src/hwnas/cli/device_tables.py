@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hwnas.deploy.catalogue import DeviceStatus
-from hwnas.predictors.calibration import Reading
+from hwnas.predictors.calibration import NetworkMeasurement
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.explain import OperatorCost
 from hwnas.predictors.prediction import KnownDevice, Prediction
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-def print_reading(console: Console, reading: Reading) -> None:
+def print_reading(console: Console, reading: NetworkMeasurement) -> None:
     """Print the measurement of one network, beside its prediction."""
     expected = "" if reading.predicted is None else f"  predicted {_interval(reading.predicted)}"
     sure = "" if reading.error is None else f"  others within {_percent(reading.error)}"

@@ -31,7 +31,7 @@ def measure(
 ) -> None:
     """Time an ONNX file on a target."""
     from hwnas.deploy.device import Target
-    from hwnas.deploy.stopwatch import TimingSettings
+    from hwnas.deploy.latency_timer import TimingSettings
     from hwnas.deploy.timing import measure
     from hwnas.terminal import print_measurement
 

@@ -12,7 +12,7 @@ from hwnas.cli.app import SEARCHES, Json, RunPath, app, out, print_json
 
 if TYPE_CHECKING:
     from hwnas.stages.comparison import Comparison
-    from hwnas.stages.summary import Summary
+    from hwnas.stages.run_result import RunResult
 
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Write a table for spreadsheets here.")]
 AddedTarget = Annotated[
@@ -33,7 +33,7 @@ def front(
 ) -> None:
     """Show the Pareto front of a run, also of an unfinished one."""
     from hwnas.stages.fronts import read_front
-    from hwnas.stages.summary import write_front
+    from hwnas.stages.run_result import write_front
 
     summary = read_front(run, target, pick or ())
     _note_if_stale(run)
@@ -80,7 +80,7 @@ def _note_if_stale(*runs: Path) -> None:
             print(f"note: {told_stale(folder, stale)}", file=sys.stderr)
 
 
-def _print_front(summary: Summary) -> None:
+def _print_front(summary: RunResult) -> None:
     from hwnas.report.quantities import number
     from hwnas.terminal import mark_of, metric_text, print_missed_limits, table_of
 

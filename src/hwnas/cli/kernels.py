@@ -10,7 +10,7 @@ import typer
 from hwnas.cli.app import MORE, app, out
 
 if TYPE_CHECKING:
-    from hwnas.kernels.verifier import Verdict
+    from hwnas.kernels.verifier import KernelVerdict
 
 kernels = typer.Typer(help="Operators in Triton: check, time and tune them.", no_args_is_help=True)
 app.add_typer(kernels, name="kernels", rich_help_panel=MORE)
@@ -51,9 +51,9 @@ def verify(
     """
     from hwnas.atomic import write_json
     from hwnas.errors import ConfigError
-    from hwnas.kernels.verifier import Limits, verify
+    from hwnas.kernels.verifier import JobLimits, verify
 
-    verdict = verify(kernel, reference, seed=seed, limits=Limits(seconds, memory_mb * 2**20))
+    verdict = verify(kernel, reference, seed=seed, limits=JobLimits(seconds, memory_mb * 2**20))
     if verdict.failed == ("loads",):
         raise ConfigError(f"{kernel} cannot be imported: {verdict.checks[0].detail}")
     _show(verdict)
@@ -63,7 +63,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _show(verdict: Verdict) -> None:
+def _show(verdict: KernelVerdict) -> None:
     from rich.markup import escape
 
     for check in verdict.checks:

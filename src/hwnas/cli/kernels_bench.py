@@ -63,14 +63,14 @@ def bench(
     from hwnas.kernels.cases import Case
     from hwnas.kernels.catalogue import OPERATORS
     from hwnas.kernels.chains import CHAINS
-    from hwnas.kernels.timer import CardTimer, ProcessorTimer, Timer
+    from hwnas.kernels.timer import GpuTimer, ProcessorTimer, Timer
 
     chosen = [backend_named(name) for name in dict.fromkeys(backend or _BACKENDS)]
     cases = Case.measured(OPERATORS | CHAINS, operators or (), dtype, batch or (1,))
     if torch.cuda.is_available():
         card = Accelerator.here()
         device, name = torch.device("cuda"), card.name
-        timer: Timer = CardTimer() if warm else CardTimer.cold(card)
+        timer: Timer = GpuTimer() if warm else GpuTimer.cold(card)
     else:
         device, name, timer = torch.device("cpu"), "cpu", ProcessorTimer()
     timings: list[Timing] = []

@@ -14,7 +14,7 @@ from hwnas.cli.app import out
 from hwnas.cli.kernels import kernels
 
 if TYPE_CHECKING:
-    from hwnas.kernels.suite import Verdict
+    from hwnas.kernels.suite import CaseResult
 
 _MARKS = {True: "✓", False: "✗", None: "-"}
 
@@ -70,7 +70,7 @@ def suite(
         raise typer.Exit(1)
 
 
-def _show(verdicts: Iterable[Verdict]) -> None:
+def _show(verdicts: Iterable[CaseResult]) -> None:
     from hwnas.terminal import table_of
 
     rows = []

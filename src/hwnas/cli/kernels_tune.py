@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from hwnas.kernels.accelerator import Accelerator
-    from hwnas.kernels.trial import Trial
-    from hwnas.kernels.tuner import Outcome
+    from hwnas.kernels.trial import TuningTrial
+    from hwnas.kernels.tuner import TuningResult
 
 
 @kernels.command()
@@ -61,15 +61,15 @@ def tune(
     if static:
         _rank(operator, rows, kind, device or "nvidia-h200", count, as_json)
         return
-    from hwnas.kernels.card_tuning import CardTuning
     from hwnas.kernels.cost_model import CostModel
+    from hwnas.kernels.gpu_tuning import GpuTuning
     from hwnas.kernels.proposers import proposer_named
-    from hwnas.kernels.timer import CardTimer
+    from hwnas.kernels.timer import GpuTimer
 
     proposing = proposer_named(proposer)
     card = _card_here(device)
-    timer = CardTimer() if warm else CardTimer.cold(card)
-    tuning, model = CardTuning(card, timer, seconds, proposing, seed=seed), CostModel()
+    timer = GpuTimer() if warm else GpuTimer.cold(card)
+    tuning, model = GpuTuning(card, timer, seconds, proposing, seed=seed), CostModel()
     told = []
     for row in rows:
         outcome, entry = tuning.tune(found, row, kind, model)
@@ -105,7 +105,7 @@ def _card_here(device: str | None) -> Accelerator:
     return card
 
 
-def _counted(outcome: Outcome) -> dict[str, Any]:
+def _counted(outcome: TuningResult) -> dict[str, Any]:
     verdicts = Counter(trial.verdict for trial in (*outcome.trials, *outcome.refused))
     refused = [trial.reason for trial in outcome.refused[:3]]
     return {"verdicts": dict(verdicts), "refused": refused, "notes": list(outcome.notes)}
@@ -163,7 +163,7 @@ def _rank(
     )
 
 
-def _static_row(trial: Trial, card: Accelerator) -> dict[str, Any]:
+def _static_row(trial: TuningTrial, card: Accelerator) -> dict[str, Any]:
     assert trial.footprint
     found: dict[str, Any] = {"config": trial.config, "programs": trial.footprint.programs}
     found["busiest_bytes"] = round(trial.footprint.busiest_bytes)

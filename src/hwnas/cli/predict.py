@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hwnas.deploy.onnx_workload import OnnxWorkload
     from hwnas.predictors.prediction import Prediction
     from hwnas.predictors.store import DeviceStore
-    from hwnas.search_spaces import StepTable, Workload
+    from hwnas.search_spaces import OperatorCountTable, Workload
 
 
 @app.command(rich_help_panel=DEVICES)
@@ -109,11 +109,11 @@ def _network(
     image: str,
     classes: int,
     input_shape: str | None,
-) -> tuple[OnnxWorkload | StepTable, Callable[[int], Workload]]:
+) -> tuple[OnnxWorkload | OperatorCountTable, Callable[[int], Workload]]:
     """Return the network in question, and a function that gives its workload at any batch size."""
     from hwnas.deploy.onnx_workload import read_workload
     from hwnas.predictors.cost_file import read_architecture
-    from hwnas.search_spaces import StepTable
+    from hwnas.search_spaces import OperatorCountTable
 
     if model is not None and space is None and arch is None:
         sizes = sizes_of(input_shape, "--input")
@@ -123,7 +123,7 @@ def _network(
         raise ConfigError("give either MODEL.onnx, or --space and --arch")
     made = space_of(space, preset, image, classes)
     architecture = made.check(read_architecture(Path(), str(arch)))
-    steps = StepTable.of_workloads([made.workload(architecture)])
+    steps = OperatorCountTable.of_workloads([made.workload(architecture)])
     return steps, lambda batch: made.workload(architecture, batch)
 
 

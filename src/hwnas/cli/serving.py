@@ -39,13 +39,13 @@ def serve(
 ) -> None:
     """Answer requests over HTTP in batches, to try a bundle out and as an example."""
     from hwnas.deploy.bundle import Bundle
-    from hwnas.deploy.serve import BatchSettings, BundleServer, Limits, serve
+    from hwnas.deploy.serve import BatchSettings, BundleServer, ServerLimits, serve
 
     def started(server: BundleServer) -> None:
         out.print(f"{bundle}: network {server.service.name} at {server.url}", soft_wrap=True)
         out.print(f"try: curl --data-binary @image.png {server.url}/predict", soft_wrap=True)
 
-    limits = Limits(
+    limits = ServerLimits(
         memory_bytes=memory_mb * 10**6,
         pixels=max_megapixels * 10**6,
         body_bytes=max_body_mb * 10**6,

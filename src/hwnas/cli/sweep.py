@@ -10,7 +10,7 @@ import typer
 from hwnas.cli.app import NETWORKS, Json, Targets, app, out, print_json
 
 if TYPE_CHECKING:
-    from hwnas.deploy.sweep import Contender, Sweep
+    from hwnas.deploy.sweep import Sweep, VariantResult
 
 
 @app.command(rich_help_panel=NETWORKS)
@@ -80,7 +80,7 @@ def _show(found: Sweep) -> None:
         )
 
 
-def _row(each: Contender) -> list[str]:
+def _row(each: VariantResult) -> list[str]:
     from hwnas.terminal import metric_text, size_text
 
     quality = each.quality

@@ -6,19 +6,18 @@ from hwnas.deploy.catalogue import DeviceStatus, devices, machine, versions
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.export import Export, export_onnx
 from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.latency_timer import TimingSettings
 from hwnas.deploy.measurement import Measurement, Quantiles
 from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.runtime import Runtime, Session
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.sealed import Check
-from hwnas.deploy.stopwatch import TimingSettings
-from hwnas.deploy.timing import Subject, measure, measure_together
+from hwnas.deploy.sealed import SealCheck
+from hwnas.deploy.timing import TimedNetwork, measure, measure_together
 
 __all__ = [
     "RUNTIMES",
     "Bundle",
     "Cascade",
-    "Check",
     "Device",
     "DeviceStatus",
     "Export",
@@ -27,9 +26,10 @@ __all__ = [
     "Preprocessing",
     "Quantiles",
     "Runtime",
+    "SealCheck",
     "Session",
-    "Subject",
     "Target",
+    "TimedNetwork",
     "TimingSettings",
     "devices",
     "export_onnx",

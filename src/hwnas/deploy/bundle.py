@@ -39,7 +39,7 @@ from hwnas.deploy.onnx_graph import external_files
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.saturation import saturation_warning
-from hwnas.deploy.sealed import Check, Seal, checked, passed
+from hwnas.deploy.sealed import Seal, SealCheck, checked, passed
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.search_spaces import Architecture
 
@@ -53,7 +53,7 @@ __all__ = [
     "SUMS",
     "WEIGHTS",
     "Bundle",
-    "Check",
+    "SealCheck",
     "read_golden",
 ]
 
@@ -258,7 +258,7 @@ class Bundle:
         pixels = (self.preprocessing.read_image(Path(path)) for path in images)
         return [mask for image in pixels for mask in self.masks(image[None])]
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[SealCheck]:
         """Check the checksums, the ONNX files, the weights and the golden outputs."""
         return [
             *SEAL.checks(self.folder, self.sums),
@@ -273,7 +273,7 @@ class Bundle:
                 )
                 for artifact in self.artifacts
             ),
-            *(Check("int8 sums", True, warning, warns=True) for warning in self._warnings()),
+            *(SealCheck("int8 sums", True, warning, warns=True) for warning in self._warnings()),
         ]
 
     def warnings(self) -> list[str]:
@@ -295,7 +295,7 @@ class Bundle:
     def _warning(self, artifact: Artifact) -> str:
         return saturation_warning(inside(self.folder, artifact.file), artifact.target())
 
-    def verify(self) -> list[Check]:
+    def verify(self) -> list[SealCheck]:
         """Run all `checks` and return them if every check passes.
 
         Raises:

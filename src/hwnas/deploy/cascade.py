@@ -35,7 +35,7 @@ from hwnas.deploy.onnx_graph import external_files
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.saturation import saturation_warning
-from hwnas.deploy.sealed import Check, Seal, checked, passed
+from hwnas.deploy.sealed import Seal, SealCheck, checked, passed
 from hwnas.errors import ArtifactError, DataError
 
 __all__ = [
@@ -49,7 +49,7 @@ __all__ = [
     "SMALL",
     "SUMS",
     "Cascade",
-    "Part",
+    "CascadePart",
     "open_packed",
 ]
 
@@ -61,7 +61,7 @@ _BATCH = 32
 
 
 @dataclass(frozen=True)
-class Part:
+class CascadePart:
     """One of the two networks of a cascade.
 
     Attributes:
@@ -126,19 +126,19 @@ class Cascade:
             raise ArtifactError(f"{path} is damaged: {first_line(error)}") from error
 
     @cached_property
-    def small(self) -> Part:
+    def small(self) -> CascadePart:
         """Network that runs on every image."""
         return self._part("small")
 
     @cached_property
-    def big(self) -> Part:
+    def big(self) -> CascadePart:
         """Network that runs on the images of which the small one is unsure."""
         return self._part("big")
 
-    def _part(self, name: str) -> Part:
+    def _part(self, name: str) -> CascadePart:
         about = self.description[name]
         preprocessing = Preprocessing.from_json(about["preprocessing"])
-        return Part(str(about["id"]), inside(self.folder, about["file"]), preprocessing)
+        return CascadePart(str(about["id"]), inside(self.folder, about["file"]), preprocessing)
 
     @property
     def rule(self) -> str:
@@ -182,7 +182,7 @@ class Cascade:
             scores[on] = self._scores(self.big, images[on])
         return scores, on
 
-    def _scores(self, part: Part, images: NDArray[np.uint8]) -> NDArray[Any]:
+    def _scores(self, part: CascadePart, images: NDArray[np.uint8]) -> NDArray[Any]:
         scores = part.scores(images)
         if not self.outputs.fits(scores.shape):
             raise ArtifactError(
@@ -221,7 +221,7 @@ class Cascade:
         """
         raise DataError(f"{self.folder} is a cascade of classifiers, so it makes no masks")
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[SealCheck]:
         """Check the checksums, both ONNX files and the golden outputs."""
         return [
             *SEAL.checks(self.folder, self.description["files"]),
@@ -243,7 +243,7 @@ class Cascade:
         found = (saturation_warning(*each) for each in zip(files, targets, strict=True))
         return [warning for warning in found if warning]
 
-    def verify(self) -> list[Check]:
+    def verify(self) -> list[SealCheck]:
         """Run all `checks` and return them if every check passes.
 
         Raises:
@@ -267,7 +267,7 @@ class Cascade:
         )
 
 
-def _load(part: Part, sums: Mapping[str, str]) -> str:
+def _load(part: CascadePart, sums: Mapping[str, str]) -> str:
     if unlisted := set(external_files(part.onnx_file)) - set(sums):
         raise ArtifactError(
             f"it keeps weights in {', '.join(sorted(unlisted))}, for which no checksum is "

@@ -20,11 +20,20 @@ from hwnas.deploy.cascade_runner import CONFIDENCES, confidences, unsure
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.interval import Interval, wilson_interval, wilson_lower
 
-__all__ = ["Choice", "Known", "Pair", "Single", "Tally", "choose", "pair_tally", "single_tally"]
+__all__ = [
+    "AccuracyCount",
+    "CandidateScores",
+    "CascadeChoice",
+    "Pair",
+    "SingleNetwork",
+    "choose",
+    "pair_tally",
+    "single_tally",
+]
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class CandidateScores:
     """Class scores and cost of a candidate network.
 
     Attributes:
@@ -37,7 +46,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Tally:
+class AccuracyCount:
     """Accuracy of a network, or of a cascade.
 
     Attributes:
@@ -66,7 +75,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Single:
+class SingleNetwork:
     """Network that is used alone.
 
     Attributes:
@@ -76,7 +85,7 @@ class Single:
     """
 
     name: str
-    tally: Tally
+    tally: AccuracyCount
     cost: float
 
 
@@ -97,7 +106,7 @@ class Pair:
     big: str
     rule: str
     threshold: float
-    tally: Tally
+    tally: AccuracyCount
     cost: float
 
     def __str__(self) -> str:
@@ -105,7 +114,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CascadeChoice:
     """Cheapest network and cheapest cascade that reach an accuracy.
 
     Attributes:
@@ -113,7 +122,7 @@ class Choice:
         pair: Cheapest cascade that reaches the accuracy, or None.
     """
 
-    single: Single | None
+    single: SingleNetwork | None
     pair: Pair | None
 
     @property
@@ -139,12 +148,12 @@ def check_aim(target: float, margin: float) -> None:
 
 
 def choose(
-    networks: Mapping[str, Known],
+    networks: Mapping[str, CandidateScores],
     labels: NDArray[np.integer],
     target: float,
     margin: float = 1.0,
     overhead: float = 0.0,
-) -> Choice:
+) -> CascadeChoice:
     """Find the cheapest network and the cheapest cascade that reach an accuracy.
 
     The best of many thresholds and pairs is likely to be a lucky one, so an accuracy counts as
@@ -163,7 +172,9 @@ def choose(
         InfeasibleError: No network and no pair reaches the accuracy; the message names the best.
     """
     check_aim(target, margin)
-    singles = [Single(n, single_tally(k.scores, labels), k.cost) for n, k in networks.items()]
+    singles = [
+        SingleNetwork(n, single_tally(k.scores, labels), k.cost) for n, k in networks.items()
+    ]
     pairs = [
         Pair(small, big, rule, threshold, tally, first.cost + overhead + tally.share * second.cost)
         for (small, first), (big, second) in itertools.permutations(networks.items(), 2)
@@ -171,22 +182,22 @@ def choose(
         for rule in CONFIDENCES
         for threshold, tally in _best(first.scores, second.scores, labels, rule, target, margin)
     ]
-    ways: list[Single | Pair] = [*singles, *pairs]
+    ways: list[SingleNetwork | Pair] = [*singles, *pairs]
     if not any(way.tally.at_least(margin) >= target for way in ways):
         raise _infeasible(ways, target, margin)
-    return Choice(
+    return CascadeChoice(
         min((s for s in singles if s.tally.at_least(margin) >= target), key=_order, default=None),
         min((p for p in pairs if p.tally.at_least(margin) >= target), key=_order, default=None),
     )
 
 
-def _order(way: Single | Pair) -> tuple[float, float]:
+def _order(way: SingleNetwork | Pair) -> tuple[float, float]:
     return way.cost, -way.tally.accuracy
 
 
-def _infeasible(ways: list[Single | Pair], target: float, margin: float) -> InfeasibleError:
+def _infeasible(ways: list[SingleNetwork | Pair], target: float, margin: float) -> InfeasibleError:
     best = max(ways, key=lambda way: way.tally.at_least(margin))
-    tally, name = best.tally, best.name if isinstance(best, Single) else str(best)
+    tally, name = best.tally, best.name if isinstance(best, SingleNetwork) else str(best)
     return InfeasibleError(
         f"neither a network nor a pair reaches accuracy {target:g} with a margin of {margin:g} "
         f"standard errors on {tally.n} validation images; the best is {name} with "
@@ -195,9 +206,9 @@ def _infeasible(ways: list[Single | Pair], target: float, margin: float) -> Infe
     )
 
 
-def single_tally(scores: NDArray[Any], labels: NDArray[np.integer]) -> Tally:
+def single_tally(scores: NDArray[Any], labels: NDArray[np.integer]) -> AccuracyCount:
     """Return the accuracy of a network, given its scores (N, K)."""
-    return Tally(float(_right(scores, labels).mean()), len(labels))
+    return AccuracyCount(float(_right(scores, labels).mean()), len(labels))
 
 
 def pair_tally(
@@ -206,11 +217,11 @@ def pair_tally(
     labels: NDArray[np.integer],
     rule: str,
     threshold: float,
-) -> Tally:
+) -> AccuracyCount:
     """Return the accuracy of a cascade, given the scores (N, K) of both of its networks."""
     on = unsure(small, rule, threshold)
     right = np.where(on, _right(big, labels), _right(small, labels))
-    return Tally(float(right.mean()), len(labels), float(on.mean()))
+    return AccuracyCount(float(right.mean()), len(labels), float(on.mean()))
 
 
 def _right(scores: NDArray[Any], labels: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -226,7 +237,7 @@ def _best(
     rule: str,
     target: float,
     margin: float,
-) -> Iterator[tuple[float, Tally]]:
+) -> Iterator[tuple[float, AccuracyCount]]:
     """Yield the lowest threshold that reaches the target, or else the most accurate threshold.
 
     Only thresholds count with images on both sides; nothing is yielded if there are none. Each
@@ -246,4 +257,4 @@ def _best(
     place = int((safe >= target).argmax()) if (safe >= target).any() else int(safe.argmax())
     share = float((apart[place] + 1) / n)
     # Scores that are NaN or infinite have a confidence of -1; a threshold is at least 0.
-    yield max(0.0, float(middle[apart[place]])), Tally(float(right[place] / n), n, share)
+    yield max(0.0, float(middle[apart[place]])), AccuracyCount(float(right[place] / n), n, share)

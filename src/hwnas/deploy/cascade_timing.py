@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.cascade_runner import unsure
 from hwnas.deploy.device import Target
+from hwnas.deploy.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.deploy.measurement import Quantiles
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
 
 __all__ = ["Pass", "cascade_pass", "decision_ms", "network_pass", "time_passes"]
 
@@ -80,7 +80,9 @@ def time_passes(passes: Mapping[str, Pass], images: int, target: Target) -> dict
     """
     one = target.device.threads == 1
     cpu = time.thread_time if one else time.process_time
-    watches = {name: Stopwatch(work, _PASSES, cpu, one_thread=one) for name, work in passes.items()}
+    watches = {
+        name: LatencyTimer(work, _PASSES, cpu, one_thread=one) for name, work in passes.items()
+    }
     interleave([], list(watches.values()), _PASSES.retries)
     found = {name: watch.quantiles("cpu" if one else "wall") for name, watch in watches.items()}
     return {n: Quantiles(q.p20 / images, q.p50 / images, q.p80 / images) for n, q in found.items()}

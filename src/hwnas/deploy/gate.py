@@ -19,19 +19,19 @@ import numpy as np
 from scipy import stats
 
 from hwnas.deploy.device import Target
+from hwnas.deploy.latency_timer import TimingSettings
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.number_format import number_format
 from hwnas.deploy.onnx_graph import model_bytes
 from hwnas.deploy.onnx_workload import read_workload
 from hwnas.deploy.saturation import saturation_warning
-from hwnas.deploy.stopwatch import TimingSettings
-from hwnas.deploy.sweep import Examiner, Quality, outputs_of
-from hwnas.deploy.timing import Subject, measure_together
+from hwnas.deploy.sweep import OutputEvaluator, Quality, outputs_of
+from hwnas.deploy.timing import TimedNetwork, measure_together
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 
-__all__ = ["COSTS", "Budget", "Verdict", "gate", "read_budget"]
+__all__ = ["COSTS", "CostBudget", "CostCheck", "gate", "read_budget"]
 
 COSTS = {
     "p50_ms": "ms",
@@ -47,7 +47,7 @@ _TIMING = TimingSettings(warmup=5, rounds=60, round_ms=1e-3, max_seconds=5.0)
 
 
 @dataclass(frozen=True)
-class Budget:
+class CostBudget:
     """Allowed costs and metric of a network on a target.
 
     Attributes:
@@ -72,7 +72,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CostCheck:
     """Result of the check of one cost, or of the metric.
 
     Attributes:
@@ -127,7 +127,7 @@ class Verdict:
         return {**asdict(self), "failure": self.failure}
 
 
-def read_budget(path: Path) -> Budget:
+def read_budget(path: Path) -> CostBudget:
     """Read a budget from a TOML file with ``target``, ``data``, ``[limits]`` and ``[growth]``.
 
     Raises:
@@ -149,7 +149,7 @@ def read_budget(path: Path) -> Budget:
     if data is not None and not isinstance(data, str):
         raise ConfigError(f"{path}: data is {data!r}; expected text, as in data.source of a recipe")
     limits, growth = (_numbers(path, table, name) for name in ("limits", "growth"))
-    return Budget(Target.parse(table["target"]), limits, growth, data)
+    return CostBudget(Target.parse(table["target"]), limits, growth, data)
 
 
 def _numbers(path: Path, table: Mapping[str, Any], name: str) -> dict[str, float]:
@@ -164,11 +164,11 @@ def _numbers(path: Path, table: Mapping[str, Any], name: str) -> dict[str, float
 
 def gate(
     model: Path,
-    budget: Budget,
+    budget: CostBudget,
     old: Path | None = None,
-    examiner: Examiner | None = None,
+    examiner: OutputEvaluator | None = None,
     settings: TimingSettings = _TIMING,
-) -> list[Verdict]:
+) -> list[CostCheck]:
     """Check a network against all limits and growths of a budget.
 
     Args:
@@ -196,7 +196,7 @@ def gate(
         _check_format(file, budget.target)
     qualities = [] if examiner is None else [_quality(model, old, examiner, budget)]
     _check_metrics(budget, {quality.name for quality in qualities})
-    verdicts: list[Verdict] = [
+    verdicts: list[CostCheck] = [
         *qualities,
         *_latencies(model, old, budget, settings),
         _size(model, old, budget),
@@ -207,7 +207,7 @@ def gate(
     return verdicts
 
 
-def _check_metrics(budget: Budget, metrics: set[str]) -> None:
+def _check_metrics(budget: CostBudget, metrics: set[str]) -> None:
     for name in sorted(budget.metrics - metrics):
         if not metrics:
             raise ConfigError(
@@ -229,12 +229,14 @@ def _check_format(model: Path, target: Target) -> None:
         )
 
 
-def _quality(model: Path, old: Path | None, examiner: Examiner, budget: Budget) -> Verdict:
+def _quality(
+    model: Path, old: Path | None, examiner: OutputEvaluator, budget: CostBudget
+) -> CostCheck:
     outputs = outputs_of(model, examiner.inputs(), budget.target)
     expected = outputs if old is None else outputs_of(old, examiner.inputs(), budget.target)
     found: Quality = examiner.judge(outputs, expected)
     low, high = found.interval.ends
-    verdict = Verdict(
+    verdict = CostCheck(
         found.metric,
         found.unit,
         "evaluated",
@@ -254,7 +256,7 @@ def _quality(model: Path, old: Path | None, examiner: Examiner, budget: Budget) 
     return _judged(verdict, more)
 
 
-def _judged(verdict: Verdict, more_is_better: bool = False) -> Verdict:
+def _judged(verdict: CostCheck, more_is_better: bool = False) -> CostCheck:
     kept = verdict.limit is None or (
         verdict.value >= verdict.limit if more_is_better else verdict.value <= verdict.limit
     )
@@ -262,12 +264,12 @@ def _judged(verdict: Verdict, more_is_better: bool = False) -> Verdict:
 
 
 def _latencies(
-    model: Path, old: Path | None, budget: Budget, settings: TimingSettings
-) -> list[Verdict]:
+    model: Path, old: Path | None, budget: CostBudget, settings: TimingSettings
+) -> list[CostCheck]:
     files = {"new": model} if old is None else {"new": model, "old": old}
     # Interleaved, so that the loadings of one file do not all precede those of the other.
     subjects = {
-        f"{side} {loading}": Subject(file, budget.target)
+        f"{side} {loading}": TimedNetwork(file, budget.target)
         for loading in range(_LOADINGS)
         for side, file in files.items()
     }
@@ -293,12 +295,12 @@ def _quantile(measurement: Measurement, name: str) -> float:
     return found
 
 
-def _size(model: Path, old: Path | None, budget: Budget) -> Verdict:
+def _size(model: Path, old: Path | None, budget: CostBudget) -> CostCheck:
     before = None if old is None else [float(model_bytes(old))]
     return _cost("size_bytes", "counted", [float(model_bytes(model))], before, budget)
 
 
-def _memory(model: Path, old: Path | None, budget: Budget) -> Verdict:
+def _memory(model: Path, old: Path | None, budget: CostBudget) -> CostCheck:
     workload = read_workload(model, budget.target.device.batch).workload
     bound = workload.weight_bytes + workload.peak_activation_bytes
     note = f"weights and simultaneously live tensors have {bound:,} bytes (counted)"
@@ -317,11 +319,11 @@ def _cost(
     kind: Literal["measured", "counted"],
     new: Sequence[float],
     before: Sequence[float] | None,
-    budget: Budget,
+    budget: CostBudget,
     note: str = "",
-) -> Verdict:
+) -> CostCheck:
     """Return the verdict on a cost from several readings, which are equally noisy."""
-    verdict = Verdict(
+    verdict = CostCheck(
         name,
         COSTS[name],
         kind,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from hwnas.deploy.gate import Verdict
+from hwnas.deploy.gate import CostCheck
 
 __all__ = ["junit"]
 
 
-def junit(suite: str, verdicts: Sequence[Verdict]) -> str:
+def junit(suite: str, verdicts: Sequence[CostCheck]) -> str:
     """Return a JUnit test suite as XML, with a test case for each verdict.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hwnas.kernels.friendly import BLOCK, LOAD_BYTES, friendly_channels, idle_products, load_bytes
 from hwnas.search_spaces import Workload
-from hwnas.search_spaces.workload import Operator
+from hwnas.search_spaces.workload import NetworkOperator
 
 __all__ = ["advice"]
 
@@ -55,7 +55,7 @@ def _choices(channels: int) -> str:
     return " or ".join(map(str, dict.fromkeys(friendly_channels(channels))))
 
 
-def _layers(workload: Workload) -> Iterator[tuple[Operator, int, int]]:
+def _layers(workload: Workload) -> Iterator[tuple[NetworkOperator, int, int]]:
     """Yield the layers that have weights, with their input and output channels."""
     for operator in workload.operators:
         if operator.dead or operator.kind not in _LAYERS:

@@ -13,7 +13,13 @@ from typing import Any
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.onnx_graph import read_whole_model
 from hwnas.errors import ArtifactError
-from hwnas.search_spaces import Operator, OperatorKind, StepTable, TensorSpec, Workload
+from hwnas.search_spaces import (
+    NetworkOperator,
+    OperatorCountTable,
+    OperatorKind,
+    TensorSpec,
+    Workload,
+)
 from hwnas.search_spaces.workload import flag_dead
 
 __all__ = ["OnnxWorkload", "read_workload"]
@@ -74,9 +80,9 @@ class OnnxWorkload:
     written: tuple[str, ...] = ()
 
     @property
-    def steps(self) -> StepTable:
+    def steps(self) -> OperatorCountTable:
         """Counts of the network's steps for one image, as a table of one network."""
-        return StepTable.of_workloads([self.workload]).per_image(self.batch)
+        return OperatorCountTable.of_workloads([self.workload]).per_image(self.batch)
 
 
 def read_workload(
@@ -232,7 +238,7 @@ class _Reader:
         shape = tuple(attribute.t.dims) if attribute.name == "value" else ()
         self._tensors.append(TensorSpec(len(self._tensors), shape, "weight"))
 
-    def _operator(self, node: Any) -> Operator:
+    def _operator(self, node: Any) -> NetworkOperator:
         attributes = {each.name: each for each in node.attribute}
         inputs = tuple(
             self._id(name, "weight" if name in self._weights else "activation")
@@ -255,11 +261,11 @@ class _Reader:
         elif node.op_type == "Mul":
             macs = math.prod(shape)
         name = node.op_type.lower()
-        return Operator(kind, name, inputs, outputs, macs, in_place=kind == "view")
+        return NetworkOperator(kind, name, inputs, outputs, macs, in_place=kind == "view")
 
     def _convolution(
         self, node: Any, attributes: Mapping[str, Any], inputs: tuple[int, ...], outputs: Any
-    ) -> Operator:
+    ) -> NetworkOperator:
         # The weight of a quantised convolution is its fourth input.
         weight = self._tensors[inputs[3 if node.op_type == "QLinearConv" else 1]].shape
         groups = attributes["group"].i if "group" in attributes else 1
@@ -272,4 +278,4 @@ class _Reader:
         met = self._tensors[inputs[0] if transposed else outputs[0]].shape
         stride = attributes["strides"].ints[0] if "strides" in attributes else 1
         macs = math.prod(met) * math.prod(weight[1:])
-        return Operator(kind, "convolution", inputs, outputs, macs, weight[2], stride)
+        return NetworkOperator(kind, "convolution", inputs, outputs, macs, weight[2], stride)

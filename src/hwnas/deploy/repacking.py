@@ -18,7 +18,7 @@ from hwnas.deploy.device import Target
 from hwnas.deploy.onnx_graph import copy_model
 from hwnas.deploy.packing import seal
 from hwnas.deploy.runtimes.triton import write_plan
-from hwnas.deploy.sweep import Contender, Sweep, outputs_of
+from hwnas.deploy.sweep import Sweep, VariantResult, outputs_of
 
 __all__ = ["write_variants"]
 
@@ -77,7 +77,7 @@ def _write_bundle(bundle: Bundle, found: Sweep, folder: Path) -> None:
     seal(folder, description, artifacts)
 
 
-def _artifact(bundle: Bundle, contender: Contender) -> Artifact:
+def _artifact(bundle: Bundle, contender: VariantResult) -> Artifact:
     target = Target.parse(contender.target)
     runtime, variant = target.device.runtime, contender.variant
     plain = contender.made is not None and contender.made.model == bundle.onnx_file
@@ -92,7 +92,7 @@ def _artifact(bundle: Bundle, contender: Contender) -> Artifact:
     )
 
 
-def _beside(model: Path, contender: Contender) -> tuple[str, ...]:
+def _beside(model: Path, contender: VariantResult) -> tuple[str, ...]:
     """Write the files that the variant's runtime reads beside an ONNX file; return their names."""
     target = Target.parse(contender.target)
     if target.device.runtime != "triton":
@@ -104,7 +104,7 @@ def _beside(model: Path, contender: Contender) -> tuple[str, ...]:
     return (plan.name,)
 
 
-def _results(contender: Contender) -> dict[str, Any]:
+def _results(contender: VariantResult) -> dict[str, Any]:
     """Return the results of the sweep for one variant on one target."""
     known = contender.to_json()
     names = ("target", "made", "difference", "answers", "quality", "measurement")

@@ -7,18 +7,18 @@ from pathlib import Path
 
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.device import Target
+from hwnas.deploy.latency_timer import TimingSettings
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
-from hwnas.deploy.sealed import Check
-from hwnas.deploy.stopwatch import TimingSettings
-from hwnas.deploy.timing import Subject, measure_together
+from hwnas.deploy.sealed import SealCheck
+from hwnas.deploy.timing import TimedNetwork, measure_together
 from hwnas.errors import ConfigError, DeviceError
 
 __all__ = ["retime"]
 
 
-def retime(bundle: Bundle, settings: TimingSettings | None = None) -> list[Check]:
+def retime(bundle: Bundle, settings: TimingSettings | None = None) -> list[SealCheck]:
     """Repeat all measurements that were made when a bundle was made, in one session.
 
     A latency is no reason to reject a bundle, and it differs on another machine, so each check
@@ -42,13 +42,13 @@ def retime(bundle: Bundle, settings: TimingSettings | None = None) -> list[Check
         )
     unusable = {name: _unusable(before.target) for name, (_, before) in recorded.items()}
     subjects = {
-        name: Subject(file, Target.parse(before.target))
+        name: TimedNetwork(file, Target.parse(before.target))
         for name, (file, before) in recorded.items()
         if unusable[name] is None
     }
     now = measure_together(subjects, settings)
     return [
-        Check(name, True, _compared(now[name], before) if name in now else f"{unusable[name]}")
+        SealCheck(name, True, _compared(now[name], before) if name in now else f"{unusable[name]}")
         for name, (_, before) in recorded.items()
     ]
 

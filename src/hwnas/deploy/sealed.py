@@ -16,11 +16,11 @@ from hwnas.deploy.checksums import inside, read_sums, render_sums, sha256
 from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError, DataError
 
-__all__ = ["Check", "Seal", "checked", "give_usual_modes", "passed"]
+__all__ = ["Seal", "SealCheck", "checked", "give_usual_modes", "passed"]
 
 
 @dataclass(frozen=True)
-class Check:
+class SealCheck:
     """Result of one check.
 
     Attributes:
@@ -36,7 +36,7 @@ class Check:
     warns: bool = False
 
 
-def checked(name: str, look: Callable[[], str]) -> Check:
+def checked(name: str, look: Callable[[], str]) -> SealCheck:
     """Run a function that checks something, and return the result as a check.
 
     Args:
@@ -45,12 +45,12 @@ def checked(name: str, look: Callable[[], str]) -> Check:
             ArtifactError or a DataError.
     """
     try:
-        return Check(name, True, look())
+        return SealCheck(name, True, look())
     except (ArtifactError, DataError) as error:
-        return Check(name, False, str(error))
+        return SealCheck(name, False, str(error))
 
 
-def passed(what: str, checks: Sequence[Check]) -> list[Check]:
+def passed(what: str, checks: Sequence[SealCheck]) -> list[SealCheck]:
     """Return the checks if every one of them passed.
 
     Raises:
@@ -139,7 +139,7 @@ class Seal:
         write_text(folder / self.sums, render_sums(all_sums))
         give_usual_modes(folder)
 
-    def checks(self, folder: Path, sums: Mapping[str, str]) -> list[Check]:
+    def checks(self, folder: Path, sums: Mapping[str, str]) -> list[SealCheck]:
         """Check the checksums of all files.
 
         Args:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hwnas.search_spaces import Step
+from hwnas.search_spaces import OperatorSignature
 
 __all__ = ["StepCall", "call_of_step"]
 
@@ -32,7 +32,7 @@ class StepCall:
     options: Mapping[str, int] = field(default_factory=dict)
 
 
-def call_of_step(step: Step, batch: int) -> StepCall | None:
+def call_of_step(step: OperatorSignature, batch: int) -> StepCall | None:
     """Return the operator call for a layer, or None if there is no operator for it.
 
     The sizes follow from the bytes and multiplications of the step, except the sides of a feature
@@ -53,14 +53,14 @@ def call_of_step(step: Step, batch: int) -> StepCall | None:
     return _convolution(step, batch) if step.kind in ("conv", "pointwise") else None
 
 
-def _product(step: Step, batch: int) -> StepCall:
+def _product(step: OperatorSignature, batch: int) -> StepCall:
     read, written = step.read_bytes // _BYTES, step.written_bytes // _BYTES
     inner, outer = max(1, step.macs // written), max(1, step.macs // read)
     shapes = {"x": (batch, max(1, read // inner), inner), "weight": (inner, outer)}
     return StepCall("pointwise", {**shapes, "bias": (outer,)}, inner)
 
 
-def _depthwise(step: Step, batch: int) -> StepCall | None:
+def _depthwise(step: OperatorSignature, batch: int) -> StepCall | None:
     window = step.kernel_size**2
     channels = _channels(step, window)
     if channels is None:
@@ -73,7 +73,7 @@ def _depthwise(step: Step, batch: int) -> StepCall | None:
     return StepCall("depthwise", shapes, window, {"stride": step.stride})
 
 
-def _convolution(step: Step, batch: int) -> StepCall | None:
+def _convolution(step: OperatorSignature, batch: int) -> StepCall | None:
     summed = step.macs // (step.written_bytes // _BYTES)
     inner, outer = summed // step.kernel_size**2, _channels(step, summed)
     if not inner or outer is None:
@@ -89,7 +89,7 @@ def _convolution(step: Step, batch: int) -> StepCall | None:
     return StepCall("convolution", shapes, summed, {"stride": step.stride})
 
 
-def _channels(step: Step, summed: int) -> int | None:
+def _channels(step: OperatorSignature, summed: int) -> int | None:
     """Return the output channels, each with ``summed`` weights and perhaps a bias, or None."""
     weights, written = step.weight_bytes // _BYTES, step.written_bytes // _BYTES
     for held in (max(1, summed), summed + 1):

@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.agreement import TOLERANCE, relative_error
-from hwnas.deploy.answers import Answers, compare_answers
 from hwnas.deploy.device import FORMATS, Device, Target
 from hwnas.deploy.io import OutputMeaning
+from hwnas.deploy.latency_timer import TimingSettings
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.number_format import number_format
 from hwnas.deploy.onnx_graph import model_bytes
+from hwnas.deploy.prediction_agreement import PredictionAgreement, compare_answers
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.stopwatch import TimingSettings
-from hwnas.deploy.timing import Subject, measure_together
-from hwnas.deploy.variants import Made, Material, Variant
+from hwnas.deploy.timing import TimedNetwork, measure_together
+from hwnas.deploy.variants import ConvertedNetwork, Variant, VariantInputs
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.interval import (
     Interval,
@@ -36,7 +36,7 @@ from hwnas.interval import (
     paired_difference_interval,
 )
 
-__all__ = ["Contender", "Examiner", "Quality", "Sweep", "outputs_of", "sweep"]
+__all__ = ["OutputEvaluator", "Quality", "Sweep", "VariantResult", "outputs_of", "sweep"]
 
 SCHEMA = 1
 _UNJUDGED = (
@@ -89,7 +89,7 @@ class Quality:
         return {"kind": "evaluated", **asdict(self), **ends}
 
 
-class Examiner(Protocol):
+class OutputEvaluator(Protocol):
     """Evaluator of outputs on images with targets."""
 
     def inputs(self) -> Iterable[NDArray[np.float32]]:
@@ -100,7 +100,7 @@ class Examiner(Protocol):
 
 
 @dataclass(frozen=True)
-class Contender:
+class VariantResult:
     """Result of a variant on a target.
 
     Attributes:
@@ -119,10 +119,10 @@ class Contender:
 
     variant: str
     target: str
-    made: Made | None = None
+    made: ConvertedNetwork | None = None
     bytes: int = 0
     difference: float | None = None
-    answers: Answers | None = None
+    answers: PredictionAgreement | None = None
     quality: Quality | None = None
     measurement: Measurement | None = None
     refusal: str = ""
@@ -164,18 +164,18 @@ class Sweep:
             any.
     """
 
-    contenders: tuple[Contender, ...]
+    contenders: tuple[VariantResult, ...]
     max_loss: float
     tested: Quality | None = None
 
     @property
-    def able(self) -> list[Contender]:
+    def able(self) -> list[VariantResult]:
         """Variants that can be chosen, the fastest first."""
         able = [each for each in self.contenders if not each.refusal]
         return sorted(able, key=lambda each: each.latency_ms)
 
     @property
-    def chosen(self) -> Contender:
+    def chosen(self) -> VariantResult:
         """Fastest variant that can be chosen.
 
         Raises:
@@ -198,13 +198,13 @@ class Sweep:
 
 
 def sweep(
-    material: Material,
+    material: VariantInputs,
     variants: Sequence[Variant],
     devices: Sequence[Device],
     folder: Path,
     *,
     meaning: OutputMeaning | None = None,
-    examiner: Examiner | None = None,
+    examiner: OutputEvaluator | None = None,
     settings: TimingSettings | None = None,
     progress: Callable[[float, str], None] = lambda share, doing: None,
 ) -> Sweep:
@@ -234,7 +234,7 @@ def sweep(
         progress(0.6 * done / len(variants), f"making {variant.name}")
         contenders += trial.contenders(variant, devices, folder / f"{variant.name}.onnx")
     subjects = {
-        f"{index}": Subject(each.made.model, Target.parse(each.target))
+        f"{index}": TimedNetwork(each.made.model, Target.parse(each.target))
         for index, each in enumerate(contenders)
         if each.made is not None and each.runs
     }
@@ -247,7 +247,7 @@ def sweep(
     return Sweep(tuple(timed), material.max_loss)
 
 
-def _check(material: Material, variants: Sequence[Variant], devices: Sequence[Device]) -> None:
+def _check(material: VariantInputs, variants: Sequence[Variant], devices: Sequence[Device]) -> None:
     found = number_format(material.model)
     if found != "fp32":
         raise ConfigError(
@@ -270,15 +270,18 @@ def _check(material: Material, variants: Sequence[Variant], devices: Sequence[De
 class _Trial:
     """Evaluation of variants on the same inputs as the network in fp32."""
 
-    material: Material
+    material: VariantInputs
     inputs: Callable[[], Iterable[NDArray[np.float32]]]
     expected: NDArray[Any]
     meaning: OutputMeaning | None
-    examiner: Examiner | None
+    examiner: OutputEvaluator | None
 
     @classmethod
     def of(
-        cls, material: Material, meaning: OutputMeaning | None, examiner: Examiner | None
+        cls,
+        material: VariantInputs,
+        meaning: OutputMeaning | None,
+        examiner: OutputEvaluator | None,
     ) -> _Trial:
         inputs = (lambda: material.calibration) if examiner is None else examiner.inputs
         expected = outputs_of(material.model, inputs())
@@ -291,7 +294,7 @@ class _Trial:
 
     def contenders(
         self, variant: Variant, devices: Sequence[Device], path: Path
-    ) -> list[Contender]:
+    ) -> list[VariantResult]:
         """Return the results of a variant on each of the devices that has its format."""
         targets = [
             Target(device, variant.format)
@@ -303,11 +306,11 @@ class _Trial:
         try:
             made = variant.make(self.material, path)
         except ArtifactError as error:
-            return [Contender(variant.name, t.name, refusal=str(error)) for t in targets]
+            return [VariantResult(variant.name, t.name, refusal=str(error)) for t in targets]
         return [self._contender(variant.name, made, target) for target in targets]
 
-    def _contender(self, variant: str, made: Made, target: Target) -> Contender:
-        contender = Contender(variant, target.name, made, model_bytes(made.model))
+    def _contender(self, variant: str, made: ConvertedNetwork, target: Target) -> VariantResult:
+        contender = VariantResult(variant, target.name, made, model_bytes(made.model))
         try:
             outputs = outputs_of(made.model, self.inputs(), target)
         except ArtifactError as error:
@@ -316,7 +319,7 @@ class _Trial:
             return replace(contender, refusal="some of its outputs are NaN or infinite")
         return self._judged(contender, outputs)
 
-    def _judged(self, contender: Contender, outputs: NDArray[Any]) -> Contender:
+    def _judged(self, contender: VariantResult, outputs: NDArray[Any]) -> VariantResult:
         difference = relative_error(outputs, self.expected)
         agreed = None
         if self.meaning is not None:

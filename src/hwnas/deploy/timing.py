@@ -1,8 +1,8 @@
 """Latency measurement of networks on a target, robust against other work on the machine.
 
 The timing of all candidates is interleaved, also with that of a fixed reference model, so that
-drift affects all alike. Disturbed rounds are repeated (`hwnas.deploy.stopwatch`). With patience,
-networks have to be as quick as in earlier sessions (`hwnas.deploy.quick_times`).
+drift affects all alike. Disturbed rounds are repeated (`hwnas.deploy.latency_timer`). With
+patience, networks have to be as quick as in earlier sessions (`hwnas.deploy.latency_history`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from hwnas.deploy.catalogue import processor_of, versions
 from hwnas.deploy.checksums import sha256
 from hwnas.deploy.conditions import conditions
 from hwnas.deploy.device import HARDWARE, Target
+from hwnas.deploy.latency_history import LatencyHistory
+from hwnas.deploy.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.quick_times import QuickTimes
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES, open_session
-from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
 from hwnas.errors import ArtifactError
 
-__all__ = ["Subject", "measure", "measure_together", "prepared_run"]
+__all__ = ["TimedNetwork", "measure", "measure_together", "prepared_run"]
 
 
 @dataclass(frozen=True)
-class Subject:
+class TimedNetwork:
     """Network to be measured, with its target.
 
     Attributes:
@@ -67,12 +67,12 @@ def measure(
         ArtifactError: A file is damaged or cannot run on the target.
         DeviceError: The target cannot be used, or its device does not answer.
     """
-    subjects = {name: Subject(model, target) for name, model in models.items()}
+    subjects = {name: TimedNetwork(model, target) for name, model in models.items()}
     return measure_together(subjects, settings, progress)
 
 
 def measure_together(
-    subjects: Mapping[str, Subject],
+    subjects: Mapping[str, TimedNetwork],
     settings: TimingSettings | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Measurement]:
@@ -119,7 +119,7 @@ def _share_of(
 
 
 def _measure_here(
-    subjects: Mapping[str, Subject],
+    subjects: Mapping[str, TimedNetwork],
     settings: TimingSettings,
     progress: Callable[[float], None] | None,
 ) -> dict[str, Measurement]:
@@ -127,7 +127,7 @@ def _measure_here(
         targets = [subject.target for subject in subjects.values()]
         anchors = _start_anchors(targets, settings, Path(folder))
         lasting = {n: _lasting_name(s) for n, s in subjects.items() if settings.patience_s}
-        known = QuickTimes()
+        known = LatencyHistory()
         started = {
             name: _start(
                 subject,
@@ -178,17 +178,17 @@ def prepared_run(model: Path, target: Target) -> Callable[[], object]:
 
 def _start_anchors(
     targets: Iterable[Target], settings: TimingSettings, folder: Path
-) -> dict[Target, Stopwatch]:
+) -> dict[Target, LatencyTimer]:
     """Return timers of the reference model on each of these targets, at one image."""
     model = folder / "anchor.onnx"
     with storage_errors(model):
         write_anchor(model)
     wanted = dict.fromkeys(_one_image(target) for target in targets)
     brief = replace(settings, round_ms=settings.round_ms / 4)
-    return {target: _start(Subject(model, target), brief)[1] for target in wanted}
+    return {target: _start(TimedNetwork(model, target), brief)[1] for target in wanted}
 
 
-def _lasting_name(subject: Subject) -> str:
+def _lasting_name(subject: TimedNetwork) -> str:
     """Return the name of a network on a target in the latency history.
 
     The name includes everything that makes it another network or its times incomparable.
@@ -205,14 +205,14 @@ def _one_image(target: Target) -> Target:
 
 
 def _start(
-    subject: Subject,
+    subject: TimedNetwork,
     settings: TimingSettings,
-    anchor: Stopwatch | None = None,
+    anchor: LatencyTimer | None = None,
     usual_ms: float | None = None,
-) -> tuple[Session, Stopwatch]:
+) -> tuple[Session, LatencyTimer]:
     """Load a network, give it random images and warm it up."""
     session, images = _loaded(subject.model, subject.target)
-    return session, Stopwatch(
+    return session, LatencyTimer(
         lambda: session.run(images),
         settings,
         session.cpu_clock,

@@ -21,7 +21,7 @@ from hwnas.search import SearchResult
 from hwnas.search_spaces import SearchSpace
 from hwnas.stages.cascade import Cascading, make_cascade
 from hwnas.stages.cascade_costs import Saved
-from hwnas.stages.job import Goal, Ingredients, Job, goals_of
+from hwnas.stages.job import Job, RunInputs, SearchGoal, goals_of
 from hwnas.stages.pick import make_bundle, picked
 from hwnas.stages.report import write_results
 from hwnas.stages.search import found
@@ -49,7 +49,7 @@ def status(folder: str | Path) -> dict[str, Any]:
     are stale.
     """
     opened = RunFolder.open(Path(folder))
-    goal = Goal(opened.recipe.objective)
+    goal = SearchGoal(opened.recipe.objective)
     result = SearchResult(goal.objectives, ())
     stale = stale_stages(opened)
     if (opened.path / "study.db").exists() and goal.stage("search") not in stale:
@@ -175,10 +175,10 @@ def space_of(path: str | Path) -> SearchSpace:
     else:
         recipe, folder = read_recipe(found)[0], found.absolute().parent
     with imports_from(folder), tempfile.TemporaryDirectory() as cache:
-        return Ingredients.prepare(recipe, folder, Path(cache)).space
+        return RunInputs.prepare(recipe, folder, Path(cache)).space
 
 
-def is_finished(folder: RunFolder, goal: Goal, results: Sequence[str] = _ALL_RESULTS) -> bool:
+def is_finished(folder: RunFolder, goal: SearchGoal, results: Sequence[str] = _ALL_RESULTS) -> bool:
     """Return whether the last stage of a goal, its report, is done and all results still exist."""
     out = folder.output(goal.target)
     made = [folder.path / "study.db", *(out / name for name in results)]
@@ -197,12 +197,14 @@ def unfinished(folder: RunFolder, target: str | None = None) -> RunError:
 
 
 @contextlib.contextmanager
-def _finished_job(folder: str | Path, target: str | None, out: Path) -> Iterator[tuple[Job, Goal]]:
+def _finished_job(
+    folder: str | Path, target: str | None, out: Path
+) -> Iterator[tuple[Job, SearchGoal]]:
     """Open a finished run and its own goal, or that of an added target, to make ``out`` from it."""
     opened = RunFolder.open(Path(folder))
-    goal = Goal(opened.recipe.objective)
+    goal = SearchGoal(opened.recipe.objective)
     if target is not None:
-        goal = Goal.specialised(opened.recipe, target)
+        goal = SearchGoal.specialised(opened.recipe, target)
     if not is_finished(opened, goal):
         raise unfinished(opened, target)
     if out.exists():

@@ -14,7 +14,7 @@ import numpy as np
 
 from hwnas.atomic import write_json
 from hwnas.errors import RunError
-from hwnas.planning import Facts, default_space, make_plan, measure_speeds
+from hwnas.planning import JobFacts, default_space, make_plan, measure_speeds
 from hwnas.planning.plan import BATCH_SIZE
 from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
@@ -50,7 +50,7 @@ def with_plan(
         ConfigError: The budget is too small.
     """
     assert recipe.run.minutes is not None
-    facts = Facts.of(data, recipe.run.minutes, os.cpu_count() or 1)
+    facts = JobFacts.of(data, recipe.run.minutes, os.cpu_count() or 1)
     given = tomllib.loads(text)
     reporter.note("measuring how fast networks train here")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))

@@ -22,11 +22,11 @@ from hwnas.run_folder import RunFolder, all_or_nothing
 from hwnas.search.data import load_data
 from hwnas.stages.adoption import adopt
 from hwnas.stages.images import tell_changed_images
-from hwnas.stages.job import Goal, Ingredients, Job, goals_of, searchable
+from hwnas.stages.job import Job, RunInputs, SearchGoal, goals_of, searchable
 from hwnas.stages.plan import is_done, stages_of
+from hwnas.stages.run_result import RunResult, summarise
 from hwnas.stages.search import check_shared_study
 from hwnas.stages.staleness import stale_stages, told_stale
-from hwnas.stages.summary import Summary, summarise
 
 __all__ = ["Experiment", "resume", "run", "specialise"]
 
@@ -90,7 +90,7 @@ class Experiment:
         folder: str | Path | None = None,
         reporter: Reporter | None = None,
         ray_address: str | None = None,
-    ) -> Summary:
+    ) -> RunResult:
         """Do all stages: calibrate, train, search, make bundles, write the report.
 
         Args:
@@ -107,7 +107,7 @@ class Experiment:
             HwnasError: See `hwnas.errors`; the run can be resumed once the cause is removed.
         """
         path = Path(folder) if folder is not None else Path("runs", self.recipe.name)
-        goals = [Goal(self.recipe.objective)]
+        goals = [SearchGoal(self.recipe.objective)]
         reporter = reporter or make_reporter()
         if (path / "run.json").exists():
             recipe, text = planned_as(self.recipe, path) or (self.recipe, self.text)
@@ -121,7 +121,7 @@ class Experiment:
                         searchable(target)
                     data = load_data(recipe.data, self.folder, recipe.seed, path / "cache")
                     recipe, text = with_plan(recipe, text, data, self.folder, path, reporter)
-                ingredients = Ingredients.prepare(recipe, self.folder, path / "cache", data)
+                ingredients = RunInputs.prepare(recipe, self.folder, path / "cache", data)
                 opened = RunFolder.create(path, recipe, text, self.folder)
             with opened:
                 return _work(opened, ingredients, goals, reporter, ray_address)[0]
@@ -132,7 +132,7 @@ def run(
     folder: str | Path | None = None,
     overrides: Sequence[str] = (),
     reporter: Reporter | None = None,
-) -> Summary:
+) -> RunResult:
     """Launch a search from a recipe; see `Experiment.run`."""
     return Experiment.load(recipe, overrides).run(folder, reporter)
 
@@ -142,7 +142,7 @@ def resume(
     reporter: Reporter | None = None,
     ray_address: str | None = None,
     overrides: Sequence[str] = (),
-) -> Summary:
+) -> RunResult:
     """Resume a run, including the targets that were added to it.
 
     Stages whose inputs have changed since they were done (images, settings, code, weights, the
@@ -163,7 +163,7 @@ def resume(
 
 def specialise(
     folder: str | Path, targets: Sequence[str], reporter: Reporter | None = None
-) -> list[Summary]:
+) -> list[RunResult]:
     """Search for further targets with the supernet and the accuracies that a run already has.
 
     Args:
@@ -177,8 +177,8 @@ def specialise(
         InfeasibleError: No network keeps the limits on a target; that target is not added.
     """
     opened = RunFolder.open(Path(folder))
-    own = Goal(opened.recipe.objective)
-    goals = [Goal.specialised(opened.recipe, target) for target in dict.fromkeys(targets)]
+    own = SearchGoal(opened.recipe.objective)
+    goals = [SearchGoal.specialised(opened.recipe, target) for target in dict.fromkeys(targets)]
     for goal in goals:
         if goal.target in own.targets:
             raise ConfigError(
@@ -200,28 +200,28 @@ def specialise(
 
 def _continue(
     folder: RunFolder,
-    goals: Callable[[RunFolder], Sequence[Goal]],
+    goals: Callable[[RunFolder], Sequence[SearchGoal]],
     reporter: Reporter | None,
     ray_address: str | None = None,
     overrides: Sequence[str] = (),
-) -> list[Summary]:
+) -> list[RunResult]:
     with imports_from(folder.recipe_folder), folder:
         if folder.unnamed:
             adopt(Job.of(folder), goals_of(folder))
         recipe, text = folder.revised(overrides)
         cache = folder.path / "cache"
-        ingredients = Ingredients.prepare(recipe, folder.recipe_folder, cache)
+        ingredients = RunInputs.prepare(recipe, folder.recipe_folder, cache)
         folder.revise(recipe, text if overrides else None)
         return _work(folder, ingredients, goals(folder), reporter, ray_address)
 
 
 def _work(
     folder: RunFolder,
-    ingredients: Ingredients,
-    goals: Sequence[Goal],
+    ingredients: RunInputs,
+    goals: Sequence[SearchGoal],
     reporter: Reporter | None,
     ray_address: str | None = None,
-) -> list[Summary]:
+) -> list[RunResult]:
     """Do all stages of some goals that are not done with the current inputs; return the results."""
     reporter = reporter or make_reporter()
     reporter.log = folder.path / "log.jsonl"

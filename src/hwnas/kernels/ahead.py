@@ -26,13 +26,13 @@ from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, dtype_name
 from hwnas.kernels.resources import Resources, compile_ahead
 from hwnas.plugin import resolve
 
-__all__ = ["Compiled", "Request", "compile_in_child"]
+__all__ = ["CompileRequest", "Compiled", "compile_in_child"]
 
 Compiled = tuple[Resources, ...] | str  # for each kernel, or the reason of a failure
 
 
 @dataclass(frozen=True)
-class Request:
+class CompileRequest:
     """Request to compile an operator with a configuration.
 
     Attributes:
@@ -54,13 +54,13 @@ class Request:
         return asdict(self) | {"dtype": dtype_name(self.dtype)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Request:
+    def from_json(cls, data: Mapping[str, Any]) -> CompileRequest:
         """Restore the request from an object of `to_json`."""
         dtype, card = getattr(torch, data["dtype"]), Accelerator(**data["card"])
         return cls(**{**data, "dtype": dtype, "card": card})
 
 
-def compile_in_child(requests: Sequence[Request], seconds: float = 60.0) -> list[Compiled]:
+def compile_in_child(requests: Sequence[CompileRequest], seconds: float = 60.0) -> list[Compiled]:
     """Compile operators in a child process, one after the other.
 
     Args:
@@ -85,7 +85,7 @@ def compile_in_child(requests: Sequence[Request], seconds: float = 60.0) -> list
     return answers
 
 
-def _started(requests: Sequence[Request], told: IO[str]) -> subprocess.Popen[str]:
+def _started(requests: Sequence[CompileRequest], told: IO[str]) -> subprocess.Popen[str]:
     """Start the child process, which reads all requests from a file."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -128,7 +128,7 @@ def _end(child: subprocess.Popen[str], told: IO[str], seconds: float) -> str:
     return f"the compiler took more than {seconds:g} s or crashed (signal {-child.returncode})"
 
 
-def _answer(request: Request) -> Compiled:
+def _answer(request: CompileRequest) -> Compiled:
     try:
         operator, inputs = _example(request.operator, tuple(request.sizes.items()), request.dtype)
         launches = operator.launches(inputs, operator.outputs(inputs), request.config)
@@ -155,7 +155,7 @@ def _main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
-        answer = _answer(Request.from_json(json.loads(line)))
+        answer = _answer(CompileRequest.from_json(json.loads(line)))
         rows = answer if isinstance(answer, str) else [asdict(part) for part in answer]
         print(json.dumps(rows), file=answers, flush=True)
 

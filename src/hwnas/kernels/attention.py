@@ -24,11 +24,11 @@ from hwnas.kernels.accelerator import WARP, Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import power_block, powers
 
-__all__ = ["Attention", "attended", "attention"]
+__all__ = ["AttentionOperator", "attended", "attention"]
 
 WIDEST = 128  # most channels of a head
 
@@ -107,7 +107,7 @@ def attended(q, k, v, valid, scale, total, highest, weights):
     return total, reached, weights
 
 
-class Attention(Operator):
+class AttentionOperator(Operator):
     """Scaled dot-product attention with several heads.
 
     Bytes: Q, K, V and y, once each. Tolerance: attention weights are rounded to the type of the
@@ -267,12 +267,12 @@ class Attention(Operator):
             "num_stages": 2 if block_n < sizes["keys"] else 1,
         }
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of two matrix products."""
         queries, keys = sizes["queries"], sizes["keys"]
         channels = sizes["images"] * sizes["heads"] * sizes["width"]
         values = 2 * (queries + keys) * channels
-        return Work(values * dtype.itemsize, 2 * queries * keys * channels)
+        return OperatorWork(values * dtype.itemsize, 2 * queries * keys * channels)
 
 
 def _rows_lie_together(x: Tensor) -> bool:
@@ -280,4 +280,4 @@ def _rows_lie_together(x: Tensor) -> bool:
     return x.stride(3) == 1 and x.stride(2) == x.shape[3]
 
 
-attention = Attention()
+attention = AttentionOperator()

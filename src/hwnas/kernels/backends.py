@@ -11,7 +11,7 @@ import torch
 from hwnas.kernels.launch import cannot_run
 from hwnas.kernels.operator import Inputs, Operator
 
-__all__ = ["BACKENDS", "Backend", "CompiledByTorch", "Kernels", "Reference"]
+__all__ = ["BACKENDS", "Backend", "CompiledByTorch", "ReferenceBackend", "TritonBackend"]
 
 
 @runtime_checkable
@@ -37,7 +37,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceBackend:
     """Backend that computes the formulas in eager PyTorch."""
 
     name: str = "reference"
@@ -73,7 +73,7 @@ class CompiledByTorch:
 
 
 @dataclass(frozen=True)
-class Kernels:
+class TritonBackend:
     """Backend that runs the Triton kernels of this package, in the interpreter if it is on."""
 
     name: str = "triton"
@@ -88,6 +88,6 @@ class Kernels:
 
 
 BACKENDS: dict[str, Backend] = {
-    each.name: each for each in (Kernels(), Reference(), CompiledByTorch())
+    each.name: each for each in (TritonBackend(), ReferenceBackend(), CompiledByTorch())
 }
 """Backends of PyTorch and of this package; others, such as ONNX Runtime's, are passed in."""

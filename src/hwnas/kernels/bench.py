@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hwnas.kernels.backends import Backend, Kernels
+from hwnas.kernels.backends import Backend, TritonBackend
 from hwnas.kernels.cases import Case
 from hwnas.kernels.launch import interpreting
 from hwnas.kernels.operator import Inputs
@@ -144,7 +144,7 @@ def _ready(
 
 def _untimed(backend: Backend, device: torch.device) -> str | None:
     """Return why a backend is not timed on a device, or None if it can be timed."""
-    if isinstance(backend, Kernels) and (device.type != "cuda" or interpreting()):
+    if isinstance(backend, TritonBackend) and (device.type != "cuda" or interpreting()):
         cause = "there is no GPU" if device.type != "cuda" else "TRITON_INTERPRET is set"
         return f"{cause}, and times of Triton's interpreter are not comparable"
     return backend.unavailable(device)

@@ -23,7 +23,7 @@ from hwnas.kernels.activations import ACTIVATIONS
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import (
     alignment,
@@ -278,12 +278,12 @@ class BlockSparse(Operator):
         config = dict(product_default(sizes["rows"], sizes["width"], sizes["inputs"], dtype))
         return config | {"BLOCK_K": min(config["BLOCK_K"], sizes["height"])}
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of the kept blocks."""
         rows, weights = sizes["rows"], sizes["blocks"] * sizes["height"] * sizes["width"]
         values = rows * sizes["inputs"] + weights + (rows + 1) * sizes["outputs"]
         lists = sizes["blocks"] + triton.cdiv(sizes["outputs"], sizes["width"]) + 1
-        return Work(values * dtype.itemsize + 4 * lists, rows * weights)
+        return OperatorWork(values * dtype.itemsize + 4 * lists, rows * weights)
 
 
 block_sparse = BlockSparse()

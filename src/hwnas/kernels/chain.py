@@ -20,10 +20,10 @@ from hwnas.kernels.accelerator import WARP, Accelerator
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.generated import digest, loaded, source_of
 from hwnas.kernels.launch import Launch
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work, dtype_name
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes, dtype_name
 from hwnas.kernels.steps import (
+    ChainStep,
     Operand,
-    Step,
     floating,
     named_operands,
     reference_of,
@@ -50,7 +50,7 @@ class Chain(Operator):
         source: Source of the module with the kernels.
     """
 
-    steps: ClassVar[tuple[Step, ...]]
+    steps: ClassVar[tuple[ChainStep, ...]]
     source: ClassVar[str]
     checked = (
         {"images": 1, "pixels": 49, "channels": 17},
@@ -204,7 +204,7 @@ class Chain(Operator):
             config["PARTS"] = _clipped(most, 1, MOST_PARTS) if most >= 8 else 1
         return config
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work, with each step of each value counted as one multiply-accumulate.
 
         None of the steps is a product of matrices.
@@ -218,7 +218,7 @@ class Chain(Operator):
         )
         [y] = self.outputs({"x": x})
         moved = x.nbytes + y.nbytes + read * floating(dtype).itemsize
-        return Work(moved, x.numel() * len(self.steps))
+        return OperatorWork(moved, x.numel() * len(self.steps))
 
     def _finish(self, inputs: Inputs, parts: Tensor, y: Tensor) -> Launch:
         """Return the launch of the kernel that combines the parts, (images, PARTS, C)."""
@@ -234,7 +234,7 @@ class Chain(Operator):
 
 
 @cache
-def chain_of(steps: tuple[Step, ...]) -> Chain:
+def chain_of(steps: tuple[ChainStep, ...]) -> Chain:
     """Return the operator of some steps, which is the same object for the same steps."""
     source = source_of(steps)
     made = type(

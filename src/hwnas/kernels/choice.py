@@ -14,19 +14,19 @@ import triton
 from hwnas.errors import ArtifactError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.sizes import dtype_name, sizes_text
-from hwnas.kernels.tuned import REFERENCE, Entry, TunedTable, own_path, shipped_path
+from hwnas.kernels.tuned import REFERENCE, TunedEntry, TunedTable, own_path, shipped_path
 
 if TYPE_CHECKING:
     from hwnas.kernels.operator import Operator
 
-__all__ = ["Choice", "chosen", "chosen_on", "forget_choices", "known_results"]
+__all__ = ["KernelChoice", "chosen", "chosen_on", "forget_choices", "known_results"]
 
 _UNMEASURED = "default configuration: nothing near these sizes was measured"
 _FAR = 4.0  # distance in powers of two beyond which a result is not used
 
 
 @dataclass(frozen=True)
-class Choice:
+class KernelChoice:
     """Configuration of an operator at some sizes, and whether kernels or PyTorch compute it.
 
     Attributes:
@@ -40,7 +40,7 @@ class Choice:
     config: Mapping[str, int]
     kernel: bool = True
     note: str = _UNMEASURED
-    entry: Entry | None = None
+    entry: TunedEntry | None = None
 
 
 @lru_cache(maxsize=4096)
@@ -49,7 +49,7 @@ def chosen(
     sizes: tuple[tuple[str, int], ...],
     dtype: torch.dtype,
     device: torch.device,
-) -> Choice:
+) -> KernelChoice:
     """Return the choice of an operator, which is cached for the process.
 
     Args:
@@ -63,7 +63,9 @@ def chosen(
     if card is not None:
         return chosen_on(operator, sizes, dtype, card)
     default = operator.default_config(dict(sizes), dtype)
-    return Choice(default, note=f"default configuration: nothing is measured on {device.type}")
+    return KernelChoice(
+        default, note=f"default configuration: nothing is measured on {device.type}"
+    )
 
 
 def chosen_on(
@@ -71,7 +73,7 @@ def chosen_on(
     sizes: tuple[tuple[str, int], ...],
     dtype: torch.dtype,
     card: Accelerator,
-) -> Choice:
+) -> KernelChoice:
     """Return the choice of an operator on a GPU, which need not be here; see `chosen`.
 
     Kernels are chosen only if a measurement on this GPU, at these sizes or near them, says that
@@ -87,8 +89,8 @@ def chosen_on(
         if not problem.broken(entry.config):
             note = _note(entry, dict(sizes))
             faster = REFERENCE in entry.rivals and entry.beats_reference
-            return Choice(entry.config, faster, note, entry)
-    return Choice(default, False)
+            return KernelChoice(entry.config, faster, note, entry)
+    return KernelChoice(default, False)
 
 
 @lru_cache(maxsize=16)
@@ -119,7 +121,7 @@ def _card(device: torch.device) -> Accelerator | None:
     return Accelerator.here(device.index) if device.type == "cuda" else None
 
 
-def _note(entry: Entry, sizes: Mapping[str, int]) -> str:
+def _note(entry: TunedEntry, sizes: Mapping[str, int]) -> str:
     exact = dict(entry.sizes) == dict(sizes)
     where = "at these sizes" if exact else f"at the nearest sizes, {sizes_text(entry.sizes)}"
     note = f"measured {where}, {entry.date[:10]}"

@@ -14,12 +14,12 @@ from itertools import combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.kernels.trial import Task, Trial
+from hwnas.kernels.trial import TuningTask, TuningTrial
 
 __all__ = ["CostModel", "features"]
 
 
-def features(task: Task, trial: Trial) -> dict[str, float]:
+def features(task: TuningTask, trial: TuningTrial) -> dict[str, float]:
     """Return features by name, without those of resource usage if the trial is not compiled."""
     logs = {name: math.log2(1 + value) for name, value in sorted(trial.config.items())}
     found = dict(logs)
@@ -56,13 +56,13 @@ class CostModel:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def learn(self, task: Task, trials: Iterable[Trial]) -> None:
+    def learn(self, task: TuningTask, trials: Iterable[TuningTrial]) -> None:
         """Add the timed ones of some trials to the training data, even those of a few runs."""
         timed = [trial for trial in trials if trial.times]
         self._rows += [features(task, trial) for trial in timed]
         self._targets += [math.log(trial.p50_us) for trial in timed]
 
-    def predict_us(self, task: Task, trials: Sequence[Trial]) -> NDArray[np.float64]:
+    def predict_us(self, task: TuningTask, trials: Sequence[TuningTrial]) -> NDArray[np.float64]:
         """Predict the medians of trials in microseconds, of shape (trials,).
 
         Missing features have the mean of the timed trials. At least one trial must have been timed.

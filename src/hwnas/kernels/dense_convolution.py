@@ -13,7 +13,7 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.activations import activated
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Problem
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import product_default, product_problem
 from hwnas.kernels.windows import STRIDES, out_shape, window_product
@@ -137,9 +137,9 @@ class DenseConvolution(Operator):
         deepest = max(32, channels & -channels)
         return product_default(*window_product(sizes), dtype, deepest)
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of one product, without intermediate results in memory."""
         rows, outer, inner = window_product(sizes)
         values = sizes["images"] * sizes["height"] * sizes["width"] * sizes["inputs"]
         values += inner * outer + outer + rows * outer * (1 + sizes["residual"])
-        return Work(values * dtype.itemsize, rows * inner * outer)
+        return OperatorWork(values * dtype.itemsize, rows * inner * outer)

@@ -19,7 +19,7 @@ from hwnas.kernels.activations import ACTIVATIONS, activate
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import least_idle, power_block, powers
 from hwnas.kernels.windows import (
@@ -287,14 +287,14 @@ class Depthwise(Operator):
             "num_warps": max(2, warps),
         }
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work, with padding counted as multiplied."""
         images, height, width = out_map(sizes)
         channels, window = sizes["channels"], sizes["kernel"] ** 2
         made = images * height * width * channels
         read = images * sizes["height"] * sizes["width"] * channels + (window + 1) * channels
         sums = sizes["sums"] * images * channels * 4
-        return Work((read + made) * dtype.itemsize + sums, made * window)
+        return OperatorWork((read + made) * dtype.itemsize + sums, made * window)
 
 
 depthwise = Depthwise()

@@ -24,7 +24,7 @@ from hwnas.kernels.activations import ACTIVATIONS, activate
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import power_block, powers
 from hwnas.kernels.windows import (
@@ -320,14 +320,14 @@ class DepthwisePointwise(Operator):
             "num_stages": 2 if ahead and block_k < sizes["inputs"] else 1,
         }
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work, with padding counted as multiplied."""
         images, height, width = out_map(sizes)
         inner, outer, window = sizes["inputs"], sizes["outputs"], sizes["kernel"] ** 2
         pixels = images * height * width
         values = images * sizes["height"] * sizes["width"] * inner + (window + 1) * inner
         values += (inner + 1) * outer + pixels * outer * (1 + sizes["residual"])
-        return Work(values * dtype.itemsize, pixels * inner * (window + outer))
+        return OperatorWork(values * dtype.itemsize, pixels * inner * (window + outer))
 
 
 depthwise_pointwise = DepthwisePointwise()

@@ -17,8 +17,8 @@ from hwnas.errors import KernelError
 from hwnas.kernels.chain import Chain, chain_of
 from hwnas.kernels.launch import Launch
 from hwnas.kernels.operator import Config
-from hwnas.kernels.pieces import Piece
-from hwnas.kernels.steps import Step
+from hwnas.kernels.pieces import BoundStep
+from hwnas.kernels.steps import ChainStep
 
 __all__ = ["Fused", "fuse"]
 
@@ -33,7 +33,7 @@ class Fused:
     """
 
     chain: Chain
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BoundStep, ...]
 
     @property
     def source(self) -> str:
@@ -94,7 +94,7 @@ class Fused:
         return [x, *(next(left) if value is None else value for value in values)]
 
 
-def fuse(*pieces: Piece) -> Fused:
+def fuse(*pieces: BoundStep) -> Fused:
     """Make one kernel of some pieces, which are computed in this order.
 
     A chain can begin with `dequantize`, continue with any pieces that keep the pixels, and end with
@@ -107,7 +107,7 @@ def fuse(*pieces: Piece) -> Fused:
     if not pieces:
         raise KernelError("a chain needs at least one piece; see hwnas.kernels.pieces")
     for place, piece in enumerate(pieces):
-        if not isinstance(piece, Piece):
+        if not isinstance(piece, BoundStep):
             raise KernelError(f"step {place} is {piece!r}, not a piece; call it, as in `relu()`")
     steps = tuple(piece.step for piece in pieces)
     for place, (step, follower) in enumerate(pairwise(steps)):
@@ -119,7 +119,7 @@ def fuse(*pieces: Piece) -> Fused:
     return Fused(chain_of(steps), pieces)
 
 
-def _unfit(step: Step, follower: Step) -> str | None:
+def _unfit(step: ChainStep, follower: ChainStep) -> str | None:
     """Return why a step cannot follow another, or None if it can."""
     if follower.place == "first":
         return "it takes int8, and only the input of a chain can be int8"

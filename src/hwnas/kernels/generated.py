@@ -16,7 +16,7 @@ from types import ModuleType
 from hwnas.atomic import write_text
 from hwnas.home import home
 from hwnas.kernels.operator import dtype_name
-from hwnas.kernels.steps import Named, Operand, Step, named_operands
+from hwnas.kernels.steps import ChainStep, Named, Operand, named_operands
 
 __all__ = ["digest", "loaded", "source_of"]
 
@@ -102,7 +102,7 @@ def digest(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
-def source_of(steps: tuple[Step, ...]) -> str:
+def source_of(steps: tuple[ChainStep, ...]) -> str:
     """Return the source with ``fused_kernel``, and ``finish_kernel`` if pixels are reduced."""
     named = named_operands(steps)
     cut = next((place for place, step in enumerate(steps) if step.reduction), len(steps))
@@ -141,7 +141,7 @@ def loaded(source: str, folder: Path | None = None) -> ModuleType:
     return module
 
 
-def _head(steps: tuple[Step, ...], body: str) -> str:
+def _head(steps: tuple[ChainStep, ...], body: str) -> str:
     """Return the docstring and the imports."""
     titles = "; ".join(map(_title, steps))
     lines = [f'"""{titles}: fused."""', "", "import triton", "import triton.language as tl"]
@@ -153,7 +153,7 @@ def _head(steps: tuple[Step, ...], body: str) -> str:
     return "\n".join([*lines, *([""] if imports else []), *imports, "", ""])
 
 
-def _title(step: Step) -> str:
+def _title(step: ChainStep) -> str:
     return step.name if step.gives is None else f"{step.name} to {dtype_name(step.gives)}"
 
 
@@ -170,7 +170,7 @@ def _channels(named: Named) -> str:
     return "".join(f"\n    {name} = {load.format(name)}" for name in names)
 
 
-def _lines(steps: Sequence[Step], first: int, indent: int) -> str:
+def _lines(steps: Sequence[ChainStep], first: int, indent: int) -> str:
     """Return the lines of steps, numbered from ``first``; a comment names each step."""
     start = "\n" + " " * indent
     text = ""

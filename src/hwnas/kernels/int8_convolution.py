@@ -18,7 +18,7 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.launch import Launch
-from hwnas.kernels.operator import Config, Inputs, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.requantisation import (
     RequantisingOperator,
@@ -283,12 +283,12 @@ class Int8Convolution(RequantisingOperator):
         channels = sizes["inputs"]
         return int8_product_default(*window_product(sizes), channels & -channels)
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of one product; bias and multiplier take four bytes each."""
         rows, outer, inner = window_product(sizes)
         moved = sizes["images"] * sizes["height"] * sizes["width"] * sizes["inputs"]
         moved += inner * outer + 8 * outer + rows * outer * (1 + sizes["residual"])
-        return Work(moved, rows * inner * outer)
+        return OperatorWork(moved, rows * inner * outer)
 
 
 int8_convolution = Int8Convolution()

@@ -19,7 +19,7 @@ from hwnas.kernels.accelerator import WARP, Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch
-from hwnas.kernels.operator import Config, Inputs, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.requantisation import (
     RequantisingOperator,
@@ -301,12 +301,12 @@ class Int8Depthwise(RequantisingOperator):
             "num_warps": 1 if few else 4,
         }
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work; bias and multiplier take four bytes each."""
         rows, taps = math.prod(out_map(sizes)), sizes["kernel"] ** 2
         read = sizes["images"] * sizes["height"] * sizes["width"] + taps + 8
         moved = read + rows * (1 + sizes["residual"])
-        return Work(moved * sizes["channels"], rows * taps * sizes["channels"])
+        return OperatorWork(moved * sizes["channels"], rows * taps * sizes["channels"])
 
 
 int8_depthwise = Int8Depthwise()

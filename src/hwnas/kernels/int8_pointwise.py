@@ -17,7 +17,7 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.launch import Launch
-from hwnas.kernels.operator import Config, Inputs, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.requantisation import (
     RequantisingOperator,
@@ -235,11 +235,11 @@ class Int8Pointwise(RequantisingOperator):
         rows, outer, inner = self._product(sizes)
         return int8_product_default(rows, outer, inner, triton.next_power_of_2(inner))
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of one product; bias and multiplier take four bytes each."""
         rows, outer, inner = self._product(sizes)
         moved = rows * inner + inner * outer + 8 * outer + rows * outer * (1 + sizes["residual"])
-        return Work(moved, rows * inner * outer)
+        return OperatorWork(moved, rows * inner * outer)
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:

@@ -36,7 +36,7 @@ from hwnas.kernels.bottleneck_tiles import Tile, bottleneck_default, bottleneck_
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.hidden_map import bottleneck_kernel, expand_depthwise_kernel, gate_kernel
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.pointwise import pointwise
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import power_block
@@ -48,14 +48,14 @@ from hwnas.kernels.windows import (
     out_shape,
 )
 
-__all__ = ["InvertedBottleneck", "inverted_bottleneck"]
+__all__ = ["InvertedBottleneckOperator", "inverted_bottleneck"]
 
 _GATE = ("reduce_weight", "reduce_bias", "excite_weight", "excite_bias")
 _MADE_OF = ("x", "expand_weight", "expand_bias", "weight", "bias")  # inputs of the hidden map
 _CONSTANT = ("height", "width", "inputs", "hidden", "kernel", "stride")
 
 
-class InvertedBottleneck(Operator):
+class InvertedBottleneckOperator(Operator):
     """Inverted bottleneck with an optional squeeze-excite and an optional residual.
 
     Bytes: x, weights, biases, residual and y, once each. Tolerance: that of float32 sums.
@@ -255,7 +255,7 @@ class InvertedBottleneck(Operator):
         """Return one kernel if its tiles fill a large GPU; else tiles of 7 to 16 pixels."""
         return bottleneck_default(sizes, dtype)
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work, with padding counted as multiplied and no pixel expanded twice."""
         images, height, width = out_map(sizes)
         inner, hidden, outer = sizes["inputs"], sizes["hidden"], sizes["outputs"]
@@ -266,7 +266,7 @@ class InvertedBottleneck(Operator):
         biases = squeezed + hidden if squeezed else 0
         values = seen * inner + weights + gate + biases + made * outer * (1 + sizes["residual"])
         macs = seen * inner * hidden + made * hidden * (window + outer) + images * gate
-        return Work(values * dtype.itemsize, macs)
+        return OperatorWork(values * dtype.itemsize, macs)
 
     @staticmethod
     def _fit(inputs: Inputs) -> bool:
@@ -347,4 +347,4 @@ def _projection(config: Config) -> Config:
     }
 
 
-inverted_bottleneck = InvertedBottleneck()
+inverted_bottleneck = InvertedBottleneckOperator()

@@ -24,7 +24,7 @@ from hwnas.kernels.activations import ACTIVATIONS
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import (
     alignment,
@@ -270,11 +270,11 @@ class NormLinear(Operator):
             config |= {"BLOCK_K": whole, "num_warps": warps, "num_stages": 1}
         return config
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of one product."""
         rows, outer, inner = self._product(sizes)
         values = rows * inner + inner * outer + outer + rows * outer * (1 + sizes["residual"])
-        return Work(values * dtype.itemsize, rows * inner * outer)
+        return OperatorWork(values * dtype.itemsize, rows * inner * outer)
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:

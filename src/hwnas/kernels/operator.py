@@ -21,12 +21,12 @@ from torch import Generator, Tensor
 from hwnas.errors import KernelError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.arguments import MOST, check_activations, check_counts, check_types, reach
-from hwnas.kernels.choice import Choice, chosen
+from hwnas.kernels.choice import KernelChoice, chosen
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.launch import Launch, cannot_run
 from hwnas.kernels.sizes import dtype_name
 
-__all__ = ["Config", "Inputs", "Operator", "Sizes", "Work", "dtype_name"]
+__all__ = ["Config", "Inputs", "Operator", "OperatorWork", "Sizes", "dtype_name"]
 
 Config = Mapping[str, int]  # block sizes, num_warps and num_stages of a kernel, by name
 Inputs = dict[str, Any]  # arguments of an operator, by the parameter names of its reference
@@ -36,7 +36,7 @@ _MOST = MOST  # most values of a tensor, which kernels index with 32 bits
 
 
 @dataclass(frozen=True)
-class Work:
+class OperatorWork:
     """Least work of an operator in any implementation.
 
     Attributes:
@@ -125,7 +125,7 @@ class Operator(ABC):
         """Return a solution of `problem` for every GPU that is seldom far from the best one."""
 
     @abstractmethod
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the bytes moved and the multiply-accumulates."""
 
     def traffic(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
@@ -140,7 +140,7 @@ class Operator(ABC):
         """Return the sizes for several images, given those for one."""
         return {**sizes, self.batched: sizes[self.batched] * images}
 
-    def choice(self, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Choice:
+    def choice(self, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> KernelChoice:
         """Return the configuration that is known to be fast on a device, or the default one."""
         return chosen(self, tuple(sizes.items()), dtype, device)
 
@@ -224,7 +224,7 @@ class Operator(ABC):
         warnings.warn(f"{reason}; PyTorch computes it instead", RuntimeWarning, stacklevel=2)
         return self.reference(**inputs)
 
-    def _choice(self, inputs: Inputs) -> Choice:
+    def _choice(self, inputs: Inputs) -> KernelChoice:
         first: Tensor = next(iter(inputs.values()))
         return self.choice(self.sizes(inputs), first.dtype, first.device)
 

@@ -19,10 +19,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hwnas.errors import KernelError
 from hwnas.kernels.activations import ACTIVATIONS, check_activation
 from hwnas.kernels.expressions import layer_norm_reference, quantize_reference
-from hwnas.kernels.steps import Operand, Reduction, Step
+from hwnas.kernels.steps import ChainStep, Operand, Reduction
 
 __all__ = [
-    "Piece",
+    "BoundStep",
     "activation",
     "add",
     "batch_norm",
@@ -48,27 +48,27 @@ __all__ = [
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class BoundStep:
     """Step with a value for each operand; None for a tensor that is given at the call."""
 
-    step: Step
+    step: ChainStep
     values: tuple[Tensor | float | None, ...] = ()
 
 
-_SCALE_SHIFT = Step(
+_SCALE_SHIFT = ChainStep(
     "scale_shift",
     "v * {scale} + {shift}",
     lambda v, scale, shift: v * scale + shift,
     (Operand("scale", "channel", 1.0), Operand("shift", "channel")),
 )
-_CLAMP = Step(
+_CLAMP = ChainStep(
     "clamp",
     "tl.where(v < {low}, {low}, tl.where(v > {high}, {high}, v))",
     torch.clamp,
     (Operand("low", "number", -1.0), Operand("high", "number", 1.0)),
 )
-_SOFTMAX = Step("softmax", "softmaxed(v, inside)", lambda v: v.softmax(-1), place="rows")
-_LAYER_NORM = Step(
+_SOFTMAX = ChainStep("softmax", "softmaxed(v, inside)", lambda v: v.softmax(-1), place="rows")
+_LAYER_NORM = ChainStep(
     "layer_norm",
     "normalized(v, inside, {epsilon}, CHANNELS) * {weight} + {bias}",
     layer_norm_reference,
@@ -80,14 +80,14 @@ _LAYER_NORM = Step(
     "rows",
 )
 _INTEGERS = (Operand("scale", "number", 0.05), Operand("zero_point", "number", 3.0))
-_DEQUANTIZE = Step(
+_DEQUANTIZE = ChainStep(
     "dequantize",
     "(v - {zero_point}) * {scale}",
     lambda v, scale, zero_point: (v - zero_point) * scale,
     _INTEGERS,
     "first",
 )
-_QUANTIZE = Step(
+_QUANTIZE = ChainStep(
     "quantize",
     "quantized(v, {scale}, {zero_point})",
     quantize_reference,
@@ -99,19 +99,21 @@ _SUM = Reduction("0.0", "total + tl.where(inside, v, 0.0)", "tl.sum(total, 0)[No
 _MAX = Reduction(
     '-float("inf")', "tl.where(inside & ((v > total) | (v != v)), v, total)", "largest(total)"
 )
-_PIXEL_SUM = Step("pixel_sum", "v", lambda v: _pixels(v).sum(1), (), "reduction", _SUM)
-_PIXEL_MEAN = Step("pixel_mean", "v / pixels", lambda v: _pixels(v).mean(1), (), "reduction", _SUM)
-_PIXEL_MAX = Step("pixel_max", "v", lambda v: _pixels(v).amax(1), (), "reduction", _MAX)
+_PIXEL_SUM = ChainStep("pixel_sum", "v", lambda v: _pixels(v).sum(1), (), "reduction", _SUM)
+_PIXEL_MEAN = ChainStep(
+    "pixel_mean", "v / pixels", lambda v: _pixels(v).mean(1), (), "reduction", _SUM
+)
+_PIXEL_MAX = ChainStep("pixel_max", "v", lambda v: _pixels(v).amax(1), (), "reduction", _MAX)
 
 
-def activation(name: str) -> Piece:
+def activation(name: str) -> BoundStep:
     """Return a piece that applies one of `hwnas.kernels.activations.ACTIVATIONS`.
 
     Raises:
         KernelError: The name is unknown.
     """
     check_activation(name)
-    return Piece(Step(name, f'activate(v, "{name}")', ACTIVATIONS[name]))
+    return BoundStep(ChainStep(name, f'activate(v, "{name}")', ACTIVATIONS[name]))
 
 
 relu = partial(activation, "relu")
@@ -123,12 +125,12 @@ silu = partial(activation, "silu")
 gelu = partial(activation, "gelu")
 
 
-def scale_shift(scale: Tensor | None = None, shift: Tensor | None = None) -> Piece:
+def scale_shift(scale: Tensor | None = None, shift: Tensor | None = None) -> BoundStep:
     """Return a piece that computes v * scale + shift, with scale and shift (C,)."""
-    return Piece(_SCALE_SHIFT, (scale, shift))
+    return BoundStep(_SCALE_SHIFT, (scale, shift))
 
 
-def batch_norm(layer: _BatchNorm) -> Piece:
+def batch_norm(layer: _BatchNorm) -> BoundStep:
     """Return a `scale_shift` that normalises by a layer's running statistics as they are now.
 
     Raises:
@@ -143,75 +145,75 @@ def batch_norm(layer: _BatchNorm) -> Piece:
     return scale_shift(scale, layer.bias.detach() - layer.running_mean * scale)
 
 
-def add(other: Tensor | None = None, per: str = "value") -> Piece:
+def add(other: Tensor | None = None, per: str = "value") -> BoundStep:
     """Return a piece that computes v + other.
 
     ``per`` says what ``other`` has one number for: each ``value``, each channel of each ``image``,
     or each ``channel``.
     """
-    return Piece(Step("add", "v + {other}", torch.add, (_other(per, 0.0),)), (other,))
+    return BoundStep(ChainStep("add", "v + {other}", torch.add, (_other(per, 0.0),)), (other,))
 
 
-def multiply(other: Tensor | None = None, per: str = "value") -> Piece:
+def multiply(other: Tensor | None = None, per: str = "value") -> BoundStep:
     """Return a piece that computes v * other, with ``per`` as for `add`.
 
     The gate of a squeeze-excite is one per ``image``.
     """
-    return Piece(Step("multiply", "v * {other}", torch.mul, (_other(per, 1.0),)), (other,))
+    return BoundStep(ChainStep("multiply", "v * {other}", torch.mul, (_other(per, 1.0),)), (other,))
 
 
-def clamp(low: float, high: float) -> Piece:
+def clamp(low: float, high: float) -> BoundStep:
     """Return a piece that limits v to low..high; NaN stays NaN."""
     if not low <= high:
         raise KernelError(f"clamp takes a low that is at most high; given {low} and {high}")
-    return Piece(_CLAMP, (float(low), float(high)))
+    return BoundStep(_CLAMP, (float(low), float(high)))
 
 
-def softmax() -> Piece:
+def softmax() -> BoundStep:
     """Return a piece that computes the softmax of the channels of each pixel."""
-    return Piece(_SOFTMAX)
+    return BoundStep(_SOFTMAX)
 
 
 def layer_norm(
     weight: Tensor | None = None, bias: Tensor | None = None, epsilon: float = 1e-5
-) -> Piece:
+) -> BoundStep:
     """Return a piece that normalises the channels of each pixel, with weight and bias (C,)."""
-    return Piece(_LAYER_NORM, (weight, bias, float(epsilon)))
+    return BoundStep(_LAYER_NORM, (weight, bias, float(epsilon)))
 
 
-def dequantize(scale: float, zero_point: int = 0) -> Piece:
+def dequantize(scale: float, zero_point: int = 0) -> BoundStep:
     """Return a piece that computes (v - zero_point) * scale of an int8 input."""
-    return Piece(_DEQUANTIZE, _integers(scale, zero_point))
+    return BoundStep(_DEQUANTIZE, _integers(scale, zero_point))
 
 
-def quantize(scale: float, zero_point: int = 0) -> Piece:
+def quantize(scale: float, zero_point: int = 0) -> BoundStep:
     """Return a piece that computes v / scale + zero_point in int8, limited to -128..127.
 
     v / scale is rounded to the nearest integer, halves to even. NaN becomes the zero point.
     """
-    return Piece(_QUANTIZE, _integers(scale, zero_point))
+    return BoundStep(_QUANTIZE, _integers(scale, zero_point))
 
 
-def cast(dtype: torch.dtype) -> Piece:
+def cast(dtype: torch.dtype) -> BoundStep:
     """Return a piece that stores the result as float16, bfloat16 or float32."""
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise KernelError(f"cast takes float16, bfloat16 or float32, not {dtype}; see quantize")
-    return Piece(Step("cast", "v", ACTIVATIONS["none"], place="last", gives=dtype))
+    return BoundStep(ChainStep("cast", "v", ACTIVATIONS["none"], place="last", gives=dtype))
 
 
-def pixel_sum() -> Piece:
+def pixel_sum() -> BoundStep:
     """Return a piece that sums the pixels of an image for each channel, (N, C)."""
-    return Piece(_PIXEL_SUM)
+    return BoundStep(_PIXEL_SUM)
 
 
-def pixel_mean() -> Piece:
+def pixel_mean() -> BoundStep:
     """Return a piece that averages the pixels of an image for each channel, (N, C)."""
-    return Piece(_PIXEL_MEAN)
+    return BoundStep(_PIXEL_MEAN)
 
 
-def pixel_max() -> Piece:
+def pixel_max() -> BoundStep:
     """Return a piece that takes the largest pixel of an image for each channel, (N, C)."""
-    return Piece(_PIXEL_MAX)
+    return BoundStep(_PIXEL_MAX)
 
 
 def _pixels(v: Tensor) -> Tensor:

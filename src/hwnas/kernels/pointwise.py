@@ -19,7 +19,7 @@ from hwnas.kernels.activations import activated
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.split_sum import default_parts, in_parts, part_of_sum, parts_bytes, with_parts
 from hwnas.kernels.tiles import (
@@ -206,12 +206,12 @@ class Pointwise(Operator):
         config = product_default(*product, dtype)
         return {**config, "SPLIT_K": default_parts(*product, config)}
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of one product."""
         rows, outer, inner = self._product(sizes)
         values = rows * inner + inner * outer + outer + rows * outer * (1 + sizes["residual"])
         values += sizes["gate"] * sizes["images"] * inner
-        return Work(values * dtype.itemsize, rows * inner * outer)
+        return OperatorWork(values * dtype.itemsize, rows * inner * outer)
 
     def traffic(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
         """Return the bytes of the factors and gates that each program reads, of y and of parts."""

@@ -8,10 +8,10 @@ from random import Random
 from typing import Protocol
 
 from hwnas.kernels.operator import Config
-from hwnas.kernels.trial import Task, Trial, key_of
+from hwnas.kernels.trial import TuningTask, TuningTrial, key_of
 from hwnas.plugin import resolve
 
-__all__ = ["PROPOSERS", "Evolution", "Proposer", "Rules", "proposer_named"]
+__all__ = ["PROPOSERS", "EvolutionProposer", "Proposer", "RuleProposer", "proposer_named"]
 
 
 class Proposer(Protocol):
@@ -28,17 +28,17 @@ class Proposer(Protocol):
         The tuner drops known ones.
         """
 
-    def tell(self, trials: Sequence[Trial]) -> None:
+    def tell(self, trials: Sequence[TuningTrial]) -> None:
         """Receive the results of configurations, including refused ones."""
 
 
-class Rules:
+class RuleProposer:
     """Proposer that changes the best configurations by rules, based on the compiler's feedback."""
 
-    def __init__(self, task: Task, seed: int) -> None:
+    def __init__(self, task: TuningTask, seed: int) -> None:
         self._task = task
         self._random = Random(seed)
-        self._timed: list[Trial] = []
+        self._timed: list[TuningTrial] = []
 
     def ask(self, count: int) -> Sequence[Config]:
         """Return the task's starts, neighbours of the best three, and random configurations."""
@@ -51,11 +51,11 @@ class Rules:
         strange = (problem.random(self._random) for _ in range(count // 4))
         return list(islice(_distinct([*self._task.starts, *near, *strange]), count))
 
-    def tell(self, trials: Sequence[Trial]) -> None:
+    def tell(self, trials: Sequence[TuningTrial]) -> None:
         """Remember the trials that ran."""
         self._timed += [trial for trial in trials if trial.times]
 
-    def _by_rules(self, trial: Trial) -> list[Config]:
+    def _by_rules(self, trial: TuningTrial) -> list[Config]:
         """Return the neighbours of a trial, those first that relieve its bottleneck."""
         card = self._task.card
         few = trial.footprint is not None and trial.footprint.programs < 2 * card.multiprocessors
@@ -73,13 +73,13 @@ class Rules:
         return sorted(self._task.problem.neighbours(trial.config), key=merit, reverse=True)
 
 
-class Evolution:
+class EvolutionProposer:
     """Evolutionary proposer that crosses and mutates the best sixteen configurations."""
 
-    def __init__(self, task: Task, seed: int) -> None:
+    def __init__(self, task: TuningTask, seed: int) -> None:
         self._task = task
         self._random = Random(seed)
-        self._alive: list[Trial] = []
+        self._alive: list[TuningTrial] = []
 
     def ask(self, count: int) -> Sequence[Config]:
         """Return the task's starts and random configurations until four ran, then children."""
@@ -89,7 +89,7 @@ class Evolution:
         children = (self._child() for _ in range(count))
         return list(_distinct(child for child in children if not problem.broken(child)))
 
-    def tell(self, trials: Sequence[Trial]) -> None:
+    def tell(self, trials: Sequence[TuningTrial]) -> None:
         """Keep the best sixteen of the trials that ran."""
         alive = self._alive + [trial for trial in trials if trial.times]
         self._alive = sorted(alive, key=lambda trial: trial.p50_us)[:16]
@@ -116,10 +116,13 @@ def _distinct(configs: Iterable[Config]) -> Iterator[Config]:
             yield config
 
 
-PROPOSERS: dict[str, Callable[[Task, int], Proposer]] = {"evolution": Evolution, "rules": Rules}
+PROPOSERS: dict[str, Callable[[TuningTask, int], Proposer]] = {
+    "evolution": EvolutionProposer,
+    "rules": RuleProposer,
+}
 
 
-def proposer_named(name: str) -> Callable[[Task, int], Proposer]:
+def proposer_named(name: str) -> Callable[[TuningTask, int], Proposer]:
     """Return the function of a task and a seed that makes the proposer of a name.
 
     Raises:

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.operator import Config
-from hwnas.kernels.proposers import Proposer, Rules
-from hwnas.kernels.trial import Task, Trial, key_of
+from hwnas.kernels.proposers import Proposer, RuleProposer
+from hwnas.kernels.trial import TuningTask, TuningTrial, key_of
 
-__all__ = ["Proposing"]
+__all__ = ["CheckedProposer"]
 
 T = TypeVar("T")
 
@@ -20,10 +20,10 @@ _AT_ONCE = 256
 _PATIENCE = 3  # times in a row that a proposer may propose nothing new
 
 
-class Proposing:
+class CheckedProposer:
     """Wrapper of a proposer, which refuses proposals that are no solutions.
 
-    A proposer that fails is replaced by `Rules`.
+    A proposer that fails is replaced by `RuleProposer`.
 
     Args:
         task: Tuning task.
@@ -35,15 +35,17 @@ class Proposing:
         refused: Proposals that are no solutions.
     """
 
-    def __init__(self, task: Task, seed: int, proposer: Callable[[Task, int], Proposer]) -> None:
+    def __init__(
+        self, task: TuningTask, seed: int, proposer: Callable[[TuningTask, int], Proposer]
+    ) -> None:
         self._task, self._seed = task, seed
         self._known: set[str] = set()
-        self._told: list[Trial] = []
+        self._told: list[TuningTrial] = []
         self._name = getattr(proposer, "__name__", str(proposer))
-        self._by_rules = proposer is Rules
+        self._by_rules = proposer is RuleProposer
         self._proposer: Proposer
         self.notes: list[str] = []
-        self.refused: list[Trial] = []
+        self.refused: list[TuningTrial] = []
 
         def begin() -> None:
             self._proposer = proposer(task, seed)
@@ -60,12 +62,12 @@ class Proposing:
         self._give_up(f"proposed nothing new {_PATIENCE} times")
         return self.ask()
 
-    def tell(self, trials: Sequence[Trial]) -> None:
+    def tell(self, trials: Sequence[TuningTrial]) -> None:
         """Tell the proposer the results of trials."""
         self._known |= {_key(trial.config) for trial in trials}
         self._hear(trials)
 
-    def _hear(self, trials: Sequence[Trial]) -> None:
+    def _hear(self, trials: Sequence[TuningTrial]) -> None:
         self._told += trials
         self._safely(lambda: self._proposer.tell(trials), None)
 
@@ -73,11 +75,11 @@ class Proposing:
         none: list[Config] = []
         proposed = self._safely(lambda: [*islice(self._proposer.ask(_AT_ONCE), _AT_ONCE)], none)
         new: dict[str, Config] = {}
-        refused: dict[str, Trial] = {}
+        refused: dict[str, TuningTrial] = {}
         for config in proposed:
             if reason := _fault(self._task.problem, config):
                 given = dict(config) if isinstance(config, Mapping) else {}
-                refused[repr(config)] = Trial(given, "refused", reason)
+                refused[repr(config)] = TuningTrial(given, "refused", reason)
             else:
                 whole = {name: int(value) for name, value in config.items()}
                 new[_key(whole)] = whole
@@ -99,7 +101,7 @@ class Proposing:
 
     def _give_up(self, reason: str) -> None:
         self.notes.append(f"the proposer {self._name} {reason}; rules replace it")
-        self._proposer, self._by_rules = Rules(self._task, self._seed), True
+        self._proposer, self._by_rules = RuleProposer(self._task, self._seed), True
         self._proposer.tell(self._told)
 
 

@@ -25,7 +25,7 @@ from hwnas.kernels.accelerator import WARP, Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import load_tile, power_block, powers
 
@@ -334,14 +334,14 @@ class Recurrent(Operator):
             "num_stages": 1,
         }
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of the recurrent products."""
         rows, steps, gates, heads, width, initial = (sizes[name] for name in self.checked[0])
         channels = heads * width
         values = rows * channels * (steps * (gates + 1) + 1) + gates * channels * width
         if initial:
             values += channels * (2 * rows if gates == LSTM else rows + 1)
-        return Work(values * dtype.itemsize, rows * steps * gates * channels * width)
+        return OperatorWork(values * dtype.itemsize, rows * steps * gates * channels * width)
 
 
 def _weight_registers(sizes: Sizes, dtype: torch.dtype, block_n: int) -> int:

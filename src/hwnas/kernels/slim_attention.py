@@ -8,8 +8,8 @@ four kernels would write 3 h d values a pixel and read them again; here each hea
 once, mostly from the second-level cache.
 
 If all pixels are one block, nothing is computed twice. Otherwise each block of queries computes
-keys and values again, which `Work` does not count: the fewer blocks the better, and from some size
-on `hwnas.kernels.pointwise` and `hwnas.kernels.attention` are faster.
+keys and values again, which `OperatorWork` does not count: the fewer blocks the better, and from
+some size on `hwnas.kernels.pointwise` and `hwnas.kernels.attention` are faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.attention import attended
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import load_tile, power_block, powers
 
@@ -274,12 +274,14 @@ class SlimAttention(Operator):
             "num_stages": 2 if block_c < sizes["inputs"] else 1,
         }
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of three layers and of attention."""
         rows, inner = sizes["images"] * sizes["pixels"], sizes["inputs"]
         channels = sizes["heads"] * sizes["width"]
         values = rows * (inner + channels) + 3 * (inner + sizes["bias"]) * channels
-        return Work(values * dtype.itemsize, rows * channels * (3 * inner + 2 * sizes["pixels"]))
+        return OperatorWork(
+            values * dtype.itemsize, rows * channels * (3 * inner + 2 * sizes["pixels"])
+        )
 
 
 slim_attention = SlimAttention()

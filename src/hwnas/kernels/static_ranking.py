@@ -8,10 +8,10 @@ from itertools import islice
 import torch
 
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.ahead import Request, compile_in_child
+from hwnas.kernels.ahead import CompileRequest, compile_in_child
 from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Sizes
-from hwnas.kernels.trial import Trial, footprint
+from hwnas.kernels.trial import TuningTrial, footprint
 from hwnas.plugin import resolve
 
 __all__ = ["ranked_statically"]
@@ -21,7 +21,7 @@ _MOST = 20_000  # most solutions that are considered
 
 def ranked_statically(
     name: str, sizes: Sizes, dtype: torch.dtype, card: Accelerator, count: int
-) -> list[Trial]:
+) -> list[TuningTrial]:
     """Compile the configurations whose busiest multiprocessor reads least, and rank them.
 
     Args:
@@ -39,25 +39,25 @@ def ranked_statically(
     inputs = operator.example(sizes, dtype, torch.Generator().manual_seed(0), torch.device("cpu"))
     solutions = islice(operator.problem(sizes, dtype, card).solutions(), _MOST)
     untried = (
-        Trial(config, "untried", footprint=footprint(operator, inputs, sizes, config, card))
+        TuningTrial(config, "untried", footprint=footprint(operator, inputs, sizes, config, card))
         for config in solutions
     )
     chosen = heapq.nsmallest(count, untried, key=_busiest_bytes)
-    requests = [Request(name, sizes, dtype, trial.config, card) for trial in chosen]
+    requests = [CompileRequest(name, sizes, dtype, trial.config, card) for trial in chosen]
     compiled = [
-        Trial(trial.config, "failed", answer, trial.footprint)
+        TuningTrial(trial.config, "failed", answer, trial.footprint)
         if isinstance(answer, str)
-        else Trial(trial.config, "untried", "", trial.footprint, answer)
+        else TuningTrial(trial.config, "untried", "", trial.footprint, answer)
         for trial, answer in zip(chosen, compile_in_child(requests), strict=True)
     ]
 
-    def order(trial: Trial) -> tuple[bool, int, float, float]:
+    def order(trial: TuningTrial) -> tuple[bool, int, float, float]:
         bad = trial.verdict == "failed"
         return bad, trial.spilled_bytes, _busiest_bytes(trial), -trial.occupancy(card)
 
     return sorted(compiled, key=order)
 
 
-def _busiest_bytes(trial: Trial) -> float:
+def _busiest_bytes(trial: TuningTrial) -> float:
     assert trial.footprint
     return trial.footprint.busiest_bytes

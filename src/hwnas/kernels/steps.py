@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "ChainStep",
     "Named",
     "Operand",
     "Reduction",
-    "Step",
     "floating",
     "named_operands",
     "reference_of",
@@ -54,7 +54,7 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """Step of a fused chain.
 
     Attributes:
@@ -83,7 +83,7 @@ class Step:
 Named = Mapping[str, tuple[int, Operand]]  # by name in the kernel: position of the step, operand
 
 
-def named_operands(steps: tuple[Step, ...]) -> Named:
+def named_operands(steps: tuple[ChainStep, ...]) -> Named:
     """Return each operand with the position of its step, by the operand's name in the kernel."""
     return {
         f"{operand.name}_{place}": (place, operand)
@@ -97,12 +97,12 @@ def floating(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.float32
 
 
-def stored_dtype(steps: tuple[Step, ...], dtype: torch.dtype) -> torch.dtype:
+def stored_dtype(steps: tuple[ChainStep, ...], dtype: torch.dtype) -> torch.dtype:
     """Return the type of the result for the type of x."""
     return steps[-1].gives or floating(dtype)
 
 
-def reference_of(steps: tuple[Step, ...]) -> Callable[..., Tensor]:
+def reference_of(steps: tuple[ChainStep, ...]) -> Callable[..., Tensor]:
     """Return a function with the operator's signature that applies the references of all steps."""
     named = named_operands(steps)
     kinds = {"x": Tensor} | {

@@ -17,20 +17,20 @@ from torch import Tensor
 
 from hwnas.errors import HwnasError
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.ahead import Compiled, Request, compile_in_child
+from hwnas.kernels.ahead import Compiled, CompileRequest, compile_in_child
 from hwnas.kernels.backends import Backend
 from hwnas.kernels.cases import Case
 from hwnas.kernels.operator import Inputs
 from hwnas.kernels.race import fair, why
 from hwnas.kernels.tolerance import as_tuple, exact_outputs, worst_error
 
-__all__ = ["Verdict", "compared", "compiled_suite", "run_suite"]
+__all__ = ["CaseResult", "compared", "compiled_suite", "run_suite"]
 
 _PROCESSES = 2  # that compile kernels
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CaseResult:
     """Result of one case on one backend.
 
     Attributes:
@@ -60,7 +60,7 @@ class Verdict:
         """True if something went wrong."""
         return self.taken and bool(self.reason)
 
-    def with_resources(self, compiled: Compiled) -> Verdict:
+    def with_resources(self, compiled: Compiled) -> CaseResult:
         """Return the verdict with the resource usage of the case's kernels."""
         if isinstance(compiled, str):
             return replace(self, reason=self.reason or compiled)
@@ -81,7 +81,7 @@ def run_suite(
     backend: Backend,
     device: torch.device,
     seed: int = 0,
-) -> Iterator[Verdict]:
+) -> Iterator[CaseResult]:
     """Yield the verdicts on all cases, one by one.
 
     Args:
@@ -103,7 +103,9 @@ def compiled_suite(cases: Sequence[Case], card: Accelerator) -> list[Compiled]:
     The GPU need not be in this machine. Kernels are compiled with their default configurations in
     two child processes, half of the cases in each.
     """
-    requests = [Request(case.name, case.sizes, case.dtype, case.config, card) for case in cases]
+    requests = [
+        CompileRequest(case.name, case.sizes, case.dtype, case.config, card) for case in cases
+    ]
     answers: list[Compiled] = [""] * len(cases)
     with ThreadPoolExecutor(_PROCESSES) as pool:
         parts = [requests[i::_PROCESSES] for i in range(_PROCESSES)]
@@ -112,30 +114,30 @@ def compiled_suite(cases: Sequence[Case], card: Accelerator) -> list[Compiled]:
     return answers
 
 
-def compared(case: Case, compute: Callable[[], Any], truth: tuple[Tensor, ...]) -> Verdict:
+def compared(case: Case, compute: Callable[[], Any], truth: tuple[Tensor, ...]) -> CaseResult:
     """Return the verdict on what is computed, compared with the exact outputs."""
     try:
         outputs = as_tuple(compute())
     except Exception as error:  # a backend may be the user's own
-        return Verdict(case, reason=why(error))
+        return CaseResult(case, reason=why(error))
     if len(outputs) != len(truth):
-        return Verdict(case, reason=f"{len(outputs)} outputs instead of {len(truth)}")
+        return CaseResult(case, reason=f"{len(outputs)} outputs instead of {len(truth)}")
     if any(a.shape != b.shape for a, b in zip(outputs, truth, strict=True)):
-        return Verdict(case, reason="an output has the wrong shape")
+        return CaseResult(case, reason="an output has the wrong shape")
     pairs = list(zip(outputs, truth, strict=True))
     share = max(worst_error(output, expected) for output, expected in pairs)
     furthest = max(_largest((a.double() - b.double()).abs()) for a, b in pairs)
     reason = "" if share <= 1 else f"{share:.1f} times the tolerance of its type"
-    return Verdict(case, share, furthest, reason)
+    return CaseResult(case, share, furthest, reason)
 
 
-def _judged(case: Case, backend: Backend, inputs: Inputs) -> Verdict:
+def _judged(case: Case, backend: Backend, inputs: Inputs) -> CaseResult:
     try:
         run = backend.prepare(case.operator, inputs)
     except HwnasError as error:
-        return Verdict(case, reason=f"not supported by {backend.name}: {error}", taken=False)
+        return CaseResult(case, reason=f"not supported by {backend.name}: {error}", taken=False)
     except Exception as error:  # a backend may be the user's own
-        return Verdict(case, reason=why(error))
+        return CaseResult(case, reason=why(error))
     return compared(case, run, exact_outputs(case.operator.reference, inputs))
 
 

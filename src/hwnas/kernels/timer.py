@@ -19,7 +19,7 @@ import torch
 from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import Accelerator
 
-__all__ = ["CardTimer", "ProcessorTimer", "Stopwatch", "Timer", "Times", "done"]
+__all__ = ["GpuTimer", "ProcessorTimer", "Stopwatch", "Timer", "Times", "done"]
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class Timer(Protocol):
 
 
 @dataclass(frozen=True)
-class CardTimer:
+class GpuTimer:
     """Timer of work that is launched on the current GPU.
 
     With a graph, several copies of the work are captured one after the other, so that neither
@@ -92,7 +92,7 @@ class CardTimer:
     graph: bool = True
 
     @classmethod
-    def cold(cls, card: Accelerator) -> CardTimer:
+    def cold(cls, card: Accelerator) -> GpuTimer:
         """Return a timer that empties the second-level cache of a GPU before each run."""
         return cls(flush_bytes=2 * card.l2_bytes)
 

@@ -14,7 +14,7 @@ from hwnas.kernels.operator import Config, Inputs, Operator, Sizes
 from hwnas.kernels.resources import Resources
 from hwnas.kernels.timer import Times
 
-__all__ = ["Footprint", "Task", "Trial", "Verdict", "footprint", "key_of"]
+__all__ = ["Footprint", "TuningTask", "TuningTrial", "Verdict", "footprint", "key_of"]
 
 Verdict = Literal["untried", "refused", "failed", "wasteful", "wrong", "slow", "timed"]
 """Verdict on a configuration.
@@ -26,7 +26,7 @@ wrong results. ``slow``: dropped after a few runs. ``timed``: timed to the end.
 
 
 @dataclass(frozen=True)
-class Task:
+class TuningTask:
     """Tuning task: an operator at some sizes, on a GPU.
 
     Attributes:
@@ -60,7 +60,7 @@ class Footprint:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuningTrial:
     """Configuration and what is known of it.
 
     Attributes:

@@ -19,7 +19,7 @@ from hwnas.home import home
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.timer import Times
 
-__all__ = ["KERNEL", "REFERENCE", "Entry", "TunedTable", "own_path", "shipped_path"]
+__all__ = ["KERNEL", "REFERENCE", "TunedEntry", "TunedTable", "own_path", "shipped_path"]
 
 SCHEMA = 1
 KERNEL = "triton"
@@ -27,7 +27,7 @@ REFERENCE = "reference"  # rival that an operator falls back on
 
 
 @dataclass(frozen=True)
-class Entry:
+class TunedEntry:
     """Best configuration of an operator at some sizes.
 
     Attributes:
@@ -72,7 +72,7 @@ class Entry:
             return math.inf
         return math.hypot(*(math.log2((1 + sizes[n]) / (1 + self.sizes[n])) for n in sizes))
 
-    def replaces(self, other: Entry) -> bool:
+    def replaces(self, other: TunedEntry) -> bool:
         """Return whether the operator, type and sizes are those of another entry."""
         mine, others = ((e.operator, e.dtype, dict(e.sizes)) for e in (self, other))
         return mine == others
@@ -93,7 +93,7 @@ class Entry:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Entry:
+    def from_json(cls, data: Mapping[str, Any]) -> TunedEntry:
         """Restore an entry from an object of `to_json`."""
         return cls(
             operator=str(data["operator"]),
@@ -118,7 +118,7 @@ class TunedTable:
     """
 
     device: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TunedEntry, ...] = ()
 
     @classmethod
     def read(cls, path: Path, card: Accelerator) -> TunedTable:
@@ -132,7 +132,7 @@ class TunedTable:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             schema, device = data["schema"], str(data["device"])
-            found = tuple(map(Entry.from_json, data["entries"] if schema == SCHEMA else ()))
+            found = tuple(map(TunedEntry.from_json, data["entries"] if schema == SCHEMA else ()))
         except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(
                 f"{path} is not a file of tuning results ({type(error).__name__}: {error}). Delete "
@@ -159,7 +159,7 @@ class TunedTable:
         rows = [entry.to_json() for entry in entries]
         write_json(path, {"schema": SCHEMA, "device": self.device, "entries": rows})
 
-    def with_entry(self, entry: Entry) -> TunedTable:
+    def with_entry(self, entry: TunedEntry) -> TunedTable:
         """Return the table with an entry, which replaces an older one."""
         others = (other for other in self.entries if not entry.replaces(other))
         return TunedTable(self.device, (*others, entry))
@@ -171,7 +171,7 @@ class TunedTable:
             merged = merged.with_entry(entry)
         return merged
 
-    def nearest(self, operator: str, dtype: str, sizes: Mapping[str, int]) -> list[Entry]:
+    def nearest(self, operator: str, dtype: str, sizes: Mapping[str, int]) -> list[TunedEntry]:
         """Return the entries of an operator and type, those of the nearest sizes first."""
         near = [e for e in self.entries if (e.operator, e.dtype) == (operator, dtype)]
         near = [entry for entry in near if math.isfinite(entry.distance(sizes))]

@@ -22,12 +22,12 @@ from hwnas.errors import DeviceError
 from hwnas.kernels.ahead import Compiled
 from hwnas.kernels.cost_model import CostModel
 from hwnas.kernels.operator import Config
-from hwnas.kernels.proposers import Proposer, Rules
-from hwnas.kernels.proposing import Proposing
+from hwnas.kernels.proposers import Proposer, RuleProposer
+from hwnas.kernels.proposing import CheckedProposer
 from hwnas.kernels.timer import Times
-from hwnas.kernels.trial import Footprint, Task, Trial
+from hwnas.kernels.trial import Footprint, TuningTask, TuningTrial
 
-__all__ = ["Bench", "Outcome", "tune"]
+__all__ = ["Bench", "TuningResult", "tune"]
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Bench(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TuningResult:
     """Result of tuning.
 
     Attributes:
@@ -76,27 +76,27 @@ class Outcome:
         notes: Messages for the user, one line each.
     """
 
-    trials: tuple[Trial, ...]
-    refused: tuple[Trial, ...] = ()
+    trials: tuple[TuningTrial, ...]
+    refused: tuple[TuningTrial, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> TuningTrial | None:
         """Fastest correct trial; None if nothing was timed to the end."""
         return _best(self.trials)
 
 
 def tune(
-    task: Task,
+    task: TuningTask,
     bench: Bench,
-    proposer: Callable[[Task, int], Proposer] = Rules,
+    proposer: Callable[[TuningTask, int], Proposer] = RuleProposer,
     *,
     seconds: float,
     clock: Callable[[], float],
     seed: int = 0,
     model: CostModel | None = None,
-    on_trial: Callable[[Trial], None] = lambda trial: None,
-) -> Outcome:
+    on_trial: Callable[[TuningTrial], None] = lambda trial: None,
+) -> TuningResult:
     """Search for the fastest configuration within a time limit.
 
     Args:
@@ -117,7 +117,7 @@ def tune(
     """
     budget = _Budget(clock, seconds)
     tuning = _Tuning(task, bench, budget, CostModel() if model is None else model, on_trial)
-    proposing, random = Proposing(task, seed, proposer), Random(seed)
+    proposing, random = CheckedProposer(task, seed, proposer), Random(seed)
     notes = []
     try:
         while tuning.goes_on(proposing, random):
@@ -126,10 +126,10 @@ def tune(
     except DeviceError as error:
         notes.append(f"stopped: {error}")
     notes = [*proposing.notes, *notes]
-    return Outcome(tuple(tuning.trials), tuple(proposing.refused), tuple(notes))
+    return TuningResult(tuple(tuning.trials), tuple(proposing.refused), tuple(notes))
 
 
-def _best(trials: Iterable[Trial]) -> Trial | None:
+def _best(trials: Iterable[TuningTrial]) -> TuningTrial | None:
     timed = (trial for trial in trials if trial.verdict == "timed")
     return min(timed, key=lambda trial: trial.p50_us, default=None)
 
@@ -162,16 +162,16 @@ class _Budget:
 class _Tuning:
     """State of the tuning loop."""
 
-    task: Task
+    task: TuningTask
     bench: Bench
     budget: _Budget
     model: CostModel
-    on_trial: Callable[[Trial], None]
+    on_trial: Callable[[TuningTrial], None]
 
     def __post_init__(self) -> None:
-        self.trials: list[Trial] = []
+        self.trials: list[TuningTrial] = []
 
-    def goes_on(self, proposing: Proposing, random: Random) -> bool:
+    def goes_on(self, proposing: CheckedProposer, random: Random) -> bool:
         """Do one round; return False if there is no time for one, or nothing left to try."""
         if not self.budget.allows("compile", _RESERVE) or not (proposed := proposing.ask()):
             return False
@@ -202,13 +202,13 @@ class _Tuning:
         for place, found in times.items():
             self.trials[place] = replace(self.trials[place], times=Times.of(found))
 
-    def _keep(self, trial: Trial) -> None:
+    def _keep(self, trial: TuningTrial) -> None:
         self.trials.append(trial)
         self.on_trial(trial)
 
-    def _promising(self, configs: Sequence[Config], random: Random) -> list[Trial]:
+    def _promising(self, configs: Sequence[Config], random: Random) -> list[TuningTrial]:
         """Return trials that the model predicts to be fast, and one of the others at random."""
-        untried = [Trial(c, "untried", footprint=self.bench.footprint(c)) for c in configs]
+        untried = [TuningTrial(c, "untried", footprint=self.bench.footprint(c)) for c in configs]
         if not self.trials or len(self.model) < _TRUSTED:
             return untried[:_BATCH]
         order = np.argsort(self.model.predict_us(self.task, untried), kind="stable")
@@ -216,7 +216,7 @@ class _Tuning:
         rest = ranked[_BATCH - 1 :]
         return ranked[: _BATCH - 1] + random.sample(rest, min(1, len(rest)))
 
-    def _judged(self, trial: Trial, compiled: Compiled) -> Trial:
+    def _judged(self, trial: TuningTrial, compiled: Compiled) -> TuningTrial:
         if isinstance(compiled, str):
             return replace(trial, verdict="failed", reason=compiled)
         trial = replace(trial, resources=compiled)
@@ -235,7 +235,7 @@ class _Tuning:
             reason = f"{type(error).__name__}: {error}"
             return replace(trial, verdict="failed", reason=reason)
 
-    def _hopeless(self, trial: Trial) -> str:
+    def _hopeless(self, trial: TuningTrial) -> str:
         """Return why a trial is not worth timing, by the compiler's report; empty if it is."""
         card, best = self.task.card, _best(self.trials)
         if not trial.occupancy(card):
@@ -258,7 +258,7 @@ class _Tuning:
             else ""
         )
 
-    def _timed(self, trial: Trial) -> Trial:
+    def _timed(self, trial: TuningTrial) -> TuningTrial:
         best = _best(self.trials)
         fastest_us = best.p50_us if best else math.inf
         times: list[float] = []

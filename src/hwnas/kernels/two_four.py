@@ -23,7 +23,7 @@ from hwnas.kernels.activations import ACTIVATIONS
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.tiles import (
     alignment,
@@ -260,12 +260,12 @@ class TwoFour(Operator):
             "num_stages": 2 if inner > LEAST_K else 1,
         }
 
-    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of a product in which only stored values are multiplied."""
         rows, inner, outer = sizes["rows"], sizes["inputs"], sizes["outputs"]
         values = rows * inner + (inner // 2 + 1 + rows) * outer
         places = triton.cdiv(inner, 8) * outer
-        return Work(values * dtype.itemsize + places, rows * inner // 2 * outer)
+        return OperatorWork(values * dtype.itemsize + places, rows * inner // 2 * outer)
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:

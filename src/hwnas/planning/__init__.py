@@ -1,14 +1,14 @@
 """From a budget in minutes to a recipe: what to train, how, and for how long."""
 
-from hwnas.planning.facts import Facts
+from hwnas.planning.facts import JobFacts
 from hwnas.planning.plan import Plan, default_space, make_plan, training_values
-from hwnas.planning.speed import Rates, Speed, measure_speeds
+from hwnas.planning.speed import TrainingRates, TrainingSpeed, measure_speeds
 
 __all__ = [
-    "Facts",
+    "JobFacts",
     "Plan",
-    "Rates",
-    "Speed",
+    "TrainingRates",
+    "TrainingSpeed",
     "default_space",
     "make_plan",
     "measure_speeds",

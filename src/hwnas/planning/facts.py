@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from hwnas.search.data import ImageData
 from hwnas.search.raw_images import TargetKind
 
-__all__ = ["Facts"]
+__all__ = ["JobFacts"]
 
 
 @dataclass(frozen=True)
-class Facts:
+class JobFacts:
     """Data and budget of a job.
 
     Attributes:
@@ -32,6 +32,6 @@ class Facts:
     most_macs: float | None = None
 
     @classmethod
-    def of(cls, data: ImageData, minutes: float, cores: int) -> Facts:
+    def of(cls, data: ImageData, minutes: float, cores: int) -> JobFacts:
         """Return the facts of a data set."""
         return cls(len(data.train), data.image_shape, data.kind, minutes, cores)

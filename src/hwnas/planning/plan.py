@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hwnas.planning.facts import Facts
-from hwnas.planning.speed import Precision, Rates, Speed
+from hwnas.planning.facts import JobFacts
+from hwnas.planning.speed import Precision, TrainingRates, TrainingSpeed
 from hwnas.search.rungs import Rungs
 
 __all__ = [
@@ -99,7 +99,7 @@ class Plan:
 
 
 def make_plan(
-    facts: Facts, speeds: Sequence[Speed], given: Mapping[str, Any] | None = None
+    facts: JobFacts, speeds: Sequence[TrainingSpeed], given: Mapping[str, Any] | None = None
 ) -> Plan:
     """Divide a budget.
 
@@ -115,7 +115,7 @@ def make_plan(
     """
     given = given or {}
     precision = _faster(speeds)
-    rates = Rates.of([speed for speed in speeds if speed.precision == precision])
+    rates = TrainingRates.of([speed for speed in speeds if speed.precision == precision])
     if _asks_for_supernet(given):
         made = _supernet(facts, rates)
     else:
@@ -143,7 +143,7 @@ def _asks_for_supernet(given: Mapping[str, Any]) -> bool:
     return given.get("search.evaluator") == "supernet"
 
 
-def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
+def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
     """Plan trainings of single networks, of which the better half of each size goes on."""
     candidates, rungs, macs = _choose_halving(facts, rates, wanted)
     epochs = min(_of_data(facts, _MOST_EPOCHS), _epochs(facts, rates, candidates, rungs, macs))
@@ -183,7 +183,9 @@ def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
     return Plan(values, summary)
 
 
-def _choose_halving(facts: Facts, rates: Rates, wanted: int | None) -> tuple[int, Rungs, float]:
+def _choose_halving(
+    facts: JobFacts, rates: TrainingRates, wanted: int | None
+) -> tuple[int, Rungs, float]:
     """Return the number of candidates, their rungs, and the largest one's multiply-accumulates."""
     least, largest = rates.sizes[0], _largest(facts, rates)
     sizes = np.geomspace(min(2 * least, largest), largest, 50)
@@ -202,18 +204,20 @@ def _choose_halving(facts: Facts, rates: Rates, wanted: int | None) -> tuple[int
     return count, rungs, most
 
 
-def _largest(facts: Facts, rates: Rates) -> float:
+def _largest(facts: JobFacts, rates: TrainingRates) -> float:
     """Return the multiply-accumulates of the largest network that keeps the limits."""
     least, largest = rates.sizes
     return largest if facts.most_macs is None else min(largest, max(least, facts.most_macs))
 
 
-def _of_data(facts: Facts, epochs: float) -> float:
+def _of_data(facts: JobFacts, epochs: float) -> float:
     """Scale epochs to the size of the data: four times as many images get half the epochs."""
     return epochs * math.sqrt(_FITTED_IMAGES / facts.images)
 
 
-def _epochs(facts: Facts, rates: Rates, candidates: int, rungs: Rungs, macs: float) -> float:
+def _epochs(
+    facts: JobFacts, rates: TrainingRates, candidates: int, rungs: Rungs, macs: float
+) -> float:
     """Return the epochs of each candidate that fill the budget."""
     _, mean, longest = _candidates(rates, candidates, macs)
     left, before, seconds = candidates, 0.0, _REFERENCE_SHARE * mean
@@ -224,14 +228,14 @@ def _epochs(facts: Facts, rates: Rates, candidates: int, rungs: Rungs, macs: flo
     return minutes / _minutes(facts, seconds, 1.0)
 
 
-def _candidates(rates: Rates, count: int, macs: float) -> tuple[float, float, float]:
+def _candidates(rates: TrainingRates, count: int, macs: float) -> tuple[float, float, float]:
     """Return seconds an image: of the smallest candidate, on average, and of the largest."""
     sizes = np.geomspace(max(macs / _RANGE, rates.sizes[0]), macs, count)
     seconds = [rates.seconds(size)[0] for size in sizes]
     return seconds[0], float(np.mean(seconds)), rates.seconds(macs)[1]
 
 
-def _minutes(facts: Facts, seconds: float, epochs: float) -> float:
+def _minutes(facts: JobFacts, seconds: float, epochs: float) -> float:
     """Return the minutes of a training from the seconds that an image took in the probe.
 
     The time saved by low resolution is about what the probe leaves out: contention with the other
@@ -240,7 +244,7 @@ def _minutes(facts: Facts, seconds: float, epochs: float) -> float:
     return seconds * epochs * facts.images / 60
 
 
-def _supernet(facts: Facts, rates: Rates) -> Plan:
+def _supernet(facts: JobFacts, rates: TrainingRates) -> Plan:
     """Plan the training of a supernet, a search among its networks, and fine-tuning of the best."""
     wall = _core_minutes(facts) / facts.cores
     wall /= 1 + _REFERENCE_SHARE / 3
@@ -274,7 +278,7 @@ def _supernet(facts: Facts, rates: Rates) -> Plan:
     return Plan(values, summary)
 
 
-def _common(facts: Facts) -> dict[str, Any]:
+def _common(facts: JobFacts) -> dict[str, Any]:
     """Return the values that both strategies have."""
     return {
         "space.resolution": [max(facts.image_shape[:2])],
@@ -284,7 +288,7 @@ def _common(facts: Facts) -> dict[str, Any]:
     }
 
 
-def training_values(facts: Facts, minutes: float) -> dict[str, Any]:
+def training_values(facts: JobFacts, minutes: float) -> dict[str, Any]:
     """Return the values of ``[train]`` by dotted key.
 
     Args:
@@ -317,13 +321,13 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _core_minutes(facts: Facts) -> float:
+def _core_minutes(facts: JobFacts) -> float:
     """Return the core-minutes that are left for training."""
     overhead = _OVERHEAD_MINUTES + _OVERHEAD_SHARE * facts.minutes
     return max(_LEAST_SHARE * facts.minutes, facts.minutes - overhead) * facts.cores
 
 
-def _faster(speeds: Sequence[Speed]) -> Precision:
+def _faster(speeds: Sequence[TrainingSpeed]) -> Precision:
     """Return the precision in which all networks together train faster."""
     seconds = {
         precision: sum(1 / s.images_per_s for s in speeds if s.precision == precision)

@@ -19,7 +19,7 @@ from hwnas.search.threads import torch_threads
 from hwnas.search.training.augment import Augmentation
 from hwnas.search_spaces import Architecture, SearchSpace, UnionSpace
 
-__all__ = ["Precision", "Rates", "Speed", "measure_speeds", "probes"]
+__all__ = ["Precision", "TrainingRates", "TrainingSpeed", "measure_speeds", "probes"]
 
 Numbers = npt.NDArray[np.float64]
 Precision = Literal["fp32", "bf16"]
@@ -32,7 +32,7 @@ _WARM_UP = 1  # steps that are not counted: the first chooses algorithms
 
 
 @dataclass(frozen=True)
-class Speed:
+class TrainingSpeed:
     """Training speed of one network on one core.
 
     Attributes:
@@ -51,7 +51,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Rates:
+class TrainingRates:
     """Training seconds an image as a function of the size of a network.
 
     Between two measured networks of one kind, seconds are linear in multiply-accumulates: a step
@@ -64,7 +64,7 @@ class Rates:
     families: tuple[tuple[Numbers, Numbers], ...]
 
     @classmethod
-    def of(cls, speeds: Sequence[Speed]) -> Rates:
+    def of(cls, speeds: Sequence[TrainingSpeed]) -> TrainingRates:
         """Interpolate between measured speeds, which are of one precision."""
         families = []
         for family in dict.fromkeys(speed.family for speed in speeds):
@@ -123,7 +123,7 @@ def measure_speeds(
     networks: Mapping[Architecture, str],
     images: Images,
     seconds: float = 10.0,
-) -> list[Speed]:
+) -> list[TrainingSpeed]:
     """Train networks for a moment each, in each precision, on one core.
 
     Args:
@@ -137,7 +137,7 @@ def measure_speeds(
     """
     each = seconds / (len(networks) * len(_PRECISIONS))
     return [
-        Speed(
+        TrainingSpeed(
             network,
             space.workload(network).macs,
             precision,

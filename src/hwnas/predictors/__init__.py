@@ -1,6 +1,6 @@
 """Predicted costs of candidates, each with its uncertainty and its origin."""
 
-from hwnas.predictors.calibration import Pool, Reading, calibrate
+from hwnas.predictors.calibration import NetworkMeasurement, Pool, calibrate
 from hwnas.predictors.device import DevicePredictor
 from hwnas.predictors.estimate import CostKind, CostSource, Estimate, Predictor
 from hwnas.predictors.prediction import KnownDevice, Prediction, known_devices, predict
@@ -15,10 +15,10 @@ __all__ = [
     "DeviceStore",
     "Estimate",
     "KnownDevice",
+    "NetworkMeasurement",
     "Pool",
     "Prediction",
     "Predictor",
-    "Reading",
     "calibrate",
     "known_devices",
     "predict",

@@ -14,7 +14,7 @@ from hwnas.predictors.device import DevicePredictor
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.shipped import shipped_experience
 from hwnas.predictors.store import CostMetric, DeviceProfile, DeviceStore
-from hwnas.search_spaces import StepTable
+from hwnas.search_spaces import OperatorCountTable
 
 __all__ = ["adopt"]
 
@@ -55,7 +55,7 @@ def adopt(
     return profiles
 
 
-def _check_unit(steps: StepTable, latencies_ms: Numbers) -> None:
+def _check_unit(steps: OperatorCountTable, latencies_ms: Numbers) -> None:
     typical = np.median(shipped_experience().logs(blocks_of_steps(steps)), axis=1)
     factor = float(np.exp(np.median(np.log(latencies_ms) - typical)))
     if 1 / _DOUBTFUL_FACTOR < factor < _DOUBTFUL_FACTOR:

@@ -11,16 +11,16 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import BayesianRidge
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.blocks import Scale, blocks_of_codes, rows_of
+from hwnas.predictors.blocks import BlockScaling, blocks_of_codes, rows_of
 from hwnas.predictors.estimate import NORMAL_90
-from hwnas.predictors.experience import Experience, Source
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.methods import Forecast, Measure, Rows, Sources
+from hwnas.predictors.methods import Forecast, KnownDevices, Measure, Rows
+from hwnas.predictors.transfer_prior import DeviceDataset, TransferPrior
 
 __all__ = ["mean_of_devices", "nearest_device", "ridge", "ridge_on_macs", "ridge_quantiles"]
 
 
-def ridge(sources: Sources) -> Regression:
+def ridge(sources: KnownDevices) -> Regression:
     """Return a regression of log cost on counts of options and log multiply-accumulates.
 
     Nothing is transferred. Positions with fewer or more options than most are left out.
@@ -33,15 +33,15 @@ def ridge(sources: Sources) -> Regression:
     if steps is not None:
         columns.append(np.log(steps.macs))
     features = np.column_stack(columns).astype(np.float64)
-    return Regression(Scale.over(features[sources.pool])(features))
+    return Regression(BlockScaling.over(features[sources.pool])(features))
 
 
-def ridge_quantiles(sources: Sources) -> ResidualQuantiles:
+def ridge_quantiles(sources: KnownDevices) -> ResidualQuantiles:
     """Return a regression with the predictions of `ridge`, and intervals from residuals."""
     return ResidualQuantiles(ridge(sources).features)
 
 
-def ridge_on_macs(sources: Sources) -> Regression:
+def ridge_on_macs(sources: KnownDevices) -> Regression:
     """Return a regression of log cost on log multiply-accumulates.
 
     Raises:
@@ -116,22 +116,22 @@ class ResidualQuantiles:
         return _forecast(mean, np.full(len(queries), std))
 
 
-def nearest_device(sources: Sources) -> OtherDevices:
+def nearest_device(sources: KnownDevices) -> OtherDevices:
     """Return a method that takes the known device of most similar ranking, rescaled by samples."""
     return OtherDevices(_predicted(sources), nearest=True)
 
 
-def mean_of_devices(sources: Sources) -> OtherDevices:
+def mean_of_devices(sources: KnownDevices) -> OtherDevices:
     """Return a method that takes the mean over known devices; samples only correct its scale."""
     return OtherDevices(_predicted(sources), nearest=False)
 
 
-def _predicted(sources: Sources) -> Numbers:
+def _predicted(sources: KnownDevices) -> Numbers:
     blocks = blocks_of_codes(sources.space, sources.codes)
     pool = rows_of(blocks, sources.pool)
     logs = zip(sources.devices, np.log(sources.costs).T, strict=True)
-    known = tuple(Source(name, pool, column) for name, column in logs)
-    return Experience(known, pool).see(blocks).predicted
+    known = tuple(DeviceDataset(name, pool, column) for name, column in logs)
+    return TransferPrior(known, pool).see(blocks).predicted
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,19 @@ from hwnas.predictors.baselines import (
 )
 from hwnas.predictors.cost_table import CostTable
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.methods import Forecast, Learner, Method, Reading, Rows, Sources
+from hwnas.predictors.methods import (
+    DeviceMeasurement,
+    Forecast,
+    KnownDevices,
+    Learner,
+    Method,
+    Rows,
+)
 from hwnas.predictors.neural import help_like
 from hwnas.predictors.sequence import sequence
 from hwnas.predictors.transfer import transfer
 
-__all__ = ["METHODS", "PredictorRow", "Protocol", "Split", "bench_predictor", "split_rows"]
+__all__ = ["METHODS", "DeviceSplit", "PredictorRow", "Protocol", "bench_predictor", "split_rows"]
 
 METHODS: dict[str, Method] = {
     "default": transfer,
@@ -90,7 +97,7 @@ class PredictorRow:
 
 
 @dataclass(frozen=True)
-class Split:
+class DeviceSplit:
     """Rows of a table for one device.
 
     Attributes:
@@ -132,7 +139,7 @@ def bench_predictor(
     _check(table, train, test, samples, pool, seeds)
     columns = np.array([table.column(device) for device in train])
     known = _pool_rows(table, pool)
-    sources = Sources(
+    sources = KnownDevices(
         table.space,
         table.codes,
         known,
@@ -178,7 +185,9 @@ def _pool_rows(table: CostTable, pool: int) -> Rows:
     return rows[table.space.connected(table.codes[:pool])] if table.metric == "energy" else rows
 
 
-def split_rows(table: CostTable, device: str, pool: int, protocol: Protocol, seed: int) -> Split:
+def split_rows(
+    table: CostTable, device: str, pool: int, protocol: Protocol, seed: int
+) -> DeviceSplit:
     """Return the pool and the queries of one device.
 
     Args:
@@ -194,7 +203,7 @@ def split_rows(table: CostTable, device: str, pool: int, protocol: Protocol, see
     if protocol == "trimmed":
         costs = table.costs[:, table.column(device)]
         queries = np.arange(pool, min(pool + _TRIMMED_QUERIES, len(costs)))
-        return Split(_trimmed(known, costs), _trimmed(queries, costs))
+        return DeviceSplit(_trimmed(known, costs), _trimmed(queries, costs))
     unseen = np.arange(pool, len(table.costs))
     if table.representatives is not None:
         of_pool = table.representatives[:pool]
@@ -202,7 +211,7 @@ def split_rows(table: CostTable, device: str, pool: int, protocol: Protocol, see
     unseen = unseen[table.space.connected(table.codes[unseen])]
     if len(unseen) > _FULL_QUERIES:
         unseen = np.sort(np.random.default_rng(seed).choice(unseen, _FULL_QUERIES, replace=False))
-    return Split(known, unseen)
+    return DeviceSplit(known, unseen)
 
 
 def _trimmed(rows: Rows, costs: Numbers) -> Rows:
@@ -214,7 +223,7 @@ def _trimmed(rows: Rows, costs: Numbers) -> Rows:
 def _scored(
     table: CostTable,
     device: str,
-    split: Split,
+    split: DeviceSplit,
     method: str,
     learner: Learner,
     samples: int,
@@ -261,7 +270,7 @@ class _Counted:
         self._offered, self._samples = offered, samples
         self.read: set[int] = set()
 
-    def __call__(self, row: int) -> Reading:
+    def __call__(self, row: int) -> DeviceMeasurement:
         if row not in self._offered:
             raise ConfigError(
                 f"the method measures row {row}, which it was not offered; it may measure offered "
@@ -274,7 +283,7 @@ class _Counted:
             )
         latencies = self._table.latencies_ms
         latency = None if latencies is None else float(latencies[row, self._column])
-        return Reading(float(self._table.costs[row, self._column]), latency)
+        return DeviceMeasurement(float(self._table.costs[row, self._column]), latency)
 
 
 def _choices(

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.physical import physical_features
-from hwnas.search_spaces import StepTable
+from hwnas.search_spaces import OperatorCountTable
 from hwnas.search_spaces.tabular import Codes, TabularSpace
 
 __all__ = [
+    "BlockScaling",
     "Blocks",
-    "Scale",
     "blocks_of_codes",
     "blocks_of_steps",
     "counts",
@@ -32,7 +32,7 @@ often each option is taken in each group of positions) and ``"places"`` (the opt
 at each position)."""
 
 
-def blocks_of_steps(steps: StepTable) -> Blocks:
+def blocks_of_steps(steps: OperatorCountTable) -> Blocks:
     """Return the features of any networks."""
     return {"physical": physical_features(steps)}
 
@@ -70,7 +70,7 @@ def counts(codes: Codes, options: Sequence[int], groups: Sequence[int]) -> Numbe
 
 
 @dataclass(frozen=True)
-class Scale:
+class BlockScaling:
     """Scaling of a block to columns of mean 0 and rows of mean squared norm 1 over some networks.
 
     Attributes:
@@ -82,7 +82,7 @@ class Scale:
     spread: Numbers
 
     @classmethod
-    def over(cls, block: Numbers, whiten: bool = True) -> Scale:
+    def over(cls, block: Numbers, whiten: bool = True) -> BlockScaling:
         """Return the scaling over the networks of ``block``.
 
         Args:

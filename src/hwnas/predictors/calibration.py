@@ -18,8 +18,8 @@ from hwnas.deploy.catalogue import processor_of, versions
 from hwnas.deploy.device import Target
 from hwnas.deploy.energy import energy_counter, energy_of
 from hwnas.deploy.export import export_onnx
+from hwnas.deploy.latency_timer import TimingSettings
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.timing import measure, prepared_run
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps, rows_of
@@ -27,12 +27,12 @@ from hwnas.predictors.device import MINIMUM_MEASUREMENTS, DevicePredictor
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.selection import most_informative
 from hwnas.predictors.store import CostMetric, DeviceProfile, DeviceStore
-from hwnas.search_spaces import Architecture, SearchSpace, StepTable
+from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace
 
 __all__ = [
     "MeasuredMetric",
+    "NetworkMeasurement",
     "Pool",
-    "Reading",
     "calibrate",
     "check_same_hardware",
     "drawn_networks",
@@ -62,14 +62,14 @@ class Pool:
     """
 
     networks: tuple[Architecture, ...]
-    steps: StepTable
+    steps: OperatorCountTable
     blocks: Blocks
 
     @classmethod
     def of(cls, space: SearchSpace, seed: int = 0, count: int = _POOL) -> Pool:
         """Return a pool of drawn networks; they are fewer if the space holds fewer."""
         drawn = drawn_networks(space, seed, count)
-        steps = StepTable.of_workloads([space.workload(network) for network in drawn])
+        steps = OperatorCountTable.of_workloads([space.workload(network) for network in drawn])
         return cls(drawn, steps, blocks_of_steps(steps))
 
     def most_informative(
@@ -93,7 +93,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Reading:
+class NetworkMeasurement:
     """Measurement of one network.
 
     Attributes:
@@ -118,7 +118,7 @@ def calibrate(
     store: DeviceStore,
     samples: int = 10,
     until_error: float | None = None,
-    on_reading: Callable[[Reading], None] = lambda reading: None,
+    on_reading: Callable[[NetworkMeasurement], None] = lambda reading: None,
     settings: TimingSettings | None = None,
     metric: MeasuredMetric = "latency_ms",
 ) -> DeviceProfile:
@@ -132,7 +132,7 @@ def calibrate(
         space: Space of the networks.
         store: Store of the profile.
         samples: Number of networks that shall be known of the target, at least 3.
-        until_error: Value of `Reading.error`, as a fraction, at which to stop early.
+        until_error: Value of `NetworkMeasurement.error`, as a fraction, at which to stop early.
         on_reading: Function that is called for every network that was measured.
         settings: Settings of the timing of each network.
         metric: Metric to measure; energy needs a counter in the hardware.
@@ -198,7 +198,7 @@ def check_same_hardware(store: DeviceStore, target: Target, hardware: str) -> No
 
 
 def _with_measured(
-    profile: DeviceProfile, pool: Pool, chosen: Sequence[int], measured: Measured
+    profile: DeviceProfile, pool: Pool, chosen: Sequence[int], measured: MeasuredCosts
 ) -> DeviceProfile:
     names = [pool.networks[i].id for i in chosen]
     more = profile.with_more(names, pool.steps.rows(np.array(chosen)), np.array(measured.costs))
@@ -239,7 +239,7 @@ def _export(networks: Sequence[Architecture], space: SearchSpace, folder: Path) 
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCosts:
     """Costs of some networks, and how they were measured.
 
     Attributes:
@@ -256,15 +256,15 @@ class Measured:
 
 
 MeasuredMetric = Literal["latency_ms", "energy_mj"]
-_Measure = Callable[[Sequence[Path]], Measured]
+_Measure = Callable[[Sequence[Path]], MeasuredCosts]
 
 
 def _latency(target: Target, settings: TimingSettings | None) -> _Measure:
-    def work(models: Sequence[Path]) -> Measured:
+    def work(models: Sequence[Path]) -> MeasuredCosts:
         found = [*measure({path.stem: path for path in models}, target, settings).values()]
         last = found[-1]
         costs = tuple(each.latency_ms for each in found)
-        return Measured(costs, last.clock, last.versions, last.time)
+        return MeasuredCosts(costs, last.clock, last.versions, last.time)
 
     return work
 
@@ -272,14 +272,14 @@ def _latency(target: Target, settings: TimingSettings | None) -> _Measure:
 def _energy(target: Target, settings: TimingSettings | None) -> _Measure:
     counter = energy_counter(target.device.hardware)
 
-    def work(models: Sequence[Path]) -> Measured:
+    def work(models: Sequence[Path]) -> MeasuredCosts:
         costs = []
         for path in models:
             run = prepared_run(path, target)
             costs.append(energy_of(run, counter).energy_mj)
         used = versions(RUNTIMES[target.device.runtime].packages)
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        return Measured(tuple(costs), counter.name, used, time)
+        return MeasuredCosts(tuple(costs), counter.name, used, time)
 
     return work
 
@@ -294,15 +294,15 @@ def _report(
     pool: Pool,
     chosen: Sequence[int],
     expected: Sequence[Estimate | None],
-    measured: Measured,
+    measured: MeasuredCosts,
     known: int,
     error: float | None,
-    on_reading: Callable[[Reading], None],
+    on_reading: Callable[[NetworkMeasurement], None],
 ) -> None:
     first = known - len(chosen) + 1
     rows = zip(chosen, expected, measured.costs, strict=True)
     for number, (index, before, cost) in enumerate(rows, start=first):
-        on_reading(Reading(pool.networks[index].id, before, cost, number, error))
+        on_reading(NetworkMeasurement(pool.networks[index].id, before, cost, number, error))
 
 
 def export_chosen(

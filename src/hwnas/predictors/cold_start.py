@@ -21,7 +21,7 @@ from hwnas.predictors.fingerprint import PROBES, Fingerprint
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.methods import Rows
 from hwnas.predictors.shipped import shipped_experience, shipped_fingerprints
-from hwnas.search_spaces import StepTable
+from hwnas.search_spaces import OperatorCountTable
 
 __all__ = ["ColdStart", "from_fingerprint"]
 
@@ -95,7 +95,7 @@ class ColdStart:
         return weights
 
 
-def from_fingerprint(fingerprint: Fingerprint, steps: StepTable) -> list[Estimate]:
+def from_fingerprint(fingerprint: Fingerprint, steps: OperatorCountTable) -> list[Estimate]:
     """Predict latencies on a target of which nothing is known but its fingerprint.
 
     Args:

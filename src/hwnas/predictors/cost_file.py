@@ -17,7 +17,7 @@ from hwnas.errors import ConfigError, DataError, HwnasError
 from hwnas.predictors.device import MINIMUM_MEASUREMENTS
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.store import METRICS, CostMetric
-from hwnas.search_spaces import Architecture, SearchSpace, StepTable
+from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace
 
 __all__ = ["CostFile", "read_architecture", "read_cost_file"]
 
@@ -36,7 +36,7 @@ class CostFile:
     """
 
     networks: tuple[str, ...]
-    steps: StepTable
+    steps: OperatorCountTable
     costs: Mapping[CostMetric, Numbers]
     notes: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ def read_cost_file(path: Path, space: SearchSpace | None = None) -> CostFile:
             [statistics.median(values[i] for i in same) for same in together.values()]
         )
     steps = [networks[same[0]][1] for same in together.values()]
-    return CostFile(tuple(together), StepTable.stacked(steps), costs, tuple(notes))
+    return CostFile(tuple(together), OperatorCountTable.stacked(steps), costs, tuple(notes))
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
@@ -117,9 +117,9 @@ def _cost(path: Path, number: int, line: Mapping[str, str], metric: CostMetric) 
 
 def _networks(
     path: Path, lines: Sequence[Mapping[str, str]], space: SearchSpace | None
-) -> list[tuple[str, StepTable]]:
+) -> list[tuple[str, OperatorCountTable]]:
     """Return for each line the network's id, equal for equal networks, and its operator counts."""
-    read: dict[str, tuple[str, StepTable]] = {}
+    read: dict[str, tuple[str, OperatorCountTable]] = {}
     for number, line in enumerate(lines, start=2):
         text = line["network"].strip()
         try:
@@ -130,14 +130,14 @@ def _networks(
     return [read[line["network"].strip()] for line in lines]
 
 
-def _network(folder: Path, text: str, space: SearchSpace | None) -> tuple[str, StepTable]:
+def _network(folder: Path, text: str, space: SearchSpace | None) -> tuple[str, OperatorCountTable]:
     if not text.startswith("{") and not text.endswith(".json"):
         found = read_workload(folder / text)
         return found.workload.id, found.steps
     if space is None:
         raise ConfigError("the network is an architecture; name its space with --space")
     architecture = space.check(read_architecture(folder, text))
-    return architecture.id, StepTable.of_workloads([space.workload(architecture)])
+    return architecture.id, OperatorCountTable.of_workloads([space.workload(architecture)])
 
 
 def read_architecture(folder: Path, text: str) -> Architecture:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwnas.predictors.estimate import NORMAL_90
-from hwnas.predictors.experience import Experience, Widening
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
 from hwnas.predictors.methods import Rows
 from hwnas.predictors.selection import most_informative
+from hwnas.predictors.transfer_prior import ConformalScale, TransferPrior
 
 __all__ = ["adapted", "learn_widening"]
 
@@ -61,7 +61,7 @@ class _Trial:
     errors: Numbers
 
 
-def learn_widening(experience: Experience, samples: int) -> Widening | None:
+def learn_widening(experience: TransferPrior, samples: int) -> ConformalScale | None:
     """Learn the scale of intervals by treating each known device as new, given the others.
 
     Args:
@@ -83,7 +83,9 @@ def learn_widening(experience: Experience, samples: int) -> Widening | None:
     scaled = [trial.errors / scale for trial, scale in zip(trials, scales, strict=True)]
     factor = float(np.quantile(np.concatenate(scaled), 0.9) / NORMAL_90)
     least, most = np.exp(known[:, 1].min()), np.exp(known[:, 1].max())
-    return Widening(factor, float(exponent), float(doubt_exponent), (float(least), float(most)))
+    return ConformalScale(
+        factor, float(exponent), float(doubt_exponent), (float(least), float(most))
+    )
 
 
 def _powers(known: Numbers, needed: Numbers) -> Numbers:
@@ -105,7 +107,7 @@ def _powers(known: Numbers, needed: Numbers) -> Numbers:
     return clipped
 
 
-def _trial(experience: Experience, device: int, samples: int, seed: int) -> _Trial:
+def _trial(experience: TransferPrior, device: int, samples: int, seed: int) -> _Trial:
     """Learn some networks of a known device as if it were new, and predict the others."""
     source, networks = experience.see_first(experience.sources[device], _TRIAL_ROWS)
     parts = experience.parts(networks, experience.others(device))

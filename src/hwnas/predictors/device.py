@@ -15,14 +15,14 @@ from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps
 from hwnas.predictors.estimate import Estimate, check_pairs
-from hwnas.predictors.experience import Experience
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
 from hwnas.predictors.kernel_features import KERNELS, KernelFeatures, kernel_features
 from hwnas.predictors.options import mean_cost_of_options
 from hwnas.predictors.physical import FEATURES, amounts, quantities
 from hwnas.predictors.shipped import shipped_experience, shipped_profiles
 from hwnas.predictors.store import CostMetric, DeviceProfile, DeviceStore
-from hwnas.search_spaces import SearchSpace, StepTable, Workload
+from hwnas.predictors.transfer_prior import TransferPrior
+from hwnas.search_spaces import OperatorCountTable, SearchSpace, Workload
 
 __all__ = ["MINIMUM_MEASUREMENTS", "DevicePredictor"]
 
@@ -45,8 +45,8 @@ class DevicePredictor:
     """
 
     device: str
-    experience: Experience
-    steps: StepTable = field(default_factory=lambda: StepTable.of(()))
+    experience: TransferPrior
+    steps: OperatorCountTable = field(default_factory=lambda: OperatorCountTable.of(()))
     costs: tuple[float, ...] = ()
     metric: CostMetric = "latency_ms"
     hardware: str = ""
@@ -57,7 +57,7 @@ class DevicePredictor:
                 raise ConfigError(f"a {self.metric} is {cost}; expected a positive number")
 
     @classmethod
-    def of(cls, profile: DeviceProfile, experience: Experience | None = None) -> DevicePredictor:
+    def of(cls, profile: DeviceProfile, experience: TransferPrior | None = None) -> DevicePredictor:
         """Return the predictor that a profile gives.
 
         Args:
@@ -107,11 +107,13 @@ class DevicePredictor:
             raise ConfigError(
                 f"got {len(workloads)} workloads and {len(costs)} costs; expected one for each"
             )
-        return self.adapt_steps(StepTable.of_workloads(workloads), costs)
+        return self.adapt_steps(OperatorCountTable.of_workloads(workloads), costs)
 
-    def adapt_steps(self, steps: StepTable, costs: Sequence[float] | Numbers) -> DevicePredictor:
+    def adapt_steps(
+        self, steps: OperatorCountTable, costs: Sequence[float] | Numbers
+    ) -> DevicePredictor:
         """Return a new predictor as `adapt` does, for networks given as operator counts."""
-        together = StepTable.stacked([self.steps, steps])
+        together = OperatorCountTable.stacked([self.steps, steps])
         return replace(self, steps=together, costs=(*self.costs, *map(float, costs)))
 
     def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
@@ -129,13 +131,13 @@ class DevicePredictor:
 
     def predict(self, workloads: Sequence[Workload]) -> list[Estimate]:
         """Predict the costs on this device of networks at batch 1."""
-        return self.predict_steps(StepTable.of_workloads(workloads)) if workloads else []
+        return self.predict_steps(OperatorCountTable.of_workloads(workloads)) if workloads else []
 
-    def predict_steps(self, steps: StepTable) -> list[Estimate]:
+    def predict_steps(self, steps: OperatorCountTable) -> list[Estimate]:
         """Predict costs as `predict` does, for networks given as operator counts."""
         return self.estimates(self.blocks(steps))
 
-    def blocks(self, steps: StepTable, known: Blocks | None = None) -> Blocks:
+    def blocks(self, steps: OperatorCountTable, known: Blocks | None = None) -> Blocks:
         """Return the features of networks that this predictor uses.
 
         If hwnas's own kernels run the networks, these include the predicted work of the kernels on
@@ -187,7 +189,7 @@ class DevicePredictor:
         known = len(self.costs) >= MINIMUM_MEASUREMENTS
         return np.exp(self._process.theta if known else self._prior.mean)
 
-    def unfamiliar(self, steps: StepTable) -> list[str]:
+    def unfamiliar(self, steps: OperatorCountTable) -> list[str]:
         """Return the quantities in which one network lies outside of the known range, in words."""
         known = np.vstack([quantities(self.steps), amounts(self.experience.reference["physical"])])
         least, most = known.min(0), known.max(0)
@@ -233,7 +235,7 @@ class DevicePredictor:
         prior = self.experience.prior
         if self._kernels is None:
             return prior
-        linear = [*self.parts(self.blocks(StepTable.of([{}]))).linear]
+        linear = [*self.parts(self.blocks(OperatorCountTable.of([{}]))).linear]
         return prior.with_vague([linear.index(KERNELS), len(prior.mean) - 1])
 
     @cached_property

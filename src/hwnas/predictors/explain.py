@@ -16,7 +16,7 @@ from hwnas.errors import ConfigError, DeviceError
 from hwnas.predictors.device import DevicePredictor
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.physical import FEATURES, MACHINES, quantities
-from hwnas.search_spaces import OperatorKind, Step
+from hwnas.search_spaces import OperatorKind, OperatorSignature
 
 __all__ = ["OperatorCost", "explain", "profiled", "unknown_share"]
 
@@ -81,7 +81,9 @@ def profiled(model: Path, target: str) -> tuple[Mapping[str, float] | None, str]
 def _operator_costs(predictor: DevicePredictor, network: OnnxWorkload) -> Numbers:
     weights = _machine_weights(predictor)
     operators = network.workload.operators
-    steps = [Step.of(op, network.workload).per_image(network.batch) for op in operators]
+    steps = [
+        OperatorSignature.of(op, network.workload).per_image(network.batch) for op in operators
+    ]
     raw = np.array([[m.milliseconds(step) for m in MACHINES.values()] for step in steps]) @ weights
     [estimate] = predictor.predict_steps(network.steps)
     scaled: Numbers = raw * (estimate.mean / max(float(raw.sum()), 1e-12))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hwnas.deploy.device import Target
-from hwnas.deploy.stopwatch import TimingSettings
+from hwnas.deploy.latency_timer import TimingSettings
 from hwnas.deploy.timing import measure
 from hwnas.predictors.physical import Machine
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from hwnas.deploy.device import Target
+from hwnas.deploy.latency_timer import TimingSettings
 from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.timing import measure
 from hwnas.errors import ConfigError
 from hwnas.predictors.gaussian_process import Numbers

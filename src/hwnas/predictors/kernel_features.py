@@ -15,13 +15,13 @@ import numpy as np
 from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
-from hwnas.predictors.blocks import Scale
+from hwnas.predictors.blocks import BlockScaling
 from hwnas.predictors.gaussian_process import Numbers, Parts
 from hwnas.predictors.shipped import shipped_profiles
-from hwnas.search_spaces import Step, StepTable
+from hwnas.search_spaces import OperatorCountTable, OperatorSignature
 
 if TYPE_CHECKING:
-    from hwnas.deploy.kernel_work import KernelSite
+    from hwnas.deploy.kernel_cost import KernelSite
 
 __all__ = ["KERNELS", "KernelFeatures", "kernel_features"]
 
@@ -54,11 +54,11 @@ class KernelFeatures:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all features."""
-        from hwnas.deploy.kernel_work import KernelWork
+        from hwnas.deploy.kernel_cost import KernelCost
 
-        return KernelWork.names()
+        return KernelCost.names()
 
-    def quantities(self, steps: StepTable) -> Numbers:
+    def quantities(self, steps: OperatorCountTable) -> Numbers:
         """Return launches, bytes, products, programs and rounds, of shape (N, F)."""
         found = steps.total(_works(steps.steps, self.site))
         ends, starts, moved = _maps(steps.steps)
@@ -67,7 +67,7 @@ class KernelFeatures:
         found[:, self.names.index("moved_bytes")] -= 2 * self.site.bytes_of(1) * (spared @ moved)
         return np.maximum(found, 0.0)
 
-    def block(self, steps: StepTable) -> Numbers:
+    def block(self, steps: OperatorCountTable) -> Numbers:
         """Return the logarithms of 1 + `quantities`, in units in which 1 is little, (N, F)."""
         units = [next((u for end, u in _UNITS if n.endswith(end)), 1.0) for n in self.names]
         features: Numbers = np.log1p(self.quantities(steps) / np.array(units))
@@ -79,9 +79,9 @@ class KernelFeatures:
         return Parts({KERNELS: scaled}, {_NEAR: 2.0 * scaled})
 
     @cached_property
-    def _scale(self) -> Scale:
+    def _scale(self) -> BlockScaling:
         """Scale over the networks over which all other features are scaled."""
-        return Scale.over(self.block(next(iter(shipped_profiles().values())).steps))
+        return BlockScaling.over(self.block(next(iter(shipped_profiles().values())).steps))
 
 
 def kernel_features(device: str, hardware: str = "") -> KernelFeatures | None:
@@ -104,23 +104,23 @@ def kernel_features(device: str, hardware: str = "") -> KernelFeatures | None:
 
 @lru_cache(maxsize=16)
 def _features(target: Target, hardware: str) -> KernelFeatures:
-    from hwnas.deploy.kernel_work import KernelSite
+    from hwnas.deploy.kernel_cost import KernelSite
 
     card = hardware or processor_of(target.device.hardware)
     return KernelFeatures(KernelSite.of(target, card), card)
 
 
 @lru_cache(maxsize=4)  # networks of one space, however many, consist of the same operators
-def _works(steps: tuple[Step, ...], site: KernelSite) -> Numbers:
+def _works(steps: tuple[OperatorSignature, ...], site: KernelSite) -> Numbers:
     """Return the predicted kernel cost of each operator, of shape (S, F)."""
-    from hwnas.deploy.kernel_work import KernelWork, kernel_work
+    from hwnas.deploy.kernel_cost import KernelCost, kernel_work
 
     table = [kernel_work(step, site).values for step in steps]
-    return np.array(table, dtype=np.float64).reshape(-1, len(KernelWork.names()))
+    return np.array(table, dtype=np.float64).reshape(-1, len(KernelCost.names()))
 
 
 @lru_cache(maxsize=4)
-def _maps(steps: tuple[Step, ...]) -> tuple[Numbers, Numbers, Numbers]:
+def _maps(steps: tuple[OperatorSignature, ...]) -> tuple[Numbers, Numbers, Numbers]:
     """Find feature maps between an expansion and a depthwise convolution, of B distinct sizes.
 
     The two operators are one launch that does not store the map between them. Operator counts do

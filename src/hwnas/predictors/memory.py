@@ -22,10 +22,10 @@ from scipy.stats import t as student_t
 
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
-from hwnas.predictors.blocks import Scale
+from hwnas.predictors.blocks import BlockScaling
 from hwnas.predictors.estimate import Estimate, check_pairs
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
-from hwnas.search_spaces import Operator, Workload
+from hwnas.search_spaces import NetworkOperator, Workload
 
 __all__ = ["MINIMUM_MEASUREMENTS", "MemoryPredictor", "arena_bytes", "memory_features"]
 
@@ -206,7 +206,7 @@ def _drop(buffer: int, size: int) -> list[_Event]:
     return [_Event("drop", buffer, size)] if size else []
 
 
-def _buffers(workload: Workload, operators: Sequence[Operator]) -> dict[int, int]:
+def _buffers(workload: Workload, operators: Sequence[NetworkOperator]) -> dict[int, int]:
     """Return for each tensor the one in whose memory it lives; weights are left out.
 
     The runtime folds normalisations into convolutions, and computes activations, sums and channel
@@ -235,7 +235,7 @@ def _integer_bytes(workload: Workload, tensor: int) -> int:
     return max(math.ceil(_INT8_SHARE * workload.tensors[tensor].bytes), 1)
 
 
-def _integer_workspace(workload: Workload, operator: Operator) -> list[_Event]:
+def _integer_workspace(workload: Workload, operator: NetworkOperator) -> list[_Event]:
     """Return the allocation and release of the memory that a quantised operator needs to compute.
 
     Hard swish and means work on float32 copies, convolutions on a pointer to each row of input that
@@ -274,7 +274,7 @@ def memory_features(workloads: Sequence[Workload], number_format: str = "fp32") 
     return np.log(np.array(rows, dtype=np.float64).reshape(-1, _FEATURES))
 
 
-def _weight_bytes(workload: Workload, operators: Sequence[Operator]) -> int:
+def _weight_bytes(workload: Workload, operators: Sequence[NetworkOperator]) -> int:
     read = {i for operator in operators for i in operator.inputs}
     return sum(workload.tensors[i].bytes for i in read if workload.tensors[i].role == "weight")
 
@@ -367,5 +367,5 @@ class MemoryPredictor:
 
     def _parts(self, features: Numbers) -> Parts:
         """Return features for a kernel that is linear in all of them, and smooth in them."""
-        scaled = Scale.over(self.features)(features)
+        scaled = BlockScaling.over(self.features)(features)
         return Parts({"memory": scaled}, {"memory_near": scaled})

@@ -15,7 +15,7 @@ from hwnas.deploy.device import Target
 from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.errors import ConfigError
-from hwnas.predictors.blocks import Scale
+from hwnas.predictors.blocks import BlockScaling
 from hwnas.predictors.calibration import (
     check_same_hardware,
     drawn_networks,
@@ -130,7 +130,7 @@ def calibrate_memory(
 def _chosen(
     pool: Sequence[Architecture], features: Numbers, known: tuple[str, ...], count: int
 ) -> list[int]:
-    parts = Parts({"memory": Scale.over(features)(features)}, {})
+    parts = Parts({"memory": BlockScaling.over(features)(features)}, {})
     measured = [i for i, network in enumerate(pool) if network.id in known]
     return most_informative(parts, _VARIANCES, count, measured)
 

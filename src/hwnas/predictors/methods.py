@@ -13,13 +13,22 @@ from hwnas.predictors.blocks import Blocks
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search_spaces.tabular import Codes, TabularSpace
 
-__all__ = ["Encoder", "Forecast", "Learner", "Measure", "Method", "Reading", "Rows", "Sources"]
+__all__ = [
+    "DeviceMeasurement",
+    "Encoder",
+    "Forecast",
+    "KnownDevices",
+    "Learner",
+    "Measure",
+    "Method",
+    "Rows",
+]
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Reading:
+class DeviceMeasurement:
     """Measurement of one network on the new device.
 
     Attributes:
@@ -31,12 +40,12 @@ class Reading:
     latency_ms: float | None = None
 
 
-Measure = Callable[[int], Reading]
+Measure = Callable[[int], DeviceMeasurement]
 """Function that measures the network of a row on the new device."""
 
 
 @dataclass(frozen=True)
-class Sources:
+class KnownDevices:
     """Data on known devices, before anything is measured on the new one.
 
     Attributes:
@@ -71,7 +80,7 @@ class Forecast:
     upper: Numbers
 
 
-Encoder = Callable[[Sources], Blocks]
+Encoder = Callable[[KnownDevices], Blocks]
 """Function that returns features of all networks of the table, of shape (N, F), in blocks."""
 
 
@@ -93,6 +102,6 @@ class Learner(Protocol):
 class Method(Protocol):
     """Method that predicts costs on a device from those on others and a few of its own."""
 
-    def __call__(self, sources: Sources) -> Learner:
+    def __call__(self, sources: KnownDevices) -> Learner:
         """Learn from the sources, once for all new devices."""
         ...

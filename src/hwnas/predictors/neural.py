@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hwnas.predictors.blocks import Scale, blocks_of_codes
+from hwnas.predictors.blocks import BlockScaling, blocks_of_codes
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.methods import Forecast, Measure, Rows, Sources
+from hwnas.predictors.methods import Forecast, KnownDevices, Measure, Rows
 
 __all__ = ["Neural", "help_like"]
 
@@ -36,11 +36,11 @@ _INNER_STEPS = 2
 _ADAPTATION_STEPS = 10
 
 
-def help_like(sources: Sources) -> Neural:
+def help_like(sources: KnownDevices) -> Neural:
     """Meta-train a predictor on the known devices; the same sources give the same predictor."""
     blocks = blocks_of_codes(sources.space, sources.codes)
     features = np.hstack(
-        [Scale.over(b[sources.pool])(b) for name, b in blocks.items() if name != "places"]
+        [BlockScaling.over(b[sources.pool])(b) for name, b in blocks.items() if name != "places"]
     )
     inputs = _Inputs(torch.from_numpy(sources.codes), torch.from_numpy(features.astype(np.float32)))
     with torch.random.fork_rng(devices=[]):
@@ -126,7 +126,7 @@ class _Conditioned(nn.Module):
         return device, changed
 
 
-def _meta_train(network: _Conditioned, inputs: _Inputs, sources: Sources) -> Numbers:
+def _meta_train(network: _Conditioned, inputs: _Inputs, sources: KnownDevices) -> Numbers:
     """Train on episodes, each a device with a support and a query set.
 
     Returns:

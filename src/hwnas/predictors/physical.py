@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.search_spaces import OperatorKind, Step, StepTable
+from hwnas.search_spaces import OperatorCountTable, OperatorKind, OperatorSignature
 
 __all__ = ["FEATURES", "MACHINES", "Machine", "amounts", "physical_features", "quantities"]
 
@@ -37,7 +37,7 @@ class Machine:
     depthwise: float = 0.2
     eager: bool = False
 
-    def milliseconds(self, step: Step) -> float:
+    def milliseconds(self, step: OperatorSignature) -> float:
         """Return an operator's time: overhead plus the longer of computing and moving bytes."""
         if step.kind == "view" or (not self.eager and (step.dead or step.kind == "norm")):
             return 0.0
@@ -57,20 +57,22 @@ MACHINES = {
 """Orders of magnitude for kinds of hardware; the predictor finds which one a device is like."""
 
 
-def _live(*kinds: OperatorKind) -> Callable[[Step], bool]:
+def _live(*kinds: OperatorKind) -> Callable[[OperatorSignature], bool]:
     return lambda step: step.kind in kinds and not step.dead
 
 
-def _amounts() -> dict[str, Callable[[Step], float]]:
+def _amounts() -> dict[str, Callable[[OperatorSignature], float]]:
     """Return the functions whose values are summed over the operators of a network, by name."""
 
-    def counted(test: Callable[[Step], bool]) -> Callable[[Step], float]:
+    def counted(test: Callable[[OperatorSignature], bool]) -> Callable[[OperatorSignature], float]:
         return lambda step: float(test(step))
 
-    def weighed(test: Callable[[Step], bool], name: str) -> Callable[[Step], float]:
+    def weighed(
+        test: Callable[[OperatorSignature], bool], name: str
+    ) -> Callable[[OperatorSignature], float]:
         return lambda step: float(getattr(step, name)) if test(step) else 0.0
 
-    table: dict[str, Callable[[Step], float]] = {}
+    table: dict[str, Callable[[OperatorSignature], float]] = {}
     for kind in (*_HEAVY[:3], *_LIGHT[:3]):
         table[f"{kind}_count"] = counted(_live(kind))
     table["matrix_count"] = counted(_live("linear", "matmul"))
@@ -92,18 +94,18 @@ _AMOUNTS = _amounts()
 FEATURES = tuple(_AMOUNTS)
 
 
-def quantities(steps: StepTable) -> npt.NDArray[np.float64]:
+def quantities(steps: OperatorCountTable) -> npt.NDArray[np.float64]:
     """Return counts, multiply-accumulates, bytes and milliseconds, (N, len(FEATURES))."""
     return steps.total(_quantities_of(steps.steps))
 
 
 @lru_cache(maxsize=4)  # networks of one space, however many, consist of the same operators
-def _quantities_of(steps: tuple[Step, ...]) -> npt.NDArray[np.float64]:
+def _quantities_of(steps: tuple[OperatorSignature, ...]) -> npt.NDArray[np.float64]:
     table = [[amount(step) for amount in _AMOUNTS.values()] for step in steps]
     return np.array(table, dtype=np.float64).reshape(-1, len(FEATURES))
 
 
-def physical_features(steps: StepTable) -> npt.NDArray[np.float64]:
+def physical_features(steps: OperatorCountTable) -> npt.NDArray[np.float64]:
     """Return the logarithms of 1 + `quantities`, in units in which 1 is little, same shape."""
     features: npt.NDArray[np.float64] = np.log1p(quantities(steps) / _UNITS)
     return features

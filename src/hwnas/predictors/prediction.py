@@ -18,7 +18,7 @@ from hwnas.predictors.explain import unknown_share
 from hwnas.predictors.fingerprint import Fingerprint
 from hwnas.predictors.shipped import shipped_profiles
 from hwnas.predictors.store import METRICS, DeviceProfile, DeviceStore
-from hwnas.search_spaces import StepTable
+from hwnas.search_spaces import OperatorCountTable
 
 __all__ = [
     "KnownDevice",
@@ -85,7 +85,7 @@ class Prediction:
 
 
 def predict(
-    store: DeviceStore, devices: Sequence[str], network: OnnxWorkload | StepTable
+    store: DeviceStore, devices: Sequence[str], network: OnnxWorkload | OperatorCountTable
 ) -> list[Prediction]:
     """Predict every metric that is known of the devices.
 
@@ -112,10 +112,10 @@ def predict(
 
 
 def predict_from_fingerprint(
-    fingerprint: Fingerprint, network: OnnxWorkload | StepTable
+    fingerprint: Fingerprint, network: OnnxWorkload | OperatorCountTable
 ) -> Prediction:
     """Predict the latency on a target on which no network was measured, from its fingerprint."""
-    steps = network if isinstance(network, StepTable) else network.steps
+    steps = network if isinstance(network, OperatorCountTable) else network.steps
     [estimate] = from_fingerprint(fingerprint, steps)
     known = len(shipped_profiles())
     note = (
@@ -125,10 +125,10 @@ def predict_from_fingerprint(
     return Prediction(estimate, 0, (note,))
 
 
-def _predict(known: KnownDevice, network: OnnxWorkload | StepTable) -> Prediction:
+def _predict(known: KnownDevice, network: OnnxWorkload | OperatorCountTable) -> Prediction:
     profile = known.profile
     predictor = DevicePredictor.of_known(profile, shipped=known.origin == "shipped")
-    steps = network if isinstance(network, StepTable) else network.steps
+    steps = network if isinstance(network, OperatorCountTable) else network.steps
     [estimate] = predictor.predict_steps(steps)
     notes = [*elsewhere(profile.device, profile.hardware), *_unfamiliar(predictor, steps)]
     notes += [predictor.note] if predictor.note else []
@@ -149,7 +149,7 @@ def elsewhere(device: str, hardware: str) -> list[str]:
     ]
 
 
-def _unfamiliar(predictor: DevicePredictor, steps: StepTable) -> list[str]:
+def _unfamiliar(predictor: DevicePredictor, steps: OperatorCountTable) -> list[str]:
     reasons = predictor.unfamiliar(steps)
     if not reasons:
         return []

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import Blocks
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.methods import Rows, Sources
+from hwnas.predictors.methods import KnownDevices, Rows
 from hwnas.predictors.transfer import Transfer, transfer_of
-from hwnas.search_spaces import Assembly, Step
+from hwnas.search_spaces import Assembly, OperatorSignature
 
 __all__ = ["Text", "encoded_sequences", "sequence", "text_of"]
 
@@ -45,12 +45,12 @@ _CHUNK = 512  # networks that are encoded at once, to limit memory
 _BUCKETS = 2  # buckets of sizes per factor of 2
 
 
-def sequence(sources: Sources) -> Transfer:
+def sequence(sources: KnownDevices) -> Transfer:
     """Return the default method with the encoder of sequences instead of aggregated features."""
     return transfer_of(sources, encoded_sequences)
 
 
-def encoded_sequences(sources: Sources) -> Blocks:
+def encoded_sequences(sources: KnownDevices) -> Blocks:
     """Train the encoder on the known devices; the same sources give the same features.
 
     Raises:
@@ -90,7 +90,7 @@ class Text:
 
 def text_of(assembly: Assembly) -> Text:
     """Return networks as sequences of tokens; equal networks are equal rows."""
-    vocabulary: dict[tuple[Step, int], int] = {}
+    vocabulary: dict[tuple[OperatorSignature, int], int] = {}
     columns = []
     for place, options in enumerate(assembly.parts):
         sentences = np.zeros((len(options), max(map(len, options))), dtype=np.int64)
@@ -107,7 +107,7 @@ def text_of(assembly: Assembly) -> Text:
     return Text(np.take_along_axis(tokens, order, 1), fields)
 
 
-def _fields(step: Step, count: int) -> tuple[str | int, ...]:
+def _fields(step: OperatorSignature, count: int) -> tuple[str | int, ...]:
     """Return the fields of an operator; sizes are logarithms to the base 2, in buckets."""
     sizes = step.macs, step.read_bytes, step.written_bytes, step.weight_bytes, count
     buckets = (round(_BUCKETS * math.log2(1 + size)) for size in sizes)

@@ -19,12 +19,17 @@ from hwnas.deploy.device import Target
 from hwnas.errors import ArtifactError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps
 from hwnas.predictors.coverage import learn_widening
-from hwnas.predictors.experience import Experience, Lessons, Source, Widening
 from hwnas.predictors.fingerprint import Fingerprint
 from hwnas.predictors.gaussian_process import Prior
 from hwnas.predictors.physical import FEATURES
 from hwnas.predictors.store import CostMetric, DeviceProfile
-from hwnas.search_spaces import StepTable
+from hwnas.predictors.transfer_prior import (
+    ConformalScale,
+    DeviceDataset,
+    MetaLearnedHyperparameters,
+    TransferPrior,
+)
+from hwnas.search_spaces import OperatorCountTable
 
 __all__ = [
     "FOLDER",
@@ -48,13 +53,15 @@ def shipped_profiles(metric: CostMetric = "latency_ms") -> Mapping[str, DevicePr
 
 
 @cache
-def shipped_experience() -> Experience:
+def shipped_experience() -> TransferPrior:
     """Return what the latencies of the shipped devices teach."""
     profiles, lessons = _read(FOLDER)
     return experience_of(profiles, lessons)
 
 
-def experience_of(profiles: Sequence[DeviceProfile], lessons: Lessons | None = None) -> Experience:
+def experience_of(
+    profiles: Sequence[DeviceProfile], lessons: MetaLearnedHyperparameters | None = None
+) -> TransferPrior:
     """Return what some devices teach; everything is scaled over the networks of the first one.
 
     Args:
@@ -68,8 +75,8 @@ def experience_of(profiles: Sequence[DeviceProfile], lessons: Lessons | None = N
         if place not in blocks:
             blocks[place] = blocks_of_steps(profile.steps)
         logs = np.log(profile.costs)
-        sources.append(Source(profile.device, blocks[place], logs, family(profile.device)))
-    return Experience(tuple(sources), next(iter(blocks.values())), lessons)
+        sources.append(DeviceDataset(profile.device, blocks[place], logs, family(profile.device)))
+    return TransferPrior(tuple(sources), next(iter(blocks.values())), lessons)
 
 
 def family(target: str) -> str:
@@ -125,14 +132,14 @@ def ship(
 
 
 @cache
-def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], Lessons]:
+def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], MetaLearnedHyperparameters]:
     from safetensors.numpy import load_file
 
     description = json.loads((recovered_folder(folder) / _DESCRIPTION).read_text(encoding="utf-8"))
     if description["features"] != list(FEATURES):
         raise ArtifactError(f"{folder} is of another version of hwnas; install hwnas again")
     arrays = load_file(folder / _ARRAYS)
-    steps = StepTable.from_arrays(
+    steps = OperatorCountTable.from_arrays(
         {n.removeprefix("steps."): arrays[n] for n in arrays if n.startswith("steps.")}
     )
     names = tuple(description["networks"])
@@ -142,10 +149,10 @@ def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], Lessons]:
     )
     widenings = {int(n): _widening(each) for n, each in description["widenings"].items()}
     prior = Prior(arrays["mean"], arrays["std"])
-    return profiles, Lessons(arrays["thetas"], prior, widenings)
+    return profiles, MetaLearnedHyperparameters(arrays["thetas"], prior, widenings)
 
 
-def _widening(values: Mapping[str, Any]) -> Widening:
+def _widening(values: Mapping[str, Any]) -> ConformalScale:
     """Return a scale from its stored values; those of earlier versions have no doubts."""
-    doubts = values.get("doubts", Widening.doubts)
-    return Widening(**{**values, "doubts": tuple(doubts)})
+    doubts = values.get("doubts", ConformalScale.doubts)
+    return ConformalScale(**{**values, "doubts": tuple(doubts)})

@@ -17,7 +17,7 @@ from hwnas.errors import ArtifactError, ConfigError
 from hwnas.home import home
 from hwnas.plugin import closest
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.search_spaces import StepTable
+from hwnas.search_spaces import OperatorCountTable
 
 __all__ = [
     "METRICS",
@@ -61,7 +61,7 @@ class DeviceProfile:
     device: str
     metric: CostMetric = "latency_ms"
     networks: tuple[str, ...] = ()
-    steps: StepTable = field(default_factory=lambda: StepTable.of(()))
+    steps: OperatorCountTable = field(default_factory=lambda: OperatorCountTable.of(()))
     costs: Numbers = field(default_factory=lambda: np.zeros(0))
     kind: Literal["measured", "table"] = "measured"
     space: str = ""
@@ -90,12 +90,14 @@ class DeviceProfile:
     def __len__(self) -> int:
         return len(self.networks)
 
-    def with_more(self, networks: Sequence[str], steps: StepTable, costs: Numbers) -> DeviceProfile:
+    def with_more(
+        self, networks: Sequence[str], steps: OperatorCountTable, costs: Numbers
+    ) -> DeviceProfile:
         """Return the same device with further measurements."""
         return replace(
             self,
             networks=(*self.networks, *networks),
-            steps=StepTable.stacked([self.steps, steps]),
+            steps=OperatorCountTable.stacked([self.steps, steps]),
             costs=np.concatenate([self.costs, costs]),
         )
 
@@ -185,7 +187,9 @@ class DeviceStore:
         with read_description(path / _DESCRIPTION) as found:
             arrays = _arrays(path / _ARRAYS)
             names = [name for name in arrays if name.startswith(_STEPS)]
-            steps = StepTable.from_arrays({n.removeprefix(_STEPS): arrays[n] for n in names})
+            steps = OperatorCountTable.from_arrays(
+                {n.removeprefix(_STEPS): arrays[n] for n in names}
+            )
             found["networks"] = tuple(found["networks"])
             return DeviceProfile(**found, steps=steps, costs=arrays["costs"])
 

@@ -22,25 +22,31 @@ from scipy.spatial.distance import pdist
 from hwnas.predictors.blocks import Blocks, blocks_of_codes, rows_of
 from hwnas.predictors.coverage import adapted, learn_widening
 from hwnas.predictors.estimate import NORMAL_90
-from hwnas.predictors.experience import Experience, Networks, Source, Widening, scale_of
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.methods import Encoder, Forecast, Measure, Rows, Sources
+from hwnas.predictors.methods import Encoder, Forecast, KnownDevices, Measure, Rows
+from hwnas.predictors.transfer_prior import (
+    ConformalScale,
+    DeviceDataset,
+    Networks,
+    TransferPrior,
+    scale_of,
+)
 
 __all__ = ["Transfer", "transfer", "transfer_of"]
 
 _ALIKE = 0.95
 
 
-def transfer(sources: Sources) -> Transfer:
+def transfer(sources: KnownDevices) -> Transfer:
     """Learn from the devices of a table, with networks described by aggregated features."""
     return transfer_of(sources, _aggregated)
 
 
-def _aggregated(sources: Sources) -> Blocks:
+def _aggregated(sources: KnownDevices) -> Blocks:
     return blocks_of_codes(sources.space, sources.codes)
 
 
-def transfer_of(sources: Sources, encoder: Encoder) -> Transfer:
+def transfer_of(sources: KnownDevices, encoder: Encoder) -> Transfer:
     """Learn from the devices of a table, with networks described by an encoder."""
     blocks = encoder(sources)
     pool = rows_of(blocks, sources.pool)
@@ -54,10 +60,10 @@ def transfer_of(sources: Sources, encoder: Encoder) -> Transfer:
     families = _families(names, np.array(columns))
     connected = sources.space.connected(sources.codes)
     known = tuple(
-        Source(name, pool, column, family, connected[sources.pool])
+        DeviceDataset(name, pool, column, family, connected[sources.pool])
         for name, column, family in zip(names, columns, families, strict=True)
     )
-    experience = Experience(known, pool)
+    experience = TransferPrior(known, pool)
     return Transfer(experience, experience.see(blocks), connected)
 
 
@@ -82,10 +88,10 @@ class Transfer:
             devices teach none.
     """
 
-    experience: Experience
+    experience: TransferPrior
     networks: Networks
     connected: npt.NDArray[np.bool_]
-    widenings: dict[int, Widening | None] = field(default_factory=dict)
+    widenings: dict[int, ConformalScale | None] = field(default_factory=dict)
 
     def predict(
         self,

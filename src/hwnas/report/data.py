@@ -18,12 +18,12 @@ __all__ = [
     "Finalist",
     "Hypervolume",
     "ObjectiveInfo",
-    "OnTarget",
     "ReportData",
     "Score",
     "StagePicture",
     "StageTime",
-    "TrainingRow",
+    "TargetLatency",
+    "TrainingCurveRow",
     "TrialRow",
 ]
 
@@ -124,7 +124,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class OnTarget:
+class TargetLatency:
     """Latency of a finalist on one target: predicted with a standard deviation, and measured."""
 
     target: str
@@ -174,7 +174,7 @@ class Finalist:
     max_relative_error: float
     bundle: str
     picks: tuple[str, ...] = ()
-    further: tuple[OnTarget, ...] = ()
+    further: tuple[TargetLatency, ...] = ()
     delivered_ms: Mapping[str, float] = field(default_factory=dict)
     missed_limits: tuple[str, ...] = ()
     limit_state: Literal["kept", "within noise", "broken"] | None = None
@@ -198,7 +198,7 @@ class CalibrationRow:
 
 
 @dataclass(frozen=True)
-class TrainingRow:
+class TrainingCurveRow:
     """Logged step of a supernet's training; ``epoch`` is fractional, ``seconds`` start at 0."""
 
     step: int
@@ -276,7 +276,7 @@ class ReportData:
     reference: Finalist | None = None
     verdict: str | None = None
     calibration: tuple[CalibrationRow, ...] = ()
-    training: tuple[TrainingRow, ...] = ()
+    training: tuple[TrainingCurveRow, ...] = ()
     stage_times: tuple[StageTime, ...] = ()
     hypervolume: tuple[Hypervolume, ...] = ()
     reference_point: Mapping[str, float] = field(default_factory=dict)

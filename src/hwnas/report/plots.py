@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from scipy.stats import spearmanr
 
 from hwnas.interval import difference_interval
-from hwnas.report.data import CalibrationRow, ReportData, TrainingRow
+from hwnas.report.data import CalibrationRow, ReportData, TrainingCurveRow
 from hwnas.report.figure import (
     ACCENT,
     GREY,
@@ -176,7 +176,7 @@ def training_curves(data: ReportData) -> go.Figure:
 
 
 def _training_line(
-    rows: Sequence[TrainingRow], values: Sequence[float], name: str, colour: str
+    rows: Sequence[TrainingCurveRow], values: Sequence[float], name: str, colour: str
 ) -> go.Scatter:
     return go.Scatter(
         x=[row.epoch for row in rows],

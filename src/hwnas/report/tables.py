@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hwnas.deploy.measurement import Measurement
-from hwnas.report.data import Finalist, OnTarget, ReportData
+from hwnas.report.data import Finalist, ReportData, TargetLatency
 from hwnas.report.figure import GREY, finalist_colours
 from hwnas.report.markup import Html, element, join
 from hwnas.report.pictures import architecture_lines
@@ -131,7 +131,7 @@ def _prediction(mean_ms: float | None, std_ms: float | None) -> str:
     return shown if std_ms is None else with_note(shown, cost_range(mean_ms, std_ms))
 
 
-def _on_target(found: OnTarget) -> Html:
+def _on_target(found: TargetLatency) -> Html:
     predicted = _prediction(found.predicted_ms, found.predicted_std_ms)
     return join([_latency(found.measurement), element("div", predicted)])
 

@@ -11,7 +11,7 @@ from hwnas.search.evaluate import (
     TrainEvaluator,
 )
 from hwnas.search.evaluators import EVALUATORS
-from hwnas.search.evolution import Box, Evolution, evolve
+from hwnas.search.evolution import Box, EvolutionResult, evolve
 from hwnas.search.executor import Executor, InProcess, RayActors
 from hwnas.search.failure import Failure
 from hwnas.search.lineage import GrowEvaluator
@@ -38,7 +38,7 @@ __all__ = [
     "DataManifest",
     "Evaluation",
     "Evaluator",
-    "Evolution",
+    "EvolutionResult",
     "Executor",
     "Failure",
     "Fidelity",

@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from hwnas.search.front import Losses, non_dominated
 
-__all__ = ["Dominated", "expected_improvement"]
+__all__ = ["BoxDecomposition", "expected_improvement"]
 
 _ROOT_TWO_PI = float(np.sqrt(2 * np.pi))
 _CHUNK = 1 << 22  # array elements processed at a time, to bound memory
@@ -22,7 +22,7 @@ _MOST_OF_MANY = 20
 
 
 @dataclass(frozen=True)
-class Dominated:
+class BoxDecomposition:
     """Box decomposition of the region that a front dominates, below a reference point.
 
     The boxes do not overlap. Lacour, Klamroth and Fonseca, "A box decomposition algorithm to
@@ -41,7 +41,7 @@ class Dominated:
     upper: Losses
 
     @classmethod
-    def by(cls, points: Losses, reference: Losses) -> Dominated:
+    def by(cls, points: Losses, reference: Losses) -> BoxDecomposition:
         """Return the decomposition for points (n, m) and a reference point (m,)."""
         inside = points[(points < reference).all(1)]
         front = np.unique(inside[non_dominated(inside)], axis=0)

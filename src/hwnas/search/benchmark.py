@@ -23,10 +23,10 @@ from hwnas.search_spaces import (
     Architecture,
     Candidate,
     Choice,
-    Operator,
+    NetworkOperator,
+    OperatorSignature,
     PartTable,
     SearchSpace,
-    Step,
     TensorSpec,
     Workload,
 )
@@ -64,7 +64,9 @@ class _ManyChoices(SearchSpace):
         first = len(between)
         read = [TensorSpec(first + i, (size,), "weight") for i, size in enumerate(weights)]
         operators = tuple(
-            Operator("pointwise", "convolution", (i, first + i), (i + 1,), batch * _PIXELS * size)
+            NetworkOperator(
+                "pointwise", "convolution", (i, first + i), (i + 1,), batch * _PIXELS * size
+            )
             for i, size in enumerate(weights)
         )
         return Workload(operators, (*between, *read), (len(weights),), sum(weights))
@@ -76,7 +78,8 @@ class _ManyChoices(SearchSpace):
     def _part_table(self) -> PartTable:
         sizes = [_WEIGHTS * (1 + option) for option in _OPTIONS]
         steps = [
-            Step("pointwise", _PIXELS * size, 4 * _PIXELS, 4 * _PIXELS, 4 * size) for size in sizes
+            OperatorSignature("pointwise", _PIXELS * size, 4 * _PIXELS, 4 * _PIXELS, 4 * size)
+            for size in sizes
         ]
         return PartTable.of([[{step: 1} for step in steps]] * len(self._choices))
 

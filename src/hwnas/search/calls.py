@@ -11,11 +11,11 @@ from hwnas.search.failure import Outcome, checked
 from hwnas.search.scores import ScoreStore
 from hwnas.search_spaces import Candidate
 
-__all__ = ["Calls"]
+__all__ = ["EvaluationRunner"]
 
 
 @dataclass
-class Calls:
+class EvaluationRunner:
     """Runner of evaluations that reuses stored scores and retries failures.
 
     Attributes:

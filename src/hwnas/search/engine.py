@@ -16,14 +16,14 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.errors import ConfigError, InfeasibleError, WorkerError
 from hwnas.predictors import CostSource
-from hwnas.search.calls import Calls
+from hwnas.search.calls import EvaluationRunner
+from hwnas.search.candidate_costs import CandidateCosts, if_priced, prices_of
 from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.executor import Executor, InProcess
 from hwnas.search.failure import Outcome, Patience
 from hwnas.search.objective import Objective, violations
-from hwnas.search.pricing import Price, if_priced, prices_of
 from hwnas.search.result import (
-    Failed,
+    FailedTrial,
     Scored,
     SearchResult,
     as_limits_see,
@@ -69,7 +69,7 @@ def run_search(
     first: Sequence[Architecture] = (),
     retries: int = 1,
     on_trial: Callable[[Scored, int], None] = lambda trial, complete: None,
-    on_failure: Callable[[Failed], None] = lambda failed: None,
+    on_failure: Callable[[FailedTrial], None] = lambda failed: None,
     on_evaluation: Callable[[Candidate, Fidelity, Outcome], None] = lambda *_: None,
 ) -> SearchResult:
     """Search a space, or resume a search.
@@ -123,7 +123,7 @@ def run_search(
         )
     executor = evaluator if isinstance(evaluator, Executor) else InProcess(evaluator)
     scores = ScoreStore() if scores is None else scores
-    calls = Calls(executor, scores, retries, on_outcome=on_evaluation)
+    calls = EvaluationRunner(executor, scores, retries, on_outcome=on_evaluation)
     search = _Search(
         space, tuple(objectives), calls, costs or {}, fidelity, rungs, on_trial, on_failure
     )
@@ -170,12 +170,12 @@ class _Search:
 
     space: SearchSpace
     objectives: tuple[Objective, ...]
-    calls: Calls
+    calls: EvaluationRunner
     costs: Mapping[str, CostSource]
     fidelity: Fidelity
     rungs: Rungs
     on_trial: Callable[[Scored, int], None]
-    on_failure: Callable[[Failed], None]
+    on_failure: Callable[[FailedTrial], None]
     _seen: dict[str, int] = field(default_factory=dict)
     """Trial numbers by candidate id."""
     _elsewhere: dict[str, int] = field(default_factory=dict)
@@ -271,7 +271,7 @@ class _Search:
         study: SearchStudy,
         trial: Trial,
         candidate: Candidate,
-        price: Price,
+        price: CandidateCosts,
         outcome: Outcome | None,
         done: int,
         patience: Patience,
@@ -289,7 +289,7 @@ class _Search:
             self.on_trial(scored(frozen, self.objectives), done + 1)
             return True
         trial.set_user_attr("failure", outcome.to_json())
-        self.on_failure(Failed(study.fail(trial).number, candidate, outcome))
+        self.on_failure(FailedTrial(study.fail(trial).number, candidate, outcome))
         patience.failed(outcome)
         return False
 
@@ -354,7 +354,7 @@ class _Search:
         self,
         study: SearchStudy,
         asked: Sequence[tuple[Trial, Candidate]],
-        prices: Sequence[Price],
+        prices: Sequence[CandidateCosts],
     ) -> list[Outcome | None]:
         """Return the outcomes of a batch; None for candidates that stop before the last rung."""
         outcomes: list[Outcome | None] = [None] * len(asked)
@@ -381,15 +381,15 @@ class _Search:
             going = [i for i, goes in zip(values, promoted, strict=True) if goes]
         return outcomes
 
-    def _metrics(self, price: Price) -> list[str]:
+    def _metrics(self, price: CandidateCosts) -> list[str]:
         """Return the metrics that the objectives need from the evaluator."""
         return [o.label for o in self.objectives if o.label not in price.values]
 
-    def _price(self, candidates: Sequence[Candidate]) -> list[Price]:
+    def _price(self, candidates: Sequence[Candidate]) -> list[CandidateCosts]:
         return prices_of(self.space, candidates, self.objectives, self.costs)
 
     def _tell(
-        self, study: SearchStudy, trial: Trial, price: Price, evaluation: Evaluation
+        self, study: SearchStudy, trial: Trial, price: CandidateCosts, evaluation: Evaluation
     ) -> FrozenTrial:
         values = {**evaluation.values, **price.values}
         trial.set_user_attr("evaluation", evaluation.to_json())

@@ -32,7 +32,7 @@ from hwnas.search.training.checkpoint import (
     weights_identity,
 )
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
-from hwnas.search_spaces import Candidate, RecipeSpace, SearchSpace, Supernet, batch_norms
+from hwnas.search_spaces import Candidate, SearchSpace, Supernet, TrainingSpace, batch_norms
 
 __all__ = [
     "Evaluation",
@@ -342,7 +342,7 @@ class TrainEvaluator:
     data: ImageData
     train: TrainConfig
     seed: int = 0
-    recipe: RecipeSpace | None = None
+    recipe: TrainingSpace | None = None
     folder: Path | None = None
 
     @cached_property
@@ -422,7 +422,7 @@ class TrainEvaluator:
 
 
 def own_training(
-    train: TrainConfig, recipe: RecipeSpace | None, candidate: Candidate
+    train: TrainConfig, recipe: TrainingSpace | None, candidate: Candidate
 ) -> TrainConfig:
     """Return the training settings of a candidate.
 

@@ -17,7 +17,7 @@ from hwnas.search.study import SearchStudy
 from hwnas.search_spaces import Architecture, Candidate
 
 __all__ = [
-    "Failed",
+    "FailedTrial",
     "Scored",
     "SearchResult",
     "as_limits_see",
@@ -56,7 +56,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedTrial:
     """Trial whose evaluation failed.
 
     Attributes:
@@ -85,7 +85,7 @@ class SearchResult:
     objectives: tuple[Objective, ...]
     trials: tuple[Scored, ...]
     evaluations_made: int = 0
-    failed: tuple[Failed, ...] = ()
+    failed: tuple[FailedTrial, ...] = ()
     rungs: tuple[RungCount, ...] = ()
 
     @property
@@ -113,10 +113,10 @@ def scored_trials(study: SearchStudy, objectives: Sequence[Objective]) -> tuple[
     return tuple(scored(trial, objectives) for trial in study.complete)
 
 
-def failed_trials(study: SearchStudy) -> tuple[Failed, ...]:
+def failed_trials(study: SearchStudy) -> tuple[FailedTrial, ...]:
     """Return the trials of a study whose evaluation failed."""
     return tuple(
-        Failed(
+        FailedTrial(
             trial.number,
             candidate_of(trial.user_attrs),
             Failure.from_json(trial.user_attrs["failure"]),

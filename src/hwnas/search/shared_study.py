@@ -29,7 +29,7 @@ from hwnas.search.rungs import RUNGS
 from hwnas.search.storage import close_storage, open_storage, reason_of
 from hwnas.search.study_identity import other_objectives, study_of
 
-__all__ = ["Claim", "News", "SharedStudy", "Sharing"]
+__all__ = ["Claim", "SharedStudy", "Sharing", "StudyChanges"]
 
 _BEAT_SECONDS = 5.0
 _STALE_SECONDS = 60.0
@@ -60,7 +60,7 @@ class Sharing:
 
 
 @dataclass(frozen=True)
-class News:
+class StudyChanges:
     """Changes in a shared study since the last look.
 
     Attributes:
@@ -223,7 +223,7 @@ class SharedStudy:
                 return False
             return self._finish(trial_id, trial.state, trial.values)
 
-    def news(self) -> News:
+    def news(self) -> StudyChanges:
         """Return what other searches have finished, abandoned and are evaluating."""
         with self._own_errors():
             self._listen()
@@ -243,7 +243,7 @@ class SharedStudy:
                         abandoned.append(trial)
                     elif not _is_void(trial):
                         finished.append(trial)
-        return News(tuple(finished), tuple(abandoned), running)
+        return StudyChanges(tuple(finished), tuple(abandoned), running)
 
     def _trials(self) -> list[FrozenTrial]:
         return self._storage.get_all_trials(self._id, deepcopy=False)

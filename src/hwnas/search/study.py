@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from hwnas.search.objective import Objective
 from hwnas.search.rungs import RUNGS
-from hwnas.search.samplers.planned import BATCH
+from hwnas.search.samplers.batch import BATCH
 from hwnas.search.shared_study import Claim, SharedStudy
 from hwnas.search.study_file import StudyFile
 from hwnas.search.trial_identity import IDENTITY, STALE, TrialIdentity

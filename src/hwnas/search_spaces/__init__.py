@@ -8,19 +8,19 @@ from hwnas.search_spaces.cells import CellSpace, nasbench201
 from hwnas.search_spaces.channel_config import ChannelConfig
 from hwnas.search_spaces.channels import ChannelSpace, channels
 from hwnas.search_spaces.choice_space import ChoiceSpace
-from hwnas.search_spaces.choices import Choice, Option, When
+from hwnas.search_spaces.choices import Choice, ChoiceCondition, Option
 from hwnas.search_spaces.hybrid import HybridConfig, HybridSpace, HybridStage, hybrid
 from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
 from hwnas.search_spaces.product import ProductSpace
-from hwnas.search_spaces.recipe import RecipeSpace, recipe_space
 from hwnas.search_spaces.resnet import ResNetConfig, ResNetSpace, ResNetStage, resnet
 from hwnas.search_spaces.simplenet import Group, SimpleNetConfig, SimpleNetSpace, simplenet
 from hwnas.search_spaces.space import SearchSpace
-from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
+from hwnas.search_spaces.steps import Assembly, OperatorCountTable, OperatorSignature, PartTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
+from hwnas.search_spaces.training_space import TrainingSpace, recipe_space
 from hwnas.search_spaces.union import UnionSpace, union
 from hwnas.search_spaces.vit import VitConfig, VitSpace, vit
-from hwnas.search_spaces.workload import Operator, OperatorKind, TensorSpec, Workload, trace
+from hwnas.search_spaces.workload import NetworkOperator, OperatorKind, TensorSpec, Workload, trace
 
 __all__ = [
     "ROLES",
@@ -32,6 +32,7 @@ __all__ = [
     "ChannelConfig",
     "ChannelSpace",
     "Choice",
+    "ChoiceCondition",
     "ChoiceSpace",
     "ElasticSpace",
     "Group",
@@ -40,12 +41,13 @@ __all__ = [
     "HybridStage",
     "MobileNetConfig",
     "MobileNetSpace",
-    "Operator",
+    "NetworkOperator",
+    "OperatorCountTable",
     "OperatorKind",
+    "OperatorSignature",
     "Option",
     "PartTable",
     "ProductSpace",
-    "RecipeSpace",
     "ResNetConfig",
     "ResNetSpace",
     "ResNetStage",
@@ -53,14 +55,12 @@ __all__ = [
     "SimpleNetConfig",
     "SimpleNetSpace",
     "Stage",
-    "Step",
-    "StepTable",
     "Supernet",
     "TensorSpec",
+    "TrainingSpace",
     "UnionSpace",
     "VitConfig",
     "VitSpace",
-    "When",
     "Workload",
     "batch_norms",
     "channels",

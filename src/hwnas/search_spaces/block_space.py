@@ -9,7 +9,7 @@ from itertools import count, takewhile
 from torch import nn
 
 from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.places import Place
+from hwnas.search_spaces.block_specs import BlockSpec
 from hwnas.search_spaces.space import SearchSpace
 
 __all__ = ["BlockSpace", "row", "rows"]
@@ -19,12 +19,13 @@ class BlockSpace(SearchSpace):
     """Search space that defines its networks by a frame and the blocks in it.
 
     `build` inserts blocks into the frame. A supernet does the same and keeps one module for each
-    variant of a block (`hwnas.search_spaces.skeletons`), so the two cannot disagree about a block.
+    variant of a block (`hwnas.search_spaces.shared_modules`), so the two cannot disagree about a
+    block.
     """
 
     @property
     @abstractmethod
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[BlockSpec, ...]:
         """Specifications of all blocks of the largest network, in the order of construction."""
 
     @abstractmethod

@@ -27,12 +27,12 @@ from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, s
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.any_model.narrowing import narrow_groups
 from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
-from hwnas.search_spaces.any_model.skeletons import ElasticSkeletons
+from hwnas.search_spaces.any_model.skeletons import ElasticModules
 from hwnas.search_spaces.any_model.trial import check_traceable, checked_output
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.channel_config import ChannelConfig
 from hwnas.search_spaces.choices import Choice, Option
-from hwnas.search_spaces.skeletons import SkeletonSource
+from hwnas.search_spaces.shared_modules import SharedModuleSource
 from hwnas.search_spaces.space import SearchSpace, Segments
 from hwnas.search_spaces.steps import PartTable
 
@@ -144,7 +144,7 @@ class ChannelSpace(SearchSpace):
             )
         return {name: segments for name, segments in found.items() if segments}
 
-    def skeletons(self, shared: Container[str]) -> SkeletonSource:
+    def skeletons(self, shared: Container[str]) -> SharedModuleSource:
         """See `SearchSpace.skeletons`.
 
         If the largest ratio is 1, skeletons are assembled in microseconds.
@@ -152,7 +152,7 @@ class ChannelSpace(SearchSpace):
         if self.config.ratios[-1] < 1:
             return super().skeletons(shared)
         groups = {_choice(group): group for group in self.groups}
-        return ElasticSkeletons(self, self._blank, groups, self._width, {}, shared)
+        return ElasticModules(self, self._blank, groups, self._width, {}, shared)
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
         """See `SearchSpace.parts`.

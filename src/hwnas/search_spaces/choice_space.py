@@ -18,10 +18,10 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, Option
 
-__all__ = ["ChoiceSpace", "Trial"]
+__all__ = ["ChoiceSpace", "SuggestingTrial"]
 
 
-class Trial(Protocol):
+class SuggestingTrial(Protocol):
     """Method of an Optuna trial that a space needs."""
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
@@ -106,7 +106,7 @@ class ChoiceSpace(ABC):
         """Return an architecture with every choice drawn uniformly."""
         return self.architecture({c.name: rng.choice(c.options) for c in self.choices})
 
-    def suggest(self, trial: Trial) -> Architecture:
+    def suggest(self, trial: SuggestingTrial) -> Architecture:
         """Return the architecture that an Optuna trial proposes.
 
         Every choice is suggested, even if it has no effect, because samplers that learn need the

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 
-__all__ = ["Choice", "Option", "When", "checked_options", "checked_whole"]
+__all__ = ["Choice", "ChoiceCondition", "Option", "checked_options", "checked_whole"]
 
 Option = int | float | str
 
 
 @dataclass(frozen=True)
-class When:
+class ChoiceCondition:
     """Condition that the choice ``name`` has an effect and its option is one of ``values``."""
 
     name: str
     values: tuple[Option, ...]
 
     @classmethod
-    def deeper(cls, name: str, depths: Sequence[int], position: int) -> When | None:
+    def deeper(cls, name: str, depths: Sequence[int], position: int) -> ChoiceCondition | None:
         """Return the condition that a row is deep enough to contain the block at a position.
 
         Args:
@@ -48,7 +48,7 @@ class Choice:
 
     name: str
     options: tuple[Option, ...]
-    when: When | None = None
+    when: ChoiceCondition | None = None
 
     def __post_init__(self) -> None:
         if not self.options:

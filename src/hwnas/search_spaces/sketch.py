@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hwnas.search_spaces.steps import Step
+from hwnas.search_spaces.steps import OperatorSignature
 from hwnas.search_spaces.workload import OperatorKind
 
-__all__ = ["Sketch"]
+__all__ = ["OperatorCounter"]
 
 _BYTES = 4  # of one element; tables are of float32 networks unless a device states otherwise
 
 
 @dataclass
-class Sketch:
+class OperatorCounter:
     """Feature map that layers are applied to, one after the other, while operators are counted.
 
     Attributes:
@@ -30,7 +30,7 @@ class Sketch:
     side: int
     repeat: int = 1
     dead: bool = False
-    steps: Counter[Step] = field(default_factory=Counter)
+    steps: Counter[OperatorSignature] = field(default_factory=Counter)
     width: int = 0
 
     @property
@@ -50,7 +50,7 @@ class Sketch:
         groups: int = 1,
         activation: bool = True,
         norm: bool = True,
-    ) -> Sketch:
+    ) -> OperatorCounter:
         """Apply a "same"-padded convolution, and optionally batch normalisation and activation."""
         read, per_output = self._bytes, kernel_size**2 * self.channels // groups
         kind: OperatorKind = "conv"
@@ -62,25 +62,29 @@ class Sketch:
         self._shrink(stride)
         macs = per_output * channels * self.pixels
         weights = _BYTES * per_output * channels
-        self._add(Step(kind, macs, read, self._bytes, weights, kernel_size, stride, self.dead))
+        self._add(
+            OperatorSignature(
+                kind, macs, read, self._bytes, weights, kernel_size, stride, self.dead
+            )
+        )
         if norm:
             self.norm()
         return self.simple("activation") if activation else self
 
-    def norm(self) -> Sketch:
+    def norm(self) -> OperatorCounter:
         """Apply batch normalisation."""
         weights = 16 * self.channels
-        self._add(Step("norm", 0, self._bytes, self._bytes, weights, dead=self.dead))
+        self._add(OperatorSignature("norm", 0, self._bytes, self._bytes, weights, dead=self.dead))
         return self
 
-    def simple(self, kind: OperatorKind, inputs: int = 1, stride: int = 1) -> Sketch:
+    def simple(self, kind: OperatorKind, inputs: int = 1, stride: int = 1) -> OperatorCounter:
         """Apply an operator without multiply-accumulates that keeps the number of channels."""
         read = inputs * self._bytes
         self._shrink(stride)
-        self._add(Step(kind, 0, read, self._bytes, dead=self.dead))
+        self._add(OperatorSignature(kind, 0, read, self._bytes, dead=self.dead))
         return self
 
-    def gate(self, squeezed: int, biased: bool = False) -> Sketch:
+    def gate(self, squeezed: int, biased: bool = False) -> OperatorCounter:
         """Apply squeeze-and-excite.
 
         It pools, applies two small pointwise convolutions, and scales the channels.
@@ -88,41 +92,47 @@ class Sketch:
         vector, row = _BYTES * self.channels, _BYTES * squeezed
         product = self.channels * squeezed
         down, up = (_BYTES * product + biased * biases for biases in (row, vector))
-        self._add(Step("pool", 0, self._bytes, vector, dead=self.dead))
-        self._add(Step("pointwise", product, vector, row, down, 1, 1, self.dead))
-        self._add(Step("activation", 0, row, row, dead=self.dead))
-        self._add(Step("pointwise", product, row, vector, up, 1, 1, self.dead))
-        self._add(Step("activation", 0, vector, vector, dead=self.dead))
+        self._add(OperatorSignature("pool", 0, self._bytes, vector, dead=self.dead))
+        self._add(OperatorSignature("pointwise", product, vector, row, down, 1, 1, self.dead))
+        self._add(OperatorSignature("activation", 0, row, row, dead=self.dead))
+        self._add(OperatorSignature("pointwise", product, row, vector, up, 1, 1, self.dead))
+        self._add(OperatorSignature("activation", 0, vector, vector, dead=self.dead))
         scaled = self.channels * self.pixels
-        self._add(Step("elementwise", scaled, self._bytes + vector, self._bytes, dead=self.dead))
+        self._add(
+            OperatorSignature(
+                "elementwise", scaled, self._bytes + vector, self._bytes, dead=self.dead
+            )
+        )
         return self
 
-    def shuffle(self) -> Sketch:
+    def shuffle(self) -> OperatorCounter:
         """Apply a channel shuffle."""
         return self.view().view().simple("elementwise").view()
 
-    def linear(self, outputs: int, biased: bool = True) -> Sketch:
+    def linear(self, outputs: int, biased: bool = True) -> OperatorCounter:
         """Apply a linear layer to a feature map of one pixel."""
         macs = self.channels * self.pixels * outputs
         read = self._bytes
         self.channels, self.side, self.width = outputs, 1, 0
-        self._add(Step("linear", macs, read, self._bytes, _BYTES * (macs + biased * outputs)))
+        self._add(
+            OperatorSignature("linear", macs, read, self._bytes, _BYTES * (macs + biased * outputs))
+        )
         return self
 
-    def pool(self) -> Sketch:
+    def pool(self) -> OperatorCounter:
         """Apply global average pooling."""
         read = self._bytes
         self.side, self.width = 1, 0
-        self._add(Step("pool", 0, read, self._bytes, dead=self.dead))
+        self._add(OperatorSignature("pool", 0, read, self._bytes, dead=self.dead))
         return self
 
-    def view(self) -> Sketch:
+    def view(self) -> OperatorCounter:
         """Apply a view, which moves no data."""
-        self._add(Step("view", dead=self.dead))
+        self._add(OperatorSignature("view", dead=self.dead))
         return self
 
     def _shrink(self, stride: int) -> None:
         self.side, self.width = -(-self.side // stride), -(-self.width // stride)
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: OperatorSignature) -> None:
         self.steps[step] += self.repeat

@@ -12,15 +12,15 @@ import numpy.typing as npt
 from torch import nn
 
 from hwnas.search_spaces.architecture import Architecture, Candidate
+from hwnas.search_spaces.block_specs import BlockSpec
 from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.choice_space import ChoiceSpace
-from hwnas.search_spaces.places import Place
-from hwnas.search_spaces.steps import PartTable, StepTable, counted
+from hwnas.search_spaces.steps import OperatorCountTable, PartTable, counted
 from hwnas.search_spaces.tabular import TabularSpace
 from hwnas.search_spaces.workload import Workload, trace
 
 if TYPE_CHECKING:
-    from hwnas.search_spaces.skeletons import SkeletonSource
+    from hwnas.search_spaces.shared_modules import SharedModuleSource
     from hwnas.search_spaces.supernet import Supernet
 
 __all__ = ["SearchSpace", "Segments", "StageOutline"]
@@ -86,7 +86,7 @@ class SearchSpace(ChoiceSpace):
         return {}
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[BlockSpec, ...]:
         """Specifications of the blocks of all networks; empty if networks are built as a whole.
 
         A network is then a frame with a module at each place that is taken. The frame is the same
@@ -102,15 +102,15 @@ class SearchSpace(ChoiceSpace):
         """
         return dict(architecture.values)
 
-    def skeletons(self, shared: Container[str]) -> SkeletonSource:
+    def skeletons(self, shared: Container[str]) -> SharedModuleSource:
         """Return the source of the networks without weights that a supernet runs.
 
         Args:
             shared: Names of the tensors of the largest network.
         """
-        from hwnas.search_spaces.skeletons import Skeletons
+        from hwnas.search_spaces.shared_modules import SharedModules
 
-        return Skeletons(self, shared)
+        return SharedModules(self, shared)
 
     def teacher(self) -> nn.Module | None:
         """Return the trained network that the weights of this space come from.
@@ -170,8 +170,8 @@ class SearchSpace(ChoiceSpace):
         """
         return None
 
-    def steps(self, codes: npt.NDArray[np.int64]) -> StepTable | None:
-        """Return the operator counts of N networks, as ``StepTable.of_workloads`` does.
+    def steps(self, codes: npt.NDArray[np.int64]) -> OperatorCountTable | None:
+        """Return the operator counts of N networks, as ``OperatorCountTable.of_workloads`` does.
 
         Args:
             codes: Indices of options, of shape (N, len(choices)).

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 from hwnas.errors import ArtifactError
-from hwnas.search_spaces.workload import Operator, OperatorKind, Workload
+from hwnas.search_spaces.workload import NetworkOperator, OperatorKind, Workload
 
-__all__ = ["Assembly", "PartTable", "Step", "StepTable", "counted"]
+__all__ = ["Assembly", "OperatorCountTable", "OperatorSignature", "PartTable", "counted"]
 
 _BYTES = 4  # per weight
 _NORM_BYTES = 16  # per channel of a batch normalisation: scale, shift, mean and variance
@@ -24,7 +24,7 @@ _KINDS: tuple[OperatorKind, ...] = get_args(OperatorKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OperatorSignature:
     """Operator with its sizes, without its position in a network.
 
     Sizes are those at batch 1, unless the operator was traced at another batch size.
@@ -55,7 +55,7 @@ class Step:
         """Bytes that the operator reads and writes, each tensor once."""
         return self.read_bytes + self.written_bytes + self.weight_bytes
 
-    def per_image(self, batch: int) -> Step:
+    def per_image(self, batch: int) -> OperatorSignature:
         """Return the same operator at batch 1, given that this one is at ``batch``."""
         return replace(
             self,
@@ -65,7 +65,7 @@ class Step:
         )
 
     @classmethod
-    def of(cls, operator: Operator, workload: Workload) -> Step:
+    def of(cls, operator: NetworkOperator, workload: Workload) -> OperatorSignature:
         """Create a step from an operator of a workload."""
         tensors = [workload.tensors[i] for i in dict.fromkeys(operator.inputs)]
         weights = sum(tensor.bytes for tensor in tensors if tensor.role == "weight")
@@ -88,12 +88,12 @@ class Assembly:
         chosen: Index of the part at each place, of shape (N, len(parts)).
     """
 
-    parts: Sequence[Sequence[Mapping[Step, int]]]
+    parts: Sequence[Sequence[Mapping[OperatorSignature, int]]]
     chosen: npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True)
-class StepTable:
+class OperatorCountTable:
     """Networks as counts of operators.
 
     A quantity that is additive over operators takes one sparse product.
@@ -107,7 +107,7 @@ class StepTable:
             first, which takes far fewer additions.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[OperatorSignature, ...]
     rows_of_steps: sparse.csr_array
     taken: sparse.csr_array | None = None
 
@@ -122,9 +122,9 @@ class StepTable:
         return sparse.csr_array(self.taken @ self.rows_of_steps)
 
     @classmethod
-    def of(cls, networks: Iterable[Mapping[Step, int]]) -> StepTable:
+    def of(cls, networks: Iterable[Mapping[OperatorSignature, int]]) -> OperatorCountTable:
         """Create a table of networks that are given as operator counts."""
-        index: dict[Step, int] = {}
+        index: dict[OperatorSignature, int] = {}
         columns: list[int] = []
         values: list[int] = []
         ends = [0]
@@ -136,28 +136,28 @@ class StepTable:
         return cls(tuple(index), sparse.csr_array((np.array(values, float), columns, ends), shape))
 
     @classmethod
-    def of_workloads(cls, workloads: Sequence[Workload]) -> StepTable:
+    def of_workloads(cls, workloads: Sequence[Workload]) -> OperatorCountTable:
         """Create a table of networks as deployed: without operators that an export folds away."""
         return cls.of(
-            Counter(Step.of(op, each) for op in each.operators if not op.folded)
+            Counter(OperatorSignature.of(op, each) for op in each.operators if not op.folded)
             for each in workloads
         )
 
-    def per_image(self, batch: int) -> StepTable:
+    def per_image(self, batch: int) -> OperatorCountTable:
         """Return the same networks at batch 1, given that these are at ``batch``."""
         return replace(self, steps=tuple(step.per_image(batch) for step in self.steps))
 
     @classmethod
-    def of_parts(cls, assembly: Assembly) -> StepTable:
+    def of_parts(cls, assembly: Assembly) -> OperatorCountTable:
         """Create a table of networks that consist of parts."""
         return PartTable.of(assembly.parts).networks(assembly.chosen)
 
     @classmethod
-    def stacked(cls, tables: Sequence[StepTable]) -> StepTable:
+    def stacked(cls, tables: Sequence[OperatorCountTable]) -> OperatorCountTable:
         """Return the networks of several tables as one table, in order."""
         return cls.of(network for table in tables for network in table._networks())
 
-    def _networks(self) -> Iterable[Mapping[Step, int]]:
+    def _networks(self) -> Iterable[Mapping[OperatorSignature, int]]:
         for start, end in zip(self.counts.indptr[:-1], self.counts.indptr[1:], strict=True):
             columns, values = self.counts.indices[start:end], self.counts.data[start:end]
             yield {self.steps[i]: int(count) for i, count in zip(columns, values, strict=True)}
@@ -173,7 +173,7 @@ class StepTable:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.int64]]) -> StepTable:
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.int64]]) -> OperatorCountTable:
         """Create a table from the arrays of `to_arrays`.
 
         Raises:
@@ -181,7 +181,9 @@ class StepTable:
         """
         try:
             steps = tuple(
-                Step(_KINDS[kind], macs, read, written, weights, kernel, stride, bool(dead))
+                OperatorSignature(
+                    _KINDS[kind], macs, read, written, weights, kernel, stride, bool(dead)
+                )
                 for kind, macs, read, written, weights, kernel, stride, dead in arrays[
                     "steps"
                 ].tolist()
@@ -193,7 +195,7 @@ class StepTable:
             raise ArtifactError(f"not a table of operator counts: {error}") from error
         return cls(steps, table)
 
-    def rows(self, index: npt.NDArray[np.integer]) -> StepTable:
+    def rows(self, index: npt.NDArray[np.integer]) -> OperatorCountTable:
         """Return the table of some networks, in the order of ``index``."""
         if self.taken is None:
             return replace(self, rows_of_steps=self.rows_of_steps[index])
@@ -226,16 +228,16 @@ class PartTable:
         starts: Row of the first part of each place.
     """
 
-    parts: StepTable
+    parts: OperatorCountTable
     starts: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, parts: Sequence[Sequence[Mapping[Step, int]]]) -> PartTable:
+    def of(cls, parts: Sequence[Sequence[Mapping[OperatorSignature, int]]]) -> PartTable:
         """Create a table from the operator counts of each part that may stand at each place."""
         starts = np.cumsum([0, *(len(place) for place in parts)])[:-1].astype(np.int64)
-        return cls(StepTable.of(part for place in parts for part in place), starts)
+        return cls(OperatorCountTable.of(part for place in parts for part in place), starts)
 
-    def networks(self, chosen: npt.NDArray[np.integer]) -> StepTable:
+    def networks(self, chosen: npt.NDArray[np.integer]) -> OperatorCountTable:
         """Return the table of N networks.
 
         Args:
@@ -246,7 +248,7 @@ class PartTable:
         columns = (chosen.astype(np.int64) + self.starts).ravel()
         shape = rows, len(self.parts)
         taken = sparse.csr_array((np.ones(rows * places), columns, ends), shape)
-        return StepTable(self.parts.steps, self.parts.counts, taken)
+        return OperatorCountTable(self.parts.steps, self.parts.counts, taken)
 
     @cached_property
     def deployed(self) -> PartTable:
@@ -254,10 +256,10 @@ class PartTable:
         left = [i for i, step in enumerate(self.parts.steps) if step.kind != "norm"]
         steps = tuple(self.parts.steps[i] for i in left)
         counts = sparse.csr_array(self.parts.counts.tocsc()[:, left])
-        return PartTable(StepTable(steps, counts), self.starts)
+        return PartTable(OperatorCountTable(steps, counts), self.starts)
 
 
-def counted(table: StepTable) -> dict[str, npt.NDArray[np.int64]]:
+def counted(table: OperatorCountTable) -> dict[str, npt.NDArray[np.int64]]:
     """Return costs as a workload counts them, for float32 networks.
 
     The networks must not share weights among their operators.

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.slots import Piece, corner, pieces_of, slots_of
 from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.weight_views import WeightBinding, corner, pieces_of, slots_of
 
 __all__ = ["Supernet", "batch_norms"]
 
@@ -39,7 +39,7 @@ class Supernet(nn.Module):
         self.shared = space.build(space.largest())
         self._tensors = self._shared_tensors()
         self._skeletons = space.skeletons(frozenset(self._tensors))
-        self._pieces: tuple[Piece, ...] = ()
+        self._pieces: tuple[WeightBinding, ...] = ()
         self.activate(space.largest())
 
     def activate(self, architecture: Architecture) -> None:

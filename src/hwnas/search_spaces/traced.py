@@ -8,13 +8,15 @@ from collections.abc import Callable
 from torch import nn
 
 from hwnas.search_spaces.blueprint import blueprint
-from hwnas.search_spaces.steps import Step
+from hwnas.search_spaces.steps import OperatorSignature
 from hwnas.search_spaces.workload import trace
 
 __all__ = ["traced_steps"]
 
 
-def traced_steps(make: Callable[[], nn.Module], input_shape: tuple[int, ...]) -> Counter[Step]:
+def traced_steps(
+    make: Callable[[], nn.Module], input_shape: tuple[int, ...]
+) -> Counter[OperatorSignature]:
     """Return the operator counts that a module adds to a network it is part of, at batch 1.
 
     The counts of a network are the sum of its parts' counts if each part takes one contiguous
@@ -27,4 +29,4 @@ def traced_steps(make: Callable[[], nn.Module], input_shape: tuple[int, ...]) ->
     with blueprint():
         module = make()
     workload = trace(module, input_shape)
-    return Counter(Step.of(operator, workload) for operator in workload.operators)
+    return Counter(OperatorSignature.of(operator, workload) for operator in workload.operators)

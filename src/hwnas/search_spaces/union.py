@@ -14,9 +14,9 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.choices import Choice, When
+from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.space import SearchSpace, StageOutline
-from hwnas.search_spaces.steps import StepTable
+from hwnas.search_spaces.steps import OperatorCountTable
 from hwnas.search_spaces.supernet import Supernet
 
 __all__ = ["FAMILY", "PRESETS", "UnionSpace", "union"]
@@ -112,7 +112,7 @@ class UnionSpace(SearchSpace):
         """
         raise ConfigError(f"networks of {', '.join(self.members)} share no weights")
 
-    def steps(self, codes: npt.NDArray[np.int64]) -> StepTable | None:
+    def steps(self, codes: npt.NDArray[np.int64]) -> OperatorCountTable | None:
         """Return the operator counts of all networks; None if a member cannot tell them."""
         tables, order = [], []
         for space, rows, own in self._divided(codes):
@@ -121,7 +121,7 @@ class UnionSpace(SearchSpace):
                 return None
             tables.append(table)
             order.append(rows)
-        return StepTable.stacked(tables).rows(np.argsort(np.concatenate(order)))
+        return OperatorCountTable.stacked(tables).rows(np.argsort(np.concatenate(order)))
 
     def counted(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
         """Return the costs that every member counts."""
@@ -206,7 +206,7 @@ def union(
 
 
 def _of_member(label: str, choice: Choice) -> Choice:
-    when = When(FAMILY, (label,))
+    when = ChoiceCondition(FAMILY, (label,))
     if choice.when is not None:
         when = replace(choice.when, name=f"{label}.{choice.when.name}")
     return replace(choice, name=f"{label}.{choice.name}", when=when)

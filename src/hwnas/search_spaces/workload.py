@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from hwnas.errors import ConfigError
 
-__all__ = ["Operator", "OperatorKind", "TensorSpec", "Workload", "flag_dead", "trace"]
+__all__ = ["NetworkOperator", "OperatorKind", "TensorSpec", "Workload", "flag_dead", "trace"]
 
 OperatorKind = Literal[
     "conv", "pointwise", "depthwise", "linear", "matmul", "norm", "activation", "elementwise",
@@ -53,7 +53,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Operator:
+class NetworkOperator:
     """Operator of a network.
 
     Attributes:
@@ -97,7 +97,7 @@ class Workload:
         params: Number of trainable parameters of the network.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[NetworkOperator, ...]
     tensors: tuple[TensorSpec, ...]
     outputs: tuple[int, ...]
     params: int
@@ -119,7 +119,7 @@ class Workload:
         """Size of all weights that operators read, in bytes."""
         return sum(tensor.bytes for tensor in self.tensors if tensor.role == "weight")
 
-    def bytes_moved(self, operator: Operator) -> int:
+    def bytes_moved(self, operator: NetworkOperator) -> int:
         """Return the bytes that an operator reads and writes, each tensor once."""
         return sum(self.tensors[i].bytes for i in {*operator.inputs, *operator.outputs})
 
@@ -187,7 +187,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     def __init__(self, weights: list[Tensor], inputs: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operators: list[Operator] = []
+        self.operators: list[NetworkOperator] = []
         self.tensors: list[TensorSpec] = []
         self._ids: dict[int, int] = {}
         self._weights = {id(weight) for weight in weights}
@@ -299,7 +299,7 @@ def _describe(
     written: list[Tensor],
     inputs: tuple[int, ...],
     outputs: tuple[int, ...],
-) -> Operator:
+) -> NetworkOperator:
     if name == "convolution":
         weight, groups = args[1], args[8]
         kind: OperatorKind = "conv"
@@ -309,14 +309,14 @@ def _describe(
             kind = "pointwise"
         transposed = args[6]  # then the kernel is applied to each input element, not output element
         macs = (read if transposed else written)[0].numel() * weight[0].numel()
-        return Operator(kind, name, inputs, outputs, macs, weight.shape[2], int(args[3][0]))
+        return NetworkOperator(kind, name, inputs, outputs, macs, weight.shape[2], int(args[3][0]))
     kind = _KINDS.get(name, "other")
     macs = 0
     if kind in ("linear", "matmul"):
         macs = written[0].numel() * int(read[-2].shape[-1])
     elif name == "mul" and len(read) == 2:
         macs = written[0].numel()
-    return Operator(kind, name, inputs, outputs, macs)
+    return NetworkOperator(kind, name, inputs, outputs, macs)
 
 
 def trace(network: nn.Module, input_shape: tuple[int, ...], batch: int = 1) -> Workload:
@@ -362,7 +362,7 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def flag_dead(operators: list[Operator], needed: set[int]) -> tuple[Operator, ...]:
+def flag_dead(operators: list[NetworkOperator], needed: set[int]) -> tuple[NetworkOperator, ...]:
     """Return the same operators, flagged as dead if no ``needed`` tensor depends on them."""
     flagged = []
     for operator in reversed(operators):

@@ -1,5 +1,5 @@
 """Stages of a run: calibrate, train, search, finalists, report."""
 
-from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.job import Job, RunInputs, SearchGoal
 
-__all__ = ["Goal", "Ingredients", "Job"]
+__all__ = ["Job", "RunInputs", "SearchGoal"]

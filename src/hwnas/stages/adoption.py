@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from hwnas.search.data import ImageData
 from hwnas.stages.finalists import read_bundles
-from hwnas.stages.job import Goal, Job
+from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.plan import stages_of
 
 __all__ = ["adopt"]
 
 
-def adopt(job: Job, goals: Sequence[Goal]) -> None:
+def adopt(job: Job, goals: Sequence[SearchGoal]) -> None:
     """Record by name the inputs of the stages that an older hwnas has finished.
 
     The older hwnas refused a changed recipe, so the current settings are those of the stages.

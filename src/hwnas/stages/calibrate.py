@@ -14,12 +14,12 @@ from hwnas.deploy.timing import measure
 from hwnas.errors import InfeasibleError
 from hwnas.identity import Identity
 from hwnas.predictors import DevicePredictor, Pool, shipped_experience
-from hwnas.progress import Advance
+from hwnas.progress import ProgressCallback
 from hwnas.search.agreement import agreed_value
 from hwnas.search.cluster import map_tasks
 from hwnas.search.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
-from hwnas.stages.job import Goal, Job, Stage
+from hwnas.stages.job import Job, RunStage, SearchGoal
 from hwnas.stages.measurements import (
     Timed,
     measured_on,
@@ -35,7 +35,7 @@ _EXPORT_SHARE = 0.8
 _SURE = 0.95  # level of the prediction interval whose lower end `check_limits` compares
 
 
-def calibration(job: Job, target: str, path: Path) -> Stage:
+def calibration(job: Job, target: str, path: Path) -> RunStage:
     """Return the stage that measures networks on the target and writes the results to ``path``.
 
     Searches that share a study also share their calibrations: those on equal processors use the
@@ -48,7 +48,7 @@ def calibration(job: Job, target: str, path: Path) -> Stage:
     if storage is not None:
         identity = Identity({**identity.inputs, "shared": content_hash(storage)})
 
-    def work(advance: Advance) -> None:
+    def work(advance: ProgressCallback) -> None:
         before = [each for each in measured_on(_timed(target, path)) if each != hardware]
         if before:
             job.reporter.note(
@@ -72,10 +72,10 @@ def calibration(job: Job, target: str, path: Path) -> Stage:
         found = measured_on(_timed(target, path))
         return Identity({**identity.inputs, "hardware": ", ".join(found)}) if found else None
 
-    return Stage(f"calibrate@{target}", identity, work, made, adopt)
+    return RunStage(f"calibrate@{target}", identity, work, made, adopt)
 
 
-def _time_networks(job: Job, target: str, advance: Advance) -> list[Timed]:
+def _time_networks(job: Job, target: str, advance: ProgressCallback) -> list[Timed]:
     """Choose, export and measure networks."""
     space, recipe = job.ingredients.space, job.recipe
     chosen = networks_to_time(space, target, recipe.predictor.networks, recipe.seed)
@@ -119,7 +119,7 @@ def _timed(target: str, path: Path) -> list[Timed]:
     return [r for r in rows if r.role == "calibration" and r.measurement.target == target]
 
 
-def check_limits(job: Job, goal: Goal, predictors: Mapping[str, DevicePredictor]) -> None:
+def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, DevicePredictor]) -> None:
     """Raise if no network of the space can keep a limit, before hours of training.
 
     Raises:

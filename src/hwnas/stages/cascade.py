@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.cascade_choice import (
-    Choice,
-    Known,
+    AccuracyCount,
+    CandidateScores,
+    CascadeChoice,
     Pair,
-    Tally,
     check_aim,
     choose,
     pair_tally,
@@ -31,10 +31,10 @@ from hwnas.interval import wilson_interval
 from hwnas.search import Split
 from hwnas.stages.cascade_costs import Costs, Saved, costs_of, latencies_ms
 from hwnas.stages.finalists import read_bundles
-from hwnas.stages.job import Goal, Job
+from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.limits import best_kept, none_keeps, of_bundle, told
 
-__all__ = ["Cascading", "Way", "make_cascade"]
+__all__ = ["CascadeOption", "Cascading", "make_cascade"]
 
 _CHUNK = 256
 _GOLDEN_FROM = 256
@@ -44,7 +44,7 @@ _FEWEST, _MOST = 50, 1000
 
 
 @dataclass(frozen=True)
-class Way:
+class CascadeOption:
     """Accuracy and cost of a single network or of a cascade.
 
     Attributes:
@@ -57,8 +57,8 @@ class Way:
     """
 
     name: str
-    validation: Tally
-    test: Tally
+    validation: AccuracyCount
+    test: AccuracyCount
     expected: float
     measured_ms: Quantiles | None = None
 
@@ -84,10 +84,10 @@ class Cascading:
     target_accuracy: float
     margin: float
     costs: Costs
-    choice: Choice
-    cascade: Way | None
-    single: Way | None
-    parts: tuple[Way, ...]
+    choice: CascadeChoice
+    cascade: CascadeOption | None
+    single: CascadeOption | None
+    parts: tuple[CascadeOption, ...]
     timed_images: int = 0
     folder: Path | None = None
 
@@ -112,7 +112,7 @@ class Cascading:
 
 def make_cascade(
     job: Job,
-    goal: Goal,
+    goal: SearchGoal,
     target_accuracy: float,
     margin: float,
     out: Path,
@@ -146,13 +146,13 @@ def make_cascade(
     images = _first_images(data.validation, _FEWEST)
     quickest = bundles[min(times, key=times.__getitem__)]
     costs = costs_of(saved, bundles, times, target, decision_ms(quickest, images, "margin", target))
-    known = {name: Known(scores[name], costs.networks[name]) for name in bundles}
+    known = {name: CandidateScores(scores[name], costs.networks[name]) for name in bundles}
     choice = choose(known, labels, target_accuracy, margin, costs.decision)
     tested, test_labels = _scores(bundles, data.test)
 
-    def alone(name: str) -> Way:
+    def alone(name: str) -> CascadeOption:
         tallies = single_tally(scores[name], labels), single_tally(tested[name], test_labels)
-        return Way(name, *tallies, costs.networks[name])
+        return CascadeOption(name, *tallies, costs.networks[name])
 
     found = Cascading(
         target.name,
@@ -176,7 +176,7 @@ def make_cascade(
     return replace(timed, folder=out)
 
 
-def _affordable(job: Job, goal: Goal) -> dict[str, Bundle]:
+def _affordable(job: Job, goal: SearchGoal) -> dict[str, Bundle]:
     """Return the finalists without those that were found to cost more than a limit allows.
 
     Limits on scores do not apply to the parts of a cascade: its accuracy is that of both together.
@@ -194,7 +194,7 @@ def _affordable(job: Job, goal: Goal) -> dict[str, Bundle]:
     return {name: bundles[name] for name in able}
 
 
-def _target(job: Job, goal: Goal) -> Target:
+def _target(job: Job, goal: SearchGoal) -> Target:
     task = job.ingredients.task
     if task.meaning.kind != "class_scores":
         raise ConfigError(
@@ -251,7 +251,7 @@ def _timed(
     passes[str(pair)] = cascade_pass(*two, pair.rule, pair.threshold, images, target)
     measured = time_passes(passes, len(images), target)
 
-    def timed(way: Way | None) -> Way | None:
+    def timed(way: CascadeOption | None) -> CascadeOption | None:
         return None if way is None else replace(way, measured_ms=measured[way.name])
 
     return replace(
@@ -263,7 +263,7 @@ def _timed(
     )
 
 
-def _tell_of_limit(job: Job, goal: Goal, found: Cascading) -> None:
+def _tell_of_limit(job: Job, goal: SearchGoal, found: Cascading) -> None:
     """Warn if the mean latency of the cascade exceeds the limit that holds for a single network."""
     mean = None if found.cascade is None else found.cascade.measured_ms
     limits = [o.limit for o in goal.objectives if o.priced_on == (found.target,)]
@@ -340,9 +340,9 @@ def _evaluated(name: str, value: float, n: int) -> dict[str, Any]:
 
 def _cascade_way(
     pair: Pair | None, tested: Mapping[str, NDArray[Any]], labels: NDArray[np.integer]
-) -> Way | None:
+) -> CascadeOption | None:
     if pair is None:
         return None
     scores = tested[pair.small], tested[pair.big]
     tally = pair_tally(*scores, labels, pair.rule, pair.threshold)
-    return Way(str(pair), pair.tally, tally, pair.cost)
+    return CascadeOption(str(pair), pair.tally, tally, pair.cost)

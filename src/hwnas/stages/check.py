@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from hwnas.deploy.device import Target
-from hwnas.deploy.gate import Budget, Verdict, gate
+from hwnas.deploy.gate import CostBudget, CostCheck, gate
 from hwnas.errors import ConfigError
-from hwnas.stages.shipped import Shipped, opened
+from hwnas.stages.model_source import ModelSource, opened
 
 __all__ = ["check"]
 
 
-def check(source: str | Path, budget: Budget, against: str | Path | None = None) -> list[Verdict]:
+def check(
+    source: str | Path, budget: CostBudget, against: str | Path | None = None
+) -> list[CostCheck]:
     """Check a network against all that a budget limits.
 
     Args:
@@ -39,7 +41,7 @@ def check(source: str | Path, budget: Budget, against: str | Path | None = None)
         return gate(model, budget, old, network.examiner("test", budget.target.device.batch))
 
 
-def _file(network: Shipped, target: Target) -> Path:
+def _file(network: ModelSource, target: Target) -> Path:
     """Return the file of a network that ships for a target."""
     if network.bundle is None:
         return network.model

@@ -19,8 +19,8 @@ from hwnas.search.front import Losses, coverage, hypervolume, reference_point
 from hwnas.search.objective import Objective, losses
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.fronts import opened_goal, results_of, without
-from hwnas.stages.job import Goal
-from hwnas.stages.summary import breaking
+from hwnas.stages.job import SearchGoal
+from hwnas.stages.run_result import breaking
 
 __all__ = ["ComparedRun", "Comparison", "compare_runs", "write_comparison"]
 
@@ -133,7 +133,7 @@ class _Counted:
     left_out: tuple[str, ...]
 
 
-def _counted(folder: RunFolder, goal: Goal) -> _Counted:
+def _counted(folder: RunFolder, goal: SearchGoal) -> _Counted:
     """Return the front of a run without the networks that do not keep the limits as measured."""
     result, out = results_of(folder, goal), folder.output(goal.target)
     broken = breaking(out, goal, read_bundles(out / "bundles"))

@@ -9,20 +9,20 @@ from torch import nn
 
 from hwnas.deploy.export import Export, export_onnx
 from hwnas.search_spaces import Architecture
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 __all__ = ["examples", "export_network"]
 
 _EXAMPLES = 16
 
 
-def examples(ingredients: Ingredients) -> int:
+def examples(ingredients: RunInputs) -> int:
     """Return the number of validation images used to check an export and to package a bundle."""
     return min(_EXAMPLES, len(ingredients.data.validation))
 
 
 def export_network(
-    ingredients: Ingredients, architecture: Architecture, network: nn.Module, path: Path
+    ingredients: RunInputs, architecture: Architecture, network: nn.Module, path: Path
 ) -> Export:
     """Export a network as ONNX, and also compare it with the module on images of the run.
 

@@ -27,7 +27,7 @@ from hwnas.deploy.timing import measure
 from hwnas.errors import ArtifactError, HwnasError, RunError
 from hwnas.identity import Identity, may_reuse
 from hwnas.interval import is_proportion, metric_interval
-from hwnas.progress import Advance
+from hwnas.progress import ProgressCallback
 from hwnas.recipe_keys import code_of
 from hwnas.search import Evaluation, Metric, Scored, SearchResult
 from hwnas.search.cluster import map_tasks
@@ -46,9 +46,8 @@ from hwnas.search.training import (
     weights_identity,
 )
 from hwnas.search_spaces import Architecture, Candidate
-from hwnas.stages.examination import Executed
 from hwnas.stages.exporting import examples, export_network
-from hwnas.stages.job import Goal, Ingredients, Job, Stage
+from hwnas.stages.job import Job, RunInputs, RunStage, SearchGoal
 from hwnas.stages.limits import best_kept, limit_checks, of_bundle
 from hwnas.stages.measurements import (
     Timed,
@@ -57,6 +56,7 @@ from hwnas.stages.measurements import (
     write_measurements,
 )
 from hwnas.stages.shortlist import Made, choose, fill_shortlist, is_own_fault, read_tried
+from hwnas.stages.split_evaluator import Executed
 
 __all__ = [
     "PICKS",
@@ -116,8 +116,8 @@ def score_of(bundle: Bundle, metric: str, split: str) -> Mapping[str, Any]:
 
 
 def finalising(
-    job: Job, goal: Goal, result: SearchResult, weights: Mapping[str, Tensor] | None
-) -> Stage:
+    job: Job, goal: SearchGoal, result: SearchResult, weights: Mapping[str, Tensor] | None
+) -> RunStage:
     """Return the stage that makes a verified bundle of each finalist."""
     recipe, out = job.recipe, job.folder.output(goal.target)
     table = out / "measurements.parquet"
@@ -134,7 +134,7 @@ def finalising(
         limits=_limits(goal),
     )
 
-    def work(advance: Advance) -> None:
+    def work(advance: ProgressCallback) -> None:
         with replacing_folder(out / "bundles") as folder:
             timed: list[Timed] = []
             make = _maker(job, goal, weights, folder, timed, advance)
@@ -163,21 +163,21 @@ def finalising(
         return Identity({**identity.inputs, "hardware": ", ".join(measured_on(rows))})
 
     continued = ("candidates", "limits")
-    return Stage(goal.stage("finalists"), identity, work, made, adopt, continued)
+    return RunStage(goal.stage("finalists"), identity, work, made, adopt, continued)
 
 
-def _limits(goal: Goal) -> list[tuple[str, float]]:
+def _limits(goal: SearchGoal) -> list[tuple[str, float]]:
     """Return the limits by label, since they decide which finalists are replaced."""
     return [(o.label, o.limit) for o in goal.objectives if o.limit is not None]
 
 
 def _maker(
     job: Job,
-    goal: Goal,
+    goal: SearchGoal,
     weights: Mapping[str, Tensor] | None,
     folder: Path,
     timed: list[Timed],
-    advance: Advance,
+    advance: ProgressCallback,
 ) -> Callable[[Sequence[Scored]], Made]:
     """Return a function that makes candidates into finalists and adds timings to ``timed``."""
 
@@ -196,11 +196,11 @@ def _maker(
 
 def make_bundles(
     job: Job,
-    goal: Goal,
+    goal: SearchGoal,
     trials: Sequence[Scored],
     weights: Mapping[str, Tensor] | None,
     folder: Path,
-    advance: Advance,
+    advance: ProgressCallback,
     failed: dict[str, HwnasError] | None = None,
 ) -> dict[str, list[Measurement]]:
     """Fine-tune, test, export, measure and package candidates, each into a folder named by its id.
@@ -272,7 +272,7 @@ def _fine_tune(
     finalists: Sequence[Scored],
     weights: Mapping[str, Tensor] | None,
     folder: Path,
-    advance: Advance,
+    advance: ProgressCallback,
     failures: _Failures,
 ) -> dict[str, Path]:
     """Return the files with the weights of the finalists, by id."""
@@ -305,7 +305,7 @@ def _inherited(
     return job.kept_weights(candidate)
 
 
-def _teacher(ingredients: Ingredients) -> Teacher | None:
+def _teacher(ingredients: RunInputs) -> Teacher | None:
     """Return the teacher of finalists with supernet weights, prepared once for all; or None."""
     config = ingredients.recipe.fine_tuning
     teacher = None if config is None else teacher_of(ingredients.space, config)
@@ -315,7 +315,7 @@ def _teacher(ingredients: Ingredients) -> Teacher | None:
 
 
 def _try_to_tune(
-    shared: tuple[Ingredients, Teacher | None],
+    shared: tuple[RunInputs, Teacher | None],
     candidate: Candidate,
     inherited: Mapping[str, Tensor] | None,
     path: Path,
@@ -330,7 +330,7 @@ def _try_to_tune(
 
 
 def _tune(
-    shared: tuple[Ingredients, Teacher | None],
+    shared: tuple[RunInputs, Teacher | None],
     candidate: Candidate,
     inherited: Mapping[str, Tensor] | None,
     path: Path,
@@ -375,7 +375,7 @@ def _is_tuned(path: Path, identity: Identity) -> bool:
 
 
 def _tuned_identity(
-    ingredients: Ingredients, candidate: Candidate, inherited: Mapping[str, Tensor] | None
+    ingredients: RunInputs, candidate: Candidate, inherited: Mapping[str, Tensor] | None
 ) -> Identity:
     """Return the identity of the inputs that the weights of a finalist depend on."""
     recipe, config = ingredients.recipe, ingredients.recipe.fine_tuning
@@ -403,7 +403,7 @@ class _File:
     test: Evaluation
 
 
-def _export(ingredients: Ingredients, trial: Scored, weights: Path, folder: Path) -> _File:
+def _export(ingredients: RunInputs, trial: Scored, weights: Path, folder: Path) -> _File:
     architecture = trial.candidate.network
     network = _network(ingredients, architecture, weights)
     shape = ingredients.space.input_shape(architecture)
@@ -421,14 +421,14 @@ def _export(ingredients: Ingredients, trial: Scored, weights: Path, folder: Path
     return _File(weights, export, validation, test)
 
 
-def _network(ingredients: Ingredients, architecture: Architecture, weights: Path) -> nn.Module:
+def _network(ingredients: RunInputs, architecture: Architecture, weights: Path) -> nn.Module:
     network = ingredients.space.build(architecture)
     network.load_state_dict(load_weights(weights))
     return network.eval()
 
 
 def _measure_able(
-    goal: Goal, models: Mapping[str, Path], failures: _Failures
+    goal: SearchGoal, models: Mapping[str, Path], failures: _Failures
 ) -> dict[str, list[Measurement]]:
     """Return `_measure` of all finalists, or of those that every target accepts."""
     try:
@@ -444,7 +444,7 @@ def _measure_able(
     return _measure(goal, able) if able else {}
 
 
-def _measure(goal: Goal, models: Mapping[str, Path]) -> dict[str, list[Measurement]]:
+def _measure(goal: SearchGoal, models: Mapping[str, Path]) -> dict[str, list[Measurement]]:
     """Measure every finalist on every target of the goal."""
     measured: dict[str, list[Measurement]] = {name: [] for name in models}
     for target in goal.targets:
@@ -455,7 +455,7 @@ def _measure(goal: Goal, models: Mapping[str, Path]) -> dict[str, list[Measureme
 
 def _pack(
     job: Job,
-    goal: Goal,
+    goal: SearchGoal,
     trial: Scored,
     file: _File,
     measured: Sequence[Measurement],

@@ -14,23 +14,23 @@ from hwnas.search import Metric, SearchResult
 from hwnas.search.front import knee
 from hwnas.search.objective import LATENCY, Objective, weighed
 from hwnas.stages.finalists import PICKS, picks, read_bundles
-from hwnas.stages.job import Goal
+from hwnas.stages.job import SearchGoal
 from hwnas.stages.limits import LimitCheck, best_kept, none_keeps
-from hwnas.stages.search import found
-from hwnas.stages.summary import (
+from hwnas.stages.run_result import (
     FrontRow,
-    Summary,
+    RunResult,
     breaking,
     checks_of,
     front_row,
     summary_of,
     units_of,
 )
+from hwnas.stages.search import found
 
 __all__ = ["opened_goal", "read_front", "results_of", "without"]
 
 
-def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ()) -> Summary:
+def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ()) -> RunResult:
     """Return a summary of the networks that a run has found so far.
 
     Networks are marked as ``hwnas export --pick`` would choose them: finalists by their measured
@@ -72,14 +72,14 @@ def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ())
     return replace(summary, front=_chosen(summary.front, every, wanted)).with_limits(checks)
 
 
-def opened_goal(run: Path, target: str | None) -> tuple[RunFolder, Goal]:
+def opened_goal(run: Path, target: str | None) -> tuple[RunFolder, SearchGoal]:
     """Open a run, and return it with its own goal or that of an added target.
 
     Raises:
         RunError: There is no run, or it was not specialised for the target.
     """
     folder = RunFolder.open(run)
-    goal = Goal(folder.recipe.objective)
+    goal = SearchGoal(folder.recipe.objective)
     if target is None or target in goal.targets:
         return folder, goal
     if target not in folder.specialised:
@@ -88,10 +88,10 @@ def opened_goal(run: Path, target: str | None) -> tuple[RunFolder, Goal]:
             f"{run} has no front for {target!r}, only for: {known}; "
             f"`hwnas specialise {run} --target TARGET` adds one to a finished run"
         )
-    return folder, Goal.specialised(folder.recipe, target)
+    return folder, SearchGoal.specialised(folder.recipe, target)
 
 
-def results_of(folder: RunFolder, goal: Goal) -> SearchResult:
+def results_of(folder: RunFolder, goal: SearchGoal) -> SearchResult:
     """Return the finished trials of a goal.
 
     Raises:

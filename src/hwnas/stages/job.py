@@ -17,7 +17,7 @@ from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
 from hwnas.identity import Identity
 from hwnas.plugin import build, resolve
-from hwnas.progress import Advance, Reporter, make_reporter
+from hwnas.progress import ProgressCallback, Reporter, make_reporter
 from hwnas.recipe import Recipe
 from hwnas.recipe_keys import (
     RecipeStage,
@@ -40,14 +40,14 @@ from hwnas.search.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import SAMPLING, check_sampling
-from hwnas.search_spaces import Candidate, ChoiceSpace, RecipeSpace, SearchSpace
+from hwnas.search_spaces import Candidate, ChoiceSpace, SearchSpace, TrainingSpace
 from hwnas.search_spaces.catalogue import joint_space
 
 __all__ = [
-    "Goal",
-    "Ingredients",
     "Job",
-    "Stage",
+    "RunInputs",
+    "RunStage",
+    "SearchGoal",
     "goals_of",
     "needs_supernet",
     "serves",
@@ -55,7 +55,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Ingredients:
+class RunInputs:
     """Data, task and search space of a recipe.
 
     Attributes:
@@ -73,7 +73,7 @@ class Ingredients:
     @classmethod
     def prepare(
         cls, recipe: Recipe, recipe_folder: Path, cache: Path, data: ImageData | None = None
-    ) -> Ingredients:
+    ) -> RunInputs:
         """Load the data and build task and space; raise if the recipe cannot work.
 
         Args:
@@ -109,7 +109,7 @@ class Ingredients:
             )
         _check_roles(space.roles, recipe, task, len(data.train))
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
-        for target in Goal(recipe.objective).targets:
+        for target in SearchGoal(recipe.objective).targets:
             searchable(target)
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
@@ -129,10 +129,10 @@ class Ingredients:
         return self.searched.network
 
     @property
-    def recipe_space(self) -> RecipeSpace | None:
+    def recipe_space(self) -> TrainingSpace | None:
         """Space of training settings, if they differ between candidates; otherwise None."""
         found = self.searched.roles.get("recipe")
-        return found if isinstance(found, RecipeSpace) else None
+        return found if isinstance(found, TrainingSpace) else None
 
     @property
     def hash(self) -> str:
@@ -178,7 +178,7 @@ def _check_roles(roles: Mapping[str, ChoiceSpace], recipe: Recipe, task: Task, i
                 f"space.name has the role {role!r}, of which evaluator {recipe.search.evaluator!r} "
                 f'knows nothing; set search.evaluator = "train", or leave {role!r} out'
             )
-        if not isinstance(space, RecipeSpace):
+        if not isinstance(space, TrainingSpace):
             continue
         for name, choice in space.settings.items():
             for option in choice.options:
@@ -244,7 +244,7 @@ def searchable(target: str) -> Target:
 
 
 @dataclass(frozen=True)
-class Goal:
+class SearchGoal:
     """Goal of one search of a run.
 
     Attributes:
@@ -256,7 +256,7 @@ class Goal:
     target: str | None = None
 
     @classmethod
-    def specialised(cls, recipe: Recipe, target: str) -> Goal:
+    def specialised(cls, recipe: Recipe, target: str) -> SearchGoal:
         """Return the goal with the recipe's objectives, and latency on another target.
 
         The latency limit is kept, except a limit on a sum over targets, which does not apply to a
@@ -289,10 +289,10 @@ class Goal:
         return list(dict.fromkeys(target for o in self.objectives for target in o.priced_on))
 
 
-def goals_of(folder: RunFolder) -> list[Goal]:
+def goals_of(folder: RunFolder) -> list[SearchGoal]:
     """Return the run's own goal, then the goals of the targets that were added to it."""
-    added = [Goal.specialised(folder.recipe, target) for target in folder.specialised]
-    return [Goal(folder.recipe.objective), *added]
+    added = [SearchGoal.specialised(folder.recipe, target) for target in folder.specialised]
+    return [SearchGoal(folder.recipe.objective), *added]
 
 
 def needs_supernet(recipe: Recipe) -> bool:
@@ -321,7 +321,7 @@ def serves(before: str, name: str, own_targets: Collection[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Stage:
+class RunStage:
     """Step of a run.
 
     Attributes:
@@ -338,7 +338,7 @@ class Stage:
 
     name: str
     identity: Identity
-    work: Callable[[Advance], None]
+    work: Callable[[ProgressCallback], None]
     made: Callable[[], bool]
     adopt: Callable[[], Identity | None] = lambda: None
     continued: Sequence[str] = ()
@@ -354,7 +354,7 @@ class Job:
         reporter: Reporter of progress and notes to the user.
     """
 
-    ingredients: Ingredients
+    ingredients: RunInputs
     folder: RunFolder
     reporter: Reporter
 
@@ -362,7 +362,7 @@ class Job:
     def of(cls, folder: RunFolder) -> Job:
         """Return the job of an opened run."""
         cache = folder.path / "cache"
-        ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
+        ingredients = RunInputs.prepare(folder.recipe, folder.recipe_folder, cache)
         return cls(ingredients, folder, make_reporter())
 
     @property
@@ -457,11 +457,11 @@ class Job:
         wanted = inspect.signature(self._evaluator_factory).parameters
         return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
 
-    def is_done(self, stage: Stage) -> bool:
+    def is_done(self, stage: RunStage) -> bool:
         """Return whether a stage was finished with the current inputs and its results exist."""
         return self.folder.is_done(stage.name, stage.identity) and stage.made()
 
-    def perform(self, stage: Stage) -> None:
+    def perform(self, stage: RunStage) -> None:
         """Perform a stage, unless it is done."""
         if self.is_done(stage):
             self.folder.confirm(stage.name)
@@ -479,7 +479,7 @@ class Job:
 
     def _doubt_later(self, stage: str) -> None:
         """Record that all stages that use results of this stage have to be checked again."""
-        later, own = later_than(parts_of(stage)[0]), Goal(self.recipe.objective).targets
+        later, own = later_than(parts_of(stage)[0]), SearchGoal(self.recipe.objective).targets
         self.folder.doubt(
             name
             for name in self.folder.stages

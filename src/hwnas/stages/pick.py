@@ -12,7 +12,7 @@ from hwnas.plugin import closest
 from hwnas.search import Scored
 from hwnas.search.training import load_weights
 from hwnas.stages.finalists import PICKS, latency_of, make_bundles, picks, read_bundles
-from hwnas.stages.job import Goal, Job
+from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.limits import best_kept, none_keeps, of_bundle, told
 from hwnas.stages.reference import REFERENCE, reference_of
 from hwnas.stages.search import found
@@ -20,7 +20,9 @@ from hwnas.stages.search import found
 __all__ = ["make_bundle", "picked"]
 
 
-def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None) -> Bundle | Scored:
+def picked(
+    job: Job, goal: SearchGoal, pick: str | None, max_latency_ms: float | None
+) -> Bundle | Scored:
     """Return the bundle of the picked finalist, or the trial of a network that has no bundle.
 
     A finalist that breaks a limit of the run, as measured, can be picked only by its id. The user
@@ -69,7 +71,7 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
     return trials[0]
 
 
-def make_bundle(job: Job, goal: Goal, trial: Scored, out: Path) -> None:
+def make_bundle(job: Job, goal: SearchGoal, trial: Scored, out: Path) -> None:
     """Make the bundle of a network that is no finalist, without changing the run."""
     weights = None
     if job.needs_supernet:

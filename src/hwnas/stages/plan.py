@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hwnas.search.training import load_weights
 from hwnas.stages.calibrate import calibration, fitted_predictor
 from hwnas.stages.finalists import finalising
-from hwnas.stages.job import Goal, Job, Stage
+from hwnas.stages.job import Job, RunStage, SearchGoal
 from hwnas.stages.reference import referencing
 from hwnas.stages.report import reporting
 from hwnas.stages.search import found, searching
@@ -16,7 +16,7 @@ from hwnas.stages.training import ranking, training
 __all__ = ["is_done", "stages_of"]
 
 
-def is_done(job: Job, goal: Goal) -> bool:
+def is_done(job: Job, goal: SearchGoal) -> bool:
     """Return whether all stages of a goal are done, and confirm them in the record if so."""
     names = []
     for stage in stages_of(job, goal):
@@ -28,7 +28,7 @@ def is_done(job: Job, goal: Goal) -> bool:
     return True
 
 
-def stages_of(job: Job, goal: Goal) -> Iterator[Stage]:
+def stages_of(job: Job, goal: SearchGoal) -> Iterator[RunStage]:
     """Yield the stages of a goal in order; each must be done before the next is requested."""
     folder, space, recipe = job.folder.path, job.ingredients.space, job.recipe
     table = job.folder.output(goal.target) / "measurements.parquet"

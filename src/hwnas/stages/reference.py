@@ -17,7 +17,7 @@ from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
-from hwnas.progress import Advance
+from hwnas.progress import ProgressCallback
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import Scored
 from hwnas.search.objective import COUNTED
@@ -25,7 +25,7 @@ from hwnas.search.threads import torch_threads
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.search_spaces.catalogue import named_space
 from hwnas.stages.finalists import make_bundles
-from hwnas.stages.job import Goal, Ingredients, Job, Stage
+from hwnas.stages.job import Job, RunInputs, RunStage, SearchGoal
 from hwnas.stages.untrained import excesses, limited
 
 __all__ = ["REFERENCE", "reference_of", "referencing"]
@@ -41,7 +41,7 @@ _PRESET = "mobilenet-v3-small"
 _ALL_CORES = 0.6  # share of a candidate's minutes on one core; two cores are not twice as fast
 
 
-def referencing(job: Job, goal: Goal) -> Stage:
+def referencing(job: Job, goal: SearchGoal) -> RunStage:
     """Return the stage that makes the bundle of the reference network."""
     folder = job.folder.output(goal.target) / REFERENCE
     processors = [processor_of(Target.parse(target).device.hardware) for target in goal.targets]
@@ -55,7 +55,7 @@ def referencing(job: Job, goal: Goal) -> Stage:
         targets=goal.targets,
     )
 
-    def work(advance: Advance) -> None:
+    def work(advance: ProgressCallback) -> None:
         cores = os.cpu_count() or 1
         made = replace(job, ingredients=_ingredients(job.ingredients, cores))
         trial = _trial(made.ingredients.space, _choose_width(made.ingredients, goal, advance))
@@ -68,17 +68,19 @@ def referencing(job: Job, goal: Goal) -> Stage:
             for file in Path(scratch, trial.candidate.id).iterdir():
                 file.rename(temporary / file.name)
 
-    return Stage(REFERENCE, identity, work, lambda: reference_of(job, goal) is not None)
+    return RunStage(REFERENCE, identity, work, lambda: reference_of(job, goal) is not None)
 
 
-def reference_of(job: Job, goal: Goal) -> Bundle | None:
+def reference_of(job: Job, goal: SearchGoal) -> Bundle | None:
     """Return the bundle of the reference network; None if it is not requested or not yet made."""
     folder = job.folder.output(goal.target) / REFERENCE
     wanted = job.recipe.deploy.reference and (folder / "bundle.json").exists()
     return Bundle.load(folder) if wanted else None
 
 
-def _choose_width(ingredients: Ingredients, goal: Goal, advance: Advance) -> Architecture:
+def _choose_width(
+    ingredients: RunInputs, goal: SearchGoal, advance: ProgressCallback
+) -> Architecture:
     """Return the widest network that keeps the limits, or else the narrowest."""
     space, objectives = ingredients.space, limited(goal.objectives)
     if not objectives:
@@ -91,7 +93,7 @@ def _choose_width(ingredients: Ingredients, goal: Goal, advance: Advance) -> Arc
     return space.smallest()
 
 
-def _ingredients(ingredients: Ingredients, cores: int) -> Ingredients:
+def _ingredients(ingredients: RunInputs, cores: int) -> RunInputs:
     """Return the same data and task, with the reference space and the training of a candidate."""
     recipe, shape = ingredients.recipe, ingredients.data.image_shape
     options = {
@@ -102,7 +104,7 @@ def _ingredients(ingredients: Ingredients, cores: int) -> Ingredients:
     }
     space = named_space(_SPACE, shape, ingredients.task.outputs, options)
     epochs, minutes = _budget(recipe, cores)
-    return Ingredients(
+    return RunInputs(
         replace(
             recipe,
             space=SpaceConfig(_SPACE, options),

@@ -20,12 +20,12 @@ from hwnas.report import (
     Finalist,
     Hypervolume,
     ObjectiveInfo,
-    OnTarget,
     ReportData,
     Score,
     StagePicture,
     StageTime,
-    TrainingRow,
+    TargetLatency,
+    TrainingCurveRow,
     TrialRow,
 )
 from hwnas.report.data import Kind, Role
@@ -37,20 +37,20 @@ from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import fitted_predictor
 from hwnas.stages.finalists import picks, read_bundles, score_of
-from hwnas.stages.job import Goal, Job, Stage
+from hwnas.stages.job import Job, RunStage, SearchGoal
 from hwnas.stages.limits import of_bundle, overall, told
 from hwnas.stages.measurements import Timed, read_measurements
 from hwnas.stages.reference import REFERENCE, reference_of
+from hwnas.stages.run_result import RunResult, breaking, example_image, summarise, write_front
 from hwnas.stages.search import BASELINE, found
 from hwnas.stages.shortlist import read_tried
-from hwnas.stages.summary import Summary, breaking, example_image, summarise, write_front
 
 __all__ = ["gather", "reporting", "write_results"]
 
 _UNITS = {LATENCY: "ms", "weight_bytes": "bytes", "peak_activation_bytes": "bytes"}
 
 
-def reporting(job: Job, goal: Goal, result: SearchResult, table: Path) -> Stage:
+def reporting(job: Job, goal: SearchGoal, result: SearchResult, table: Path) -> RunStage:
     """Return the stage that writes front and report.
 
     Args:
@@ -78,7 +78,7 @@ def reporting(job: Job, goal: Goal, result: SearchResult, table: Path) -> Stage:
     )
     out = job.folder.output(goal.target)
     made = [out / "front.csv", out / "report.html"]
-    return Stage(
+    return RunStage(
         goal.stage("report"),
         identity,
         lambda _: write_results(job, goal),
@@ -86,7 +86,7 @@ def reporting(job: Job, goal: Goal, result: SearchResult, table: Path) -> Stage:
     )
 
 
-def write_results(job: Job, goal: Goal) -> None:
+def write_results(job: Job, goal: SearchGoal) -> None:
     """Write ``front.csv``, ``report.html`` and an example image for the bundles of a goal."""
     out = job.folder.output(goal.target)
     _write_example(job, example_image(job.folder.path))
@@ -105,7 +105,7 @@ def _write_example(job: Job, path: Path) -> None:
             )
 
 
-def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
+def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
     """Return the contents of the report of a goal."""
     folder = job.folder
     result = found(folder.path, goal)
@@ -143,7 +143,7 @@ def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
     )
 
 
-def _baseline(job: Job, goal: Goal) -> SearchResult | None:
+def _baseline(job: Job, goal: SearchGoal) -> SearchResult | None:
     """Return the result of random search, if the recipe asks for it."""
     if not job.recipe.search.random_baseline or goal.target is not None:
         return None
@@ -193,11 +193,11 @@ def _trials(result: SearchResult, sampler: str) -> tuple[TrialRow, ...]:
     )
 
 
-def _bundles(job: Job, goal: Goal) -> dict[str, Bundle]:
+def _bundles(job: Job, goal: SearchGoal) -> dict[str, Bundle]:
     return read_bundles(job.folder.output(goal.target) / "bundles")
 
 
-def _finalists(job: Job, goal: Goal, result: SearchResult) -> tuple[Finalist, ...]:
+def _finalists(job: Job, goal: SearchGoal, result: SearchResult) -> tuple[Finalist, ...]:
     bundles = _bundles(job, goal)
     trials = [t for t in result.trials if t.candidate.id in bundles]
     named = picks(bundles, job.ingredients.task.metrics[0], goal.objectives)
@@ -206,7 +206,7 @@ def _finalists(job: Job, goal: Goal, result: SearchResult) -> tuple[Finalist, ..
 
 
 def _finalist(
-    job: Job, goal: Goal, trial: Scored, bundle: Bundle, named: Mapping[str, str]
+    job: Job, goal: SearchGoal, trial: Scored, bundle: Bundle, named: Mapping[str, str]
 ) -> Finalist:
     return _delivered(
         job,
@@ -220,7 +220,7 @@ def _finalist(
     )
 
 
-def _reference(job: Job, goal: Goal) -> Finalist | None:
+def _reference(job: Job, goal: SearchGoal) -> Finalist | None:
     """Return the reference network in the form of a finalist."""
     bundle = reference_of(job, goal)
     if bundle is None:
@@ -231,7 +231,7 @@ def _reference(job: Job, goal: Goal) -> Finalist | None:
 
 def _delivered(
     job: Job,
-    goal: Goal,
+    goal: SearchGoal,
     bundle: Bundle,
     name: str,
     architecture: Mapping[str, int | float | str],
@@ -267,7 +267,7 @@ def _delivered(
         bundle=str(bundle.folder.relative_to(job.folder.output(goal.target))),
         picks=picked,
         further=tuple(
-            OnTarget(
+            TargetLatency(
                 target,
                 predicted[target].mean if target in predicted else None,
                 predicted[target].std if target in predicted else None,
@@ -292,7 +292,7 @@ def _stages(space: SearchSpace, architecture: Architecture) -> tuple[StagePictur
     )
 
 
-def _calibration(job: Job, goal: Goal) -> tuple[CalibrationRow, ...]:
+def _calibration(job: Job, goal: SearchGoal) -> tuple[CalibrationRow, ...]:
     space, table = job.ingredients.space, job.folder.output(goal.target) / "measurements.parquet"
     rows: list[CalibrationRow] = []
     measured = read_measurements(table)
@@ -318,9 +318,9 @@ def _interval(
     return CalibrationRow(architecture.id, estimate.mean, lower, upper, measured_ms, role)
 
 
-def _training(job: Job) -> tuple[TrainingRow, ...]:
+def _training(job: Job) -> tuple[TrainingCurveRow, ...]:
     return tuple(
-        TrainingRow(r.step, r.epoch, r.seconds, r.loss, r.loss_smallest, r.learning_rate)
+        TrainingCurveRow(r.step, r.epoch, r.seconds, r.loss, r.loss_smallest, r.learning_rate)
         for r in read_rows(job.folder.path / "supernet")
     )
 
@@ -380,7 +380,7 @@ def _break_even(job: Job) -> str:
     return f"{model}, so it is cheaper from {targets} target{'s' * (targets > 1)} on."
 
 
-def _warnings(job: Job, goal: Goal, result: SearchResult) -> tuple[str, ...]:
+def _warnings(job: Job, goal: SearchGoal, result: SearchResult) -> tuple[str, ...]:
     table = job.folder.output(goal.target) / "measurements.parquet"
     timed = read_measurements(table)
     contended = sum(row.measurement.contended for row in timed)
@@ -399,7 +399,7 @@ def _warnings(job: Job, goal: Goal, result: SearchResult) -> tuple[str, ...]:
     return (*warnings, *_limits(job, goal), *_drift(timed))
 
 
-def _limits(job: Job, goal: Goal) -> list[str]:
+def _limits(job: Job, goal: SearchGoal) -> list[str]:
     """Return warnings of limits that finalists do not keep, and of candidates replaced for them."""
     warnings = []
     for name, bundle in _bundles(job, goal).items():

@@ -14,7 +14,7 @@ from hwnas.search.evaluate import recalibrate
 from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit
 from hwnas.search_spaces import Architecture
 from hwnas.stages.exporting import export_network
-from hwnas.stages.job import Ingredients
+from hwnas.stages.job import RunInputs
 
 __all__ = ["retraining"]
 
@@ -22,7 +22,7 @@ _RECALIBRATION_IMAGES = 2048
 
 
 def retraining(
-    ingredients: Ingredients,
+    ingredients: RunInputs,
     architecture: Architecture,
     weights: Mapping[str, Tensor],
     config: TrainConfig,

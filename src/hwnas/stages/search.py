@@ -13,7 +13,7 @@ from optuna.samplers import BaseSampler
 
 from hwnas.errors import InfeasibleError
 from hwnas.predictors import CostSource, DevicePredictor
-from hwnas.progress import Advance
+from hwnas.progress import ProgressCallback
 from hwnas.recipe import SearchConfig
 from hwnas.recipe_keys import RecipeStage
 from hwnas.search import (
@@ -27,7 +27,7 @@ from hwnas.search import (
 )
 from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.failure import Outcome
-from hwnas.search.result import Failed, failed_trials, scored_trials
+from hwnas.search.result import FailedTrial, failed_trials, scored_trials
 from hwnas.search.rungs import rung_counts
 from hwnas.search.samplers import make_sampler
 from hwnas.search.shared_study import Sharing
@@ -37,7 +37,7 @@ from hwnas.search.study_file import StudyFile
 from hwnas.search.trial_identity import IDENTITY, TrialIdentity
 from hwnas.search_spaces import Candidate
 from hwnas.stages.calibrate import check_limits
-from hwnas.stages.job import Goal, Job, Stage
+from hwnas.stages.job import Job, RunStage, SearchGoal
 
 __all__ = ["BASELINE", "check_shared_study", "found", "searching"]
 
@@ -47,13 +47,13 @@ _WITHOUT_ENDS = (BASELINE, "stratified")
 
 
 def searching(
-    job: Job, goal: Goal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
-) -> Iterator[Stage]:
+    job: Job, goal: SearchGoal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
+) -> Iterator[RunStage]:
     """Yield the search stage of a goal, and a random search if the recipe asks for it."""
     config = job.recipe.search
 
-    def stage(name: RecipeStage, study_name: str, sampler: str) -> Stage:
-        def work(advance: Advance) -> None:
+    def stage(name: RecipeStage, study_name: str, sampler: str) -> RunStage:
+        def work(advance: ProgressCallback) -> None:
             check_limits(job, goal, costs)
             _mark_stale(job.folder.path / "study.db", study_name, goal, trials)
             ignored = (InfeasibleError,) if study_name == BASELINE else ()
@@ -72,7 +72,7 @@ def searching(
         # The identity has the objectives of the recipe already, under its key of that name.
         inputs = {k: v for k, v in trials.shared.items() if k != "objectives"} | job.learned
         identity = job.identity(name, **inputs)
-        return Stage(
+        return RunStage(
             goal.stage(name),
             identity,
             work,
@@ -87,7 +87,7 @@ def searching(
 
 
 def _trial_identity(
-    job: Job, goal: Goal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
+    job: Job, goal: SearchGoal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
 ) -> TrialIdentity:
     return TrialIdentity.of(
         job.ingredients.searched,
@@ -99,7 +99,7 @@ def _trial_identity(
     )
 
 
-def _mark_stale(path: Path, study_name: str, goal: Goal, identity: TrialIdentity) -> None:
+def _mark_stale(path: Path, study_name: str, goal: SearchGoal, identity: TrialIdentity) -> None:
     """Mark stale trials before workers start, since the process may be killed while they start."""
     if path.exists():
         SearchStudy(study_name, goal.objectives, _no_sampler, path, identity=identity).close()
@@ -110,7 +110,7 @@ def _no_sampler(known: int) -> BaseSampler:
     return make_sampler("random", 0, {})
 
 
-def _adopt_trials(path: Path, study_name: str, goal: Goal, identity: TrialIdentity) -> None:
+def _adopt_trials(path: Path, study_name: str, goal: SearchGoal, identity: TrialIdentity) -> None:
     """Record an identity in trials of an older hwnas, which have none."""
     file = StudyFile(path, study_name, goal.objectives)
     with contextlib.closing(file):
@@ -129,19 +129,19 @@ def check_shared_study(config: SearchConfig) -> None:
         close_storage(open_storage(config.storage))
 
 
-def _is_there(job: Job, goal: Goal, study_name: str) -> bool:
+def _is_there(job: Job, goal: SearchGoal, study_name: str) -> bool:
     folder = job.folder.path
     return (folder / "study.db").exists() and bool(found(folder, goal, study_name).trials)
 
 
 def _search(
     job: Job,
-    goal: Goal,
+    goal: SearchGoal,
     executor: Executor,
     costs: Mapping[str, CostSource],
     study_name: str,
     sampler: str,
-    advance: Advance,
+    advance: ProgressCallback,
 ) -> None:
     config, space, folder = job.recipe.search, job.ingredients.searched, job.folder.path
     first = goal.objectives[0]
@@ -169,7 +169,7 @@ def _search(
         share = complete / config.trials if len(config.fidelity.rungs) == 1 else spent / whole
         advance(min(1.0, share), detail + (f", {failures} failed" if failures else ""))
 
-    def on_failure(failed: Failed) -> None:
+    def on_failure(failed: FailedTrial) -> None:
         nonlocal failures
         failures += 1
         why = failed.failure
@@ -224,7 +224,7 @@ def _executor(evaluator: Evaluator, config: SearchConfig) -> Iterator[Executor]:
         executor.close()
 
 
-def found(folder: Path, goal: Goal, study_name: str | None = None) -> SearchResult:
+def found(folder: Path, goal: SearchGoal, study_name: str | None = None) -> SearchResult:
     """Return the current result of the search of a goal."""
     study = SearchStudy(
         study_name or goal.study_name,

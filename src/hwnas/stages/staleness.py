@@ -14,14 +14,14 @@ from typing import Any
 from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
 from hwnas.errors import HwnasError
-from hwnas.identity import Change, Identity
+from hwnas.identity import Identity, InputChange
 from hwnas.plugin import imports_from
 from hwnas.recipe_keys import AFTER, RecipeStage, code_of, decides, parts_of, settings_of
 from hwnas.run_folder import RunFolder, StageRecord
 from hwnas.search.data import data_manifest
 from hwnas.search.data_manifest import DataManifest, manifest_difference
 from hwnas.stages.images import MANIFEST
-from hwnas.stages.job import Goal, needs_supernet, serves
+from hwnas.stages.job import SearchGoal, needs_supernet, serves
 
 __all__ = ["stale_stages", "told_stale"]
 
@@ -56,7 +56,7 @@ def stale_stages(
     return stale
 
 
-def _redoes(edit: Change, stage: RecipeStage) -> bool:
+def _redoes(edit: InputChange, stage: RecipeStage) -> bool:
     """Return whether the edit of a key may redo a stage that does not record the key itself."""
     found = decides(edit.name)
     return found.how == "by content" and stage in found.stages
@@ -66,7 +66,7 @@ def _is_wanted(folder: RunFolder, name: str) -> bool:
     """Return whether the current recipe of a run asks for a stage."""
     (stage, target), recipe = parts_of(name), folder.recipe
     if stage == "calibrate":
-        return target in (*Goal(recipe.objective).targets, *folder.specialised)
+        return target in (*SearchGoal(recipe.objective).targets, *folder.specialised)
     if stage == "random-baseline":
         return recipe.search.random_baseline
     if stage == "reference":
@@ -80,7 +80,7 @@ def _upstream_reasons(
     folder: RunFolder, name: str, record: StageRecord, stale: Collection[str]
 ) -> Iterator[str]:
     """Yield a reason why results that the stage uses may have changed: one at most."""
-    upstream, own = AFTER[parts_of(name)[0]], Goal(folder.recipe.objective).targets
+    upstream, own = AFTER[parts_of(name)[0]], SearchGoal(folder.recipe.objective).targets
     before = [
         each
         for each in folder.stages

@@ -18,17 +18,17 @@ from hwnas.deploy.quantize import random_batches
 from hwnas.deploy.repacking import write_variants
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.sweep import Quality, Sweep, outputs_of, sweep
-from hwnas.deploy.variants import VARIANTS, Material, Variant
+from hwnas.deploy.variants import VARIANTS, Variant, VariantInputs
 from hwnas.deploy.variants.conversion import Conversion
 from hwnas.errors import ConfigError, StorageError
 from hwnas.plugin import closest
-from hwnas.progress import Advance, Reporter, make_reporter
+from hwnas.progress import ProgressCallback, Reporter, make_reporter
 from hwnas.recipe import Recipe
 from hwnas.search.evaluate import SplitName
 from hwnas.search.training import TrainConfig
-from hwnas.stages.examination import SplitExaminer, calibration_batches
+from hwnas.stages.model_source import ModelSource, opened
 from hwnas.stages.retraining import retraining
-from hwnas.stages.shipped import Shipped, opened
+from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
 
 __all__ = ["SweepOptions", "sweep_network"]
 
@@ -118,7 +118,9 @@ def _device(name: str) -> Device:
     return Target.parse("-".join(parts)).device
 
 
-def _retrain(network: Shipped, minutes: float | None) -> Callable[[Conversion, Path], Path] | None:
+def _retrain(
+    network: ModelSource, minutes: float | None
+) -> Callable[[Conversion, Path], Path] | None:
     """Return the function that fine-tunes variants; None without a run that fine-tunes."""
     if network.ingredients is None or network.bundle is None:
         return None
@@ -136,19 +138,19 @@ def _fine_tuning(recipe: Recipe, minutes: float | None) -> TrainConfig | None:
 
 
 def _swept(
-    network: Shipped,
+    network: ModelSource,
     devices: Sequence[Device],
     options: SweepOptions,
     folder: Path,
-    advance: Advance,
+    advance: ProgressCallback,
 ) -> Sweep:
     images, batch = network.images, devices[0].batch
     validation, test = (network.examiner(split, batch) for split in _SPLITS)
     if images is None or validation is None or test is None:
         shape = RUNTIMES["onnxruntime"].load(network.model, Target(devices[0])).input_shape
-        material = Material(network.model, random_batches(shape, batch))
+        material = VariantInputs(network.model, random_batches(shape, batch))
         return sweep(material, _variants(options, material), devices, folder, progress=advance)
-    material = Material(
+    material = VariantInputs(
         network.model,
         calibration_batches(images.data.train, images.preprocessing, network.at_once(batch)),
         _loss(network.model, validation),
@@ -167,14 +169,14 @@ def _swept(
     return replace(found, tested=_tested(network.model, found, test))
 
 
-def _variants(options: SweepOptions, material: Material) -> list[Variant]:
+def _variants(options: SweepOptions, material: VariantInputs) -> list[Variant]:
     """Return the requested variants, or all that can be made."""
     if options.variants:
         return [VARIANTS[name] for name in dict.fromkeys(options.variants)]
     return [variant for variant in VARIANTS.values() if not variant.lacks(material)]
 
 
-def _loss(model: Path, examiner: SplitExaminer) -> Callable[[Path], float]:
+def _loss(model: Path, examiner: SplitEvaluator) -> Callable[[Path], float]:
     @cache
     def expected() -> NDArray[Any]:
         return outputs_of(model, examiner.inputs())
@@ -188,7 +190,7 @@ def _loss(model: Path, examiner: SplitExaminer) -> Callable[[Path], float]:
     return loss
 
 
-def _tested(model: Path, found: Sweep, examiner: SplitExaminer) -> Quality | None:
+def _tested(model: Path, found: Sweep, examiner: SplitEvaluator) -> Quality | None:
     """Return the quality of the chosen variant on test images; None if no variant is allowed."""
     if not found.able:
         return None

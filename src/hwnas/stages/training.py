@@ -8,30 +8,30 @@ from dataclasses import asdict
 from torch import Tensor
 
 from hwnas.predictors import DevicePredictor
-from hwnas.progress import Advance
+from hwnas.progress import ProgressCallback
 from hwnas.search import RankingCheck
 from hwnas.search.evaluate import weights_hash
 from hwnas.search.training import (
     SupernetTraining,
-    TrainingRow,
+    TrainingPoint,
     restamp_checkpoint,
     train_supernet,
 )
 from hwnas.search.training.checkpoint import checkpoint_run
 from hwnas.search.training.supernet import CHECKPOINT, ROWS, WEIGHTS
 from hwnas.stages.calibrate import check_limits
-from hwnas.stages.job import Goal, Job, Stage
+from hwnas.stages.job import Job, RunStage, SearchGoal
 
 __all__ = ["ranking", "training"]
 
 
-def training(job: Job, goal: Goal, costs: Mapping[str, DevicePredictor]) -> Stage:
+def training(job: Job, goal: SearchGoal, costs: Mapping[str, DevicePredictor]) -> RunStage:
     """Return the stage that trains the supernet, or continues its training."""
     folder = job.folder.path / "supernet"
     checkpoint = folder / CHECKPOINT
 
-    def work(advance: Advance) -> None:
-        def on_row(row: TrainingRow) -> None:
+    def work(advance: ProgressCallback) -> None:
+        def on_row(row: TrainingPoint) -> None:
             advance(row.share, f"epoch {row.epoch:.1f}, loss {row.loss:.3f}")
             if row.note:
                 job.reporter.note(row.note)
@@ -46,19 +46,19 @@ def training(job: Job, goal: Goal, costs: Mapping[str, DevicePredictor]) -> Stag
         if checkpoint.exists():
             restamp_checkpoint(checkpoint, job.continued_training.key, job.recipe.train)
 
-    return Stage("train", job.training, work, (folder / WEIGHTS).exists, adopt)
+    return RunStage("train", job.training, work, (folder / WEIGHTS).exists, adopt)
 
 
-def ranking(job: Job, weights: Mapping[str, Tensor]) -> Stage:
+def ranking(job: Job, weights: Mapping[str, Tensor]) -> RunStage:
     """Return the stage that compares the supernet's ranking of networks with separate training."""
     folder = job.folder.path / "supernet"
 
-    def work(advance: Advance) -> None:
+    def work(advance: ProgressCallback) -> None:
         ranked = RankingCheck.of(_training(job))(weights)
         job.reporter.note(ranked.summary, ranking=asdict(ranked))
 
     identity = job.identity("ranking", training=job.training.key, weights=weights_hash(weights))
-    return Stage("ranking", identity, work, (folder / "ranking.json").exists)
+    return RunStage("ranking", identity, work, (folder / "ranking.json").exists)
 
 
 def _training(job: Job) -> SupernetTraining:

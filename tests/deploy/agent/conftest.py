@@ -18,7 +18,7 @@ from hwnas.deploy.agent.pack import write_pack
 from hwnas.deploy.agent.serve import AgentOptions, opened_door
 from hwnas.deploy.agent.server import AgentServer
 from hwnas.deploy.anchor import write_anchor
-from hwnas.deploy.stopwatch import TimingSettings
+from hwnas.deploy.latency_timer import TimingSettings
 
 pytest.importorskip("cryptography", reason="cryptography is not installed: pip install .[agent]")
 

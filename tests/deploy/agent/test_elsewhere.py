@@ -25,7 +25,7 @@ from hwnas.deploy.catalogue import machine
 from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.profiling import profile_kernels
 from hwnas.deploy.runtimes.checks import graphics_card
-from hwnas.deploy.timing import Subject
+from hwnas.deploy.timing import TimedNetwork
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavailable, StorageError
 
 HERE, THERE = "cpu-onnxruntime-fp32-b1-t1", f"{NAME}-onnxruntime-fp32-b1-t1"
@@ -44,7 +44,7 @@ def test_it_is_measured_as_if_it_were_here(device: AddedDevice, model: Path) -> 
 
 def test_targets_here_and_there_in_one_call(device: AddedDevice, model: Path) -> None:
     names = [THERE, HERE, f"{NAME}-onnxruntime-int8-b2-t1"]
-    subjects = {name: Subject(model, Target.parse(name)) for name in names}
+    subjects = {name: TimedNetwork(model, Target.parse(name)) for name in names}
     shares: list[float] = []
     found = measure_together(subjects, QUICK, shares.append)
     assert [found[name].target for name in found] == names
@@ -348,7 +348,7 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(outside: Outside, model: P
 
     def work() -> None:
         names = [f"{NAME}-onnxruntime-fp32-b{batch}-t1" for batch in (1, 2, 3, 4)]
-        subjects = {name: Subject(model, Target.parse(name)) for name in names}
+        subjects = {name: TimedNetwork(model, Target.parse(name)) for name in names}
         found.append(measure_together(subjects, replace(QUICK, rounds=100, round_ms=3.0)))
 
     thread = threading.Thread(target=work)

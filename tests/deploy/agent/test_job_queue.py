@@ -12,11 +12,11 @@ import pytest
 from hwnas.deploy import TimingSettings
 from hwnas.deploy.agent.job_queue import JobQueue
 from hwnas.deploy.agent.model_store import MissingModel
-from hwnas.deploy.agent.protocol import Limits
-from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
+from hwnas.deploy.agent.protocol import AgentLimits
+from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.errors import ConfigError, DeviceError
 
-ASKED = Asked("0f" * 32, "cpu-onnxruntime-fp32-b1-t1")
+ASKED = TimingRequest("0f" * 32, "cpu-onnxruntime-fp32-b1-t1")
 
 
 def job(name: str) -> TimingJob:
@@ -60,7 +60,7 @@ def finished(queue: JobQueue, ids: list[str]) -> list[str]:
 
 
 def test_jobs_are_done_in_their_order_and_each_once(tmp_path: Path) -> None:
-    queue, worker = JobQueue(tmp_path, Limits()), Worker()
+    queue, worker = JobQueue(tmp_path, AgentLimits()), Worker()
     ids = [new_id() for _ in range(5)]
     for number, id_ in enumerate(ids):
         assert queue.submit(id_, job(str(number))) == JobState("waiting", ahead=number)
@@ -76,7 +76,7 @@ def test_jobs_are_done_in_their_order_and_each_once(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_died_goes_on(tmp_path: Path) -> None:
-    first, stuck = JobQueue(tmp_path, Limits()), Worker(never="b")
+    first, stuck = JobQueue(tmp_path, AgentLimits()), Worker(never="b")
     ids = [new_id() for _ in range(3)]
     for name, id_ in zip("abc", ids, strict=True):
         first.submit(id_, job(name))
@@ -85,7 +85,7 @@ def test_an_agent_that_died_goes_on(tmp_path: Path) -> None:
     while (state := first.state(ids[1])) is None or state.share != 0.5:
         time.sleep(0.01)
     # As a kill leaves it: the files are what there is.
-    second, worker = JobQueue(tmp_path, Limits()), Worker()
+    second, worker = JobQueue(tmp_path, AgentLimits()), Worker()
     assert [getattr(second.state(id_), "state", None) for id_ in ids] == [
         "done", "waiting", "waiting",
     ]  # fmt: skip
@@ -98,25 +98,25 @@ def test_an_agent_that_died_goes_on(tmp_path: Path) -> None:
 
 
 def test_ending_the_agent_leaves_the_job_that_ran(tmp_path: Path) -> None:
-    queue, id_ = JobQueue(tmp_path, Limits()), new_id()
+    queue, id_ = JobQueue(tmp_path, AgentLimits()), new_id()
     queue.submit(id_, job("b"))
     worker = Worker(never="b")
     thread = work(queue, worker)
     assert worker.began.wait(10)
     queue.close()
     thread.join()
-    assert JobQueue(tmp_path, Limits()).state(id_) == JobState("waiting")
+    assert JobQueue(tmp_path, AgentLimits()).state(id_) == JobState("waiting")
 
 
 def test_a_job_that_always_ends_the_agent_is_given_up(tmp_path: Path) -> None:
     id_ = new_id()
-    JobQueue(tmp_path, Limits()).submit(id_, job("b"))
+    JobQueue(tmp_path, AgentLimits()).submit(id_, job("b"))
     for _ in range(5):
-        queue = JobQueue(tmp_path, Limits())
+        queue = JobQueue(tmp_path, AgentLimits())
         following = queue._next()
         assert following is not None
         queue._write(queue._path(id_), following[1], following[2])  # then it dies
-    queue, worker = JobQueue(tmp_path, Limits()), Worker()
+    queue, worker = JobQueue(tmp_path, AgentLimits()), Worker()
     thread = work(queue, worker)
     state = queue.state(id_, 10.0)
     queue.close()
@@ -128,7 +128,7 @@ def test_a_job_that_always_ends_the_agent_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_job_can_be_dropped_while_it_waits_or_runs(tmp_path: Path) -> None:
-    queue, worker = JobQueue(tmp_path, Limits()), Worker(never="b")
+    queue, worker = JobQueue(tmp_path, AgentLimits()), Worker(never="b")
     running, waiting = new_id(), new_id()
     queue.submit(running, job("b"))
     queue.submit(waiting, job("a"))
@@ -144,7 +144,7 @@ def test_a_job_can_be_dropped_while_it_waits_or_runs(tmp_path: Path) -> None:
 
 
 def test_ids_and_numbers_of_jobs_are_checked(tmp_path: Path) -> None:
-    queue, id_ = JobQueue(tmp_path, replace(Limits(), waiting=1)), new_id()
+    queue, id_ = JobQueue(tmp_path, replace(AgentLimits(), waiting=1)), new_id()
     queue.submit(id_, job("a"))
     with pytest.raises(ConfigError, match="belongs to another job"):
         queue.submit(id_, job("b"))
@@ -157,7 +157,7 @@ def test_ids_and_numbers_of_jobs_are_checked(tmp_path: Path) -> None:
 
 
 def test_the_oldest_results_make_way(tmp_path: Path) -> None:
-    queue, worker = JobQueue(tmp_path, replace(Limits(), kept=3)), Worker()
+    queue, worker = JobQueue(tmp_path, replace(AgentLimits(), kept=3)), Worker()
     thread = work(queue, worker)
     ids = [new_id() for _ in range(5)]
     for id_ in ids:
@@ -171,7 +171,7 @@ def test_the_oldest_results_make_way(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / f"{new_id()}.json").write_text("{")
-    queue = JobQueue(tmp_path, Limits())
+    queue = JobQueue(tmp_path, AgentLimits())
     assert len(queue) == 0
     assert [path.suffix for path in tmp_path.iterdir()] == [".damaged"]
 
@@ -179,7 +179,7 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
 def test_a_job_whose_model_is_missing_is_forgotten_so_that_the_host_sends_it_again(
     tmp_path: Path,
 ) -> None:
-    queue, id_ = JobQueue(tmp_path, Limits()), new_id()
+    queue, id_ = JobQueue(tmp_path, AgentLimits()), new_id()
     queue.submit(id_, job("a"))
 
     def has_no_model(*arguments: object) -> JobState | None:
@@ -196,7 +196,7 @@ def test_a_job_whose_model_is_missing_is_forgotten_so_that_the_host_sends_it_aga
 def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    queue, ids = JobQueue(tmp_path, Limits()), [new_id(), new_id()]
+    queue, ids = JobQueue(tmp_path, AgentLimits()), [new_id(), new_id()]
     for id_, name in zip(ids, "ab", strict=True):
         queue.submit(id_, job(name))
 
@@ -216,7 +216,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
 
 
 def test_results_that_the_disk_has_damaged_are_as_if_they_had_never_been(tmp_path: Path) -> None:
-    queue, id_ = JobQueue(tmp_path, Limits()), new_id()
+    queue, id_ = JobQueue(tmp_path, AgentLimits()), new_id()
     queue.submit(id_, job("a"))
     thread = work(queue, Worker())
     assert finished(queue, [id_]) == ["done"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.deploy.agent.model_store import MissingModel, ModelStore, looks_like_onnx
-from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.errors import ArtifactError, ConfigError, HwnasError, StorageError
 
 
@@ -25,7 +25,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def test_a_model_is_kept_by_its_digest(model: Path, tmp_path: Path) -> None:
-    store = ModelStore(tmp_path, Limits())
+    store = ModelStore(tmp_path, AgentLimits())
     name = send(store, model.read_bytes())
     assert name in store
     assert store.path(name).read_bytes() == model.read_bytes()
@@ -39,7 +39,7 @@ def test_what_is_no_model_leaves_nothing(
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
     with pytest.raises(HwnasError):
-        send(ModelStore(folder, Limits()), content)
+        send(ModelStore(folder, AgentLimits()), content)
     assert not files(folder)
 
 
@@ -48,12 +48,12 @@ def test_an_archive_is_no_model(model: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w") as made:
         made.writestr("../../escaped.onnx", model.read_bytes())
     with pytest.raises(ArtifactError, match="not an ONNX file"):
-        send(ModelStore(tmp_path / "store", Limits()), archive.read_bytes())
+        send(ModelStore(tmp_path / "store", AgentLimits()), archive.read_bytes())
     assert not files(tmp_path / "store")
 
 
 def test_another_file_than_promised(model: Path, tmp_path: Path) -> None:
-    store = ModelStore(tmp_path, Limits())
+    store = ModelStore(tmp_path, AgentLimits())
     with pytest.raises(ArtifactError, match="SHA-256"):
         send(store, model.read_bytes(), "0f" * 32)
     content = model.read_bytes()
@@ -66,16 +66,16 @@ def test_another_file_than_promised(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "0f" * 32 + "/../x", "0f" * 32 + "\0"])
 def test_names_do_not_lead_out_of_the_folder(model: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="64 hexadecimal digits"):
-        send(ModelStore(tmp_path, Limits()), model.read_bytes(), name)
+        send(ModelStore(tmp_path, AgentLimits()), model.read_bytes(), name)
     assert not files(tmp_path)
 
 
 def test_size_and_count_are_limited(model: Path, tmp_path: Path) -> None:
     content = model.read_bytes()
-    small = ModelStore(tmp_path / "small", replace(Limits(), model_bytes=len(content) - 1))
+    small = ModelStore(tmp_path / "small", replace(AgentLimits(), model_bytes=len(content) - 1))
     with pytest.raises(ConfigError, match=f"expected 1 to {len(content) - 1}"):
         send(small, content)
-    two = ModelStore(tmp_path / "two", replace(Limits(), models=2))
+    two = ModelStore(tmp_path / "two", replace(AgentLimits(), models=2))
     documented = [content + b"\x32\x01" + bytes([letter]) for letter in b"abc"]
     first, second = (send(two, each) for each in documented[:2])
     third = send(two, documented[2], needed=(first,))
@@ -86,7 +86,7 @@ def test_size_and_count_are_limited(model: Path, tmp_path: Path) -> None:
 
 def test_unfinished_files_of_an_agent_that_died_go(tmp_path: Path) -> None:
     (tmp_path / "x.part").write_bytes(b"half")
-    ModelStore(tmp_path, Limits())
+    ModelStore(tmp_path, AgentLimits())
     assert not files(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_the_outline_of_a_model(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "changed"])
 def test_a_file_that_was_damaged_is_not_there(model: Path, tmp_path: Path, damage: str) -> None:
-    store = ModelStore(tmp_path, Limits())
+    store = ModelStore(tmp_path, AgentLimits())
     name = send(store, model.read_bytes())
     assert name in store, "so it has been looked at before"
     content = model.read_bytes()
@@ -114,7 +114,7 @@ def test_a_file_that_was_damaged_is_not_there(model: Path, tmp_path: Path, damag
 
 
 def test_a_copy_for_a_job_is_verified(model: Path, tmp_path: Path) -> None:
-    store = ModelStore(tmp_path / "store", Limits())
+    store = ModelStore(tmp_path / "store", AgentLimits())
     name = send(store, model.read_bytes())
     store.copy(name, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == model.read_bytes()
@@ -135,5 +135,5 @@ def test_a_model_is_on_the_disk_before_it_has_its_name(
         synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).suffix)
 
     monkeypatch.setattr(os, "fsync", noted)
-    send(ModelStore(tmp_path, Limits()), model.read_bytes())
+    send(ModelStore(tmp_path, AgentLimits()), model.read_bytes())
     assert synced == [".part", ""], "the file under its temporary name, then the folder"

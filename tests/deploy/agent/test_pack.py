@@ -38,7 +38,7 @@ import hwnas
 assert hwnas.__file__.startswith({pack!r}), hwnas.__file__
 import hwnas.deploy.agent.command, hwnas.deploy.agent.worker, hwnas.deploy.agent.client
 from hwnas.deploy import timing
-from hwnas.deploy.stopwatch import TimingSettings
+from hwnas.deploy.latency_timer import TimingSettings
 from hwnas.deploy.device import Target
 from hwnas.deploy.catalogue import devices_here
 from hwnas.deploy.agent.certificate import own_certificate

@@ -13,9 +13,9 @@ import pytest
 from onnx import helper
 from tests.deploy.agent.conftest import QUICK, graph_of
 
-from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.sandbox import Sandbox
-from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
+from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.deploy.agent.worker import check_model
 from hwnas.errors import ArtifactError, DeviceError
 
@@ -25,7 +25,7 @@ TARGET = "cpu-onnxruntime-fp32-b1-t1"
 class Place:
     """A folder of models and a sandbox over it."""
 
-    def __init__(self, folder: Path, pack: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, pack: Path, limits: AgentLimits) -> None:
         self.models = folder / "models"
         self.models.mkdir()
         self.sandbox = Sandbox(folder / "work", pack, limits, self._copy)
@@ -41,7 +41,7 @@ class Place:
     def do(self, path: Path, target: str = TARGET) -> JobState | None:
         model = hashlib.sha256(path.read_bytes()).hexdigest()
         shutil.copy(path, self._file(model))
-        job = TimingJob({"it": Asked(model, target)}, QUICK)
+        job = TimingJob({"it": TimingRequest(model, target)}, QUICK)
         return self.sandbox(job, self.shares.append, self.stop)
 
     def refused(self, path: Path, target: str = TARGET) -> str:
@@ -53,7 +53,7 @@ class Place:
 
 @pytest.fixture
 def place(pack: Path, tmp_path: Path) -> Place:
-    return Place(tmp_path, pack, replace(Limits(), network_s=20.0, memory_bytes=2**30))
+    return Place(tmp_path, pack, replace(AgentLimits(), network_s=20.0, memory_bytes=2**30))
 
 
 def test_a_network_is_timed_and_leaves_nothing(place: Place, model: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_loop_is_refused(place: Place, looping: Path) -> None:
 
 
 def test_what_takes_too_long_is_ended(pack: Path, tmp_path: Path, endless: Path) -> None:
-    place = Place(tmp_path, pack, replace(Limits(), network_s=2.0))
+    place = Place(tmp_path, pack, replace(AgentLimits(), network_s=2.0))
     onnx.checker.check_model(onnx.load(endless))
     began = time.monotonic()
     with pytest.raises(DeviceError, match=r"not measured within 4 s .* --seconds"):
@@ -139,7 +139,7 @@ def test_a_process_that_dies_is_reported(place: Place, endless: Path) -> None:
 
 
 def test_no_memory_at_all_is_reported(pack: Path, tmp_path: Path, model: Path) -> None:
-    place = Place(tmp_path, pack, replace(Limits(), memory_bytes=2**20))
+    place = Place(tmp_path, pack, replace(AgentLimits(), memory_bytes=2**20))
     try:
         told = place.refused(model)
     except DeviceError as error:

@@ -22,7 +22,7 @@ from hwnas.deploy.agent import server as door
 from hwnas.deploy.agent.added import AddedDevice
 from hwnas.deploy.agent.certificate import Certificate
 from hwnas.deploy.agent.client import ask, connected
-from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.signing import digest_of, key_of, request_signature
 from hwnas.deploy.agent.transport import HttpsTransport, _connection
 
@@ -201,7 +201,7 @@ def test_slow_clients_are_left(agent: Agent, impatient: None, device: AddedDevic
 @pytest.fixture
 def narrow(agent: Agent) -> Iterator[door.AgentServer]:
     """The same agent behind a door for three."""
-    api = replace(agent.server.api, limits=replace(Limits(), connections=3))
+    api = replace(agent.server.api, limits=replace(AgentLimits(), connections=3))
     certificate = Certificate(agent.folder / "certificate.pem")
     with door.AgentServer(("127.0.0.1", 0), api, agent.server.key, certificate) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -17,7 +17,7 @@ from hwnas.deploy.agent.added import AddedDevice, write_added
 from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.agent.client import AgentClient
 from hwnas.deploy.agent.ssh import StdioTransport, ssh_arguments
-from hwnas.deploy.timing import Subject
+from hwnas.deploy.timing import TimedNetwork
 from hwnas.errors import ConfigError, DeviceError
 
 
@@ -35,7 +35,7 @@ def test_a_job_through_pipes_and_again_after_they_broke(piped: StdioTransport, m
     write_added(device)
     client = AgentClient(device, piped)
     target = Target.parse(f"{NAME}-onnxruntime-fp32-b1-t1")
-    subjects = {"network": Subject(model, target)}
+    subjects = {"network": TimedNetwork(model, target)}
     assert client.about().jobs == 0
     assert client.measured(subjects, QUICK)["network"].target == target.name
     assert piped._process is not None

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from hwnas.deploy import TimingSettings
 from hwnas.deploy.agent.protocol import read_object
-from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
+from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.errors import ArtifactError, ConfigError
 
-ASKED = Asked("0f" * 32, "cpu-onnxruntime-fp32-b1-t1")
+ASKED = TimingRequest("0f" * 32, "cpu-onnxruntime-fp32-b1-t1")
 JOB = TimingJob({"one": ASKED, "two": ASKED}, TimingSettings())
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -60,10 +60,10 @@ def test_settings_that_ask_for_too_much(setting: str, value: Any, told: str) -> 
 def test_models_and_targets_are_names_of_their_kind() -> None:
     for model in ("../../etc/passwd", "0f" * 31, "0F" * 32, 7):
         with pytest.raises(ConfigError, match="64 hexadecimal digits"):
-            Asked(model, ASKED.target)  # type: ignore[arg-type]
+            TimingRequest(model, ASKED.target)  # type: ignore[arg-type]
     for target in ("gpu", "cpu-onnxruntime-fp32-b0-t1", None):
         with pytest.raises(ConfigError, match="target"):
-            Asked(ASKED.model, target)  # type: ignore[arg-type]
+            TimingRequest(ASKED.model, target)  # type: ignore[arg-type]
 
 
 def test_too_many_networks_and_too_long_names() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hwnas.deploy.matching import Decide, decided
 from hwnas.deploy.onnx_module import Node
-from hwnas.kernels.choice import Choice
+from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.operator import Operator, Sizes
 
 from .graphs import conv, module, network, node, normal
@@ -45,7 +45,7 @@ def whole(mean: Node = MEANS["a mean"]) -> list[Node]:
 def never(*names: str) -> Decide:
     """Decides that some operators are slower than their parts."""
 
-    def decide(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> Choice:
+    def decide(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> KernelChoice:
         return replace(decided(operator, sizes, dtype), kernel=operator.name not in names)
 
     return decide

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hwnas.deploy.matching.choices import is_slower
-from hwnas.kernels.choice import Choice
+from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.timer import Times
-from hwnas.kernels.tuned import REFERENCE, Entry
+from hwnas.kernels.tuned import REFERENCE, TunedEntry
 
 SIZES = {"rows": 8}
 
@@ -14,11 +14,13 @@ def times(us: float) -> Times:
     return Times(us, us, us, 10)
 
 
-def measured(us: float, reference_us: float, kernel: bool = True) -> tuple[Choice, dict[str, int]]:
-    entry = Entry(
+def measured(
+    us: float, reference_us: float, kernel: bool = True
+) -> tuple[KernelChoice, dict[str, int]]:
+    entry = TunedEntry(
         "pointwise", "float16", SIZES, {}, times(us), "", {REFERENCE: times(reference_us)}, {}, ""
     )
-    return Choice({}, kernel, "", entry), SIZES
+    return KernelChoice({}, kernel, "", entry), SIZES
 
 
 def test_times_of_all_parts_are_added() -> None:
@@ -34,5 +36,5 @@ def test_a_part_that_pytorch_computes_takes_its_time() -> None:
 def test_what_was_not_measured_at_these_sizes_is_not_known() -> None:
     elsewhere = (measured(1, 9)[0], {"rows": 9})
     assert not is_slower([measured(8, 9)], [elsewhere])
-    assert not is_slower([measured(8, 9)], [(Choice({}), SIZES)])
+    assert not is_slower([measured(8, 9)], [(KernelChoice({}), SIZES)])
     assert not is_slower([measured(8, 9)], [])

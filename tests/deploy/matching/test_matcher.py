@@ -15,10 +15,10 @@ from torch import nn
 from triton import knobs
 
 from hwnas.deploy import export_onnx
-from hwnas.deploy.matching import Call, Graph, MatchedNetwork, matched
+from hwnas.deploy.matching import Graph, MatchedNetwork, OperatorCall, matched
 from hwnas.deploy.onnx_module import OnnxModule
 from hwnas.deploy.quantize import quantize_int8, random_batches
-from hwnas.kernels.choice import Choice
+from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.operator import Operator, Sizes
 from hwnas.search_spaces import (
     MobileNetConfig,
@@ -102,7 +102,7 @@ def small(folder: Path) -> Callable[[str], OnnxModule]:
 
 def operators(graph: Graph) -> Counter[str]:
     """Calls by operator; names of chains are made of what they compute."""
-    names = [step.operator.name for step in graph.steps if isinstance(step, Call)]
+    names = [step.operator.name for step in graph.steps if isinstance(step, OperatorCall)]
     return Counter("chain" if name.startswith("fused_") else name for name in names)
 
 
@@ -170,8 +170,8 @@ def test_where_no_kernel_runs_the_references_do_and_a_warning_says_so(
 def test_where_a_rival_is_faster_no_kernel_runs(
     small: Callable[[str], OnnxModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slower(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> Choice:
-        return Choice({}, False, "measured")
+    def slower(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> KernelChoice:
+        return KernelChoice({}, False, "measured")
 
     monkeypatch.setattr(Operator, "run", None)
     source = small("vit")

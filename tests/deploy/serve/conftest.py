@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hwnas.deploy import Bundle, OutputMeaning, Preprocessing, export_onnx, write_bundle
-from hwnas.deploy.serve import BatchSettings, BundleServer, Limits, Service
+from hwnas.deploy.serve import BatchSettings, BundleServer, ServerLimits, Service
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Client:
 
 @contextmanager
 def serving(
-    bundle: Bundle, limits: Limits | None = None, settings: BatchSettings | None = None
+    bundle: Bundle, limits: ServerLimits | None = None, settings: BatchSettings | None = None
 ) -> Iterator[tuple[BundleServer, Client]]:
-    service = Service(bundle, settings or BatchSettings(), limits or Limits())
+    service = Service(bundle, settings or BatchSettings(), limits or ServerLimits())
     with BundleServer(service, port=0) as server:
         client = Client(server)
         try:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hwnas.deploy.serve import Batcher, Refusal
+from hwnas.deploy.serve import Batcher, RequestRefusal
 from hwnas.errors import ArtifactError
 
 Run = Callable[[NDArray[np.float32]], NDArray[Any]]
@@ -85,17 +85,17 @@ def test_a_full_queue_is_said_at_once() -> None:
     running = batcher.submit(images(0))
     assert gate.entered.wait(10)
     waiting = batcher.submit(images(1, 2))
-    with pytest.raises(Refusal, match="2 images wait") as refused:
+    with pytest.raises(RequestRefusal, match="2 images wait") as refused:
         batcher.submit(images(3, 4))
     assert (refused.value.status, refused.value.headers) == (503, {"Retry-After": "1"})
-    with pytest.raises(Refusal, match="at most 3") as refused:
+    with pytest.raises(RequestRefusal, match="at most 3") as refused:
         batcher.submit(images(1, 2, 3, 4))
     assert refused.value.status == 413
     gate.open.set()
     batcher.close()
     assert running.done()
     assert waiting.result().tolist() == [[2], [4]]
-    with pytest.raises(Refusal, match="shutting down"):
+    with pytest.raises(RequestRefusal, match="shutting down"):
         batcher.submit(images(5))
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from hwnas.deploy import Preprocessing
 from hwnas.deploy.serve.costs import RequestCosts, json_bytes
 from hwnas.deploy.serve.image_header import ImageHeader, read_header
-from hwnas.deploy.serve.limits import Refusal
+from hwnas.deploy.serve.limits import RequestRefusal
 
 PEAK = """
 import io, sys
@@ -119,6 +119,6 @@ def test_headers_say_what_is_in_the_file() -> None:
     assert header("I;16", "PNG") == ImageHeader(30, 20, 1, is_deep=True)
     assert header("CMYK", "JPEG") == ImageHeader(30, 20, 4, is_jpeg=True)
     for damaged in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff\xe0\0\1"):
-        with pytest.raises(Refusal, match=r"not (an|a valid) image") as raised:
+        with pytest.raises(RequestRefusal, match=r"not (an|a valid) image") as raised:
             read_header(damaged)
         assert raised.value.status == 400

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hwnas.deploy import Bundle
-from hwnas.deploy.serve import BatchSettings, BundleServer, Limits, Service
+from hwnas.deploy.serve import BatchSettings, BundleServer, ServerLimits, Service
 from hwnas.errors import ArtifactError, ConfigError
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -135,7 +135,7 @@ def test_inferences_that_are_no_json(client: Any, packed: Bundle, body: bytes) -
 
 
 def test_masks(serving: Serving, masks_bundle: Bundle, digits: Images, png: Path) -> None:
-    with serving(masks_bundle, Limits(mask_bytes=20 * 14 * 8)) as (_, client):
+    with serving(masks_bundle, ServerLimits(mask_bytes=20 * 14 * 8)) as (_, client):
         answer = client.post("/predict?output=mask", png.read_bytes(), "image/png")
         assert answer.headers["Content-Type"] == "image/png"
         mask = np.asarray(Image.open(io.BytesIO(answer.body)))
@@ -167,7 +167,7 @@ def test_bad_input_is_one_line_and_the_connection_stays(client: Any, digits: Ima
 
 
 def test_damaged_and_huge_images(serving: Serving, packed: Bundle, png: Path) -> None:
-    with serving(packed, Limits(pixels=20 * 14)) as (_, client):
+    with serving(packed, ServerLimits(pixels=20 * 14)) as (_, client):
         whole = png.read_bytes()
         assert client.post("/predict", whole, "image/png").status == 200
         client.post("/predict", whole[:-30], "image/png").refused(400, "cannot be read")
@@ -260,7 +260,7 @@ def test_a_body_that_is_announced_is_asked_for(
 def test_slow_clients_are_cut_off_and_others_are_not(
     serving: Serving, packed: Bundle, digits: Images
 ) -> None:
-    with serving(packed, Limits(client_s=0.5)) as (server, client):
+    with serving(packed, ServerLimits(client_s=0.5)) as (server, client):
         for begun in (
             b"",
             b"GET /hea",
@@ -276,7 +276,7 @@ def test_slow_clients_are_cut_off_and_others_are_not(
 
 def test_dripping_a_byte_at_a_time_does_not_help(serving: Serving, packed: Bundle) -> None:
     with (
-        serving(packed, Limits(client_s=0.6)) as (server, _),
+        serving(packed, ServerLimits(client_s=0.6)) as (server, _),
         socket.create_connection(server.server_address[:2], timeout=20) as connection,
     ):
         dripped = 0
@@ -291,7 +291,7 @@ def test_dripping_a_byte_at_a_time_does_not_help(serving: Serving, packed: Bundl
 def test_more_connections_than_allowed_are_asked_to_come_again(
     serving: Serving, packed: Bundle
 ) -> None:
-    with serving(packed, Limits(connections=1)) as (server, client):
+    with serving(packed, ServerLimits(connections=1)) as (server, client):
         assert client.get("/health").status == 200
         answer = raw(server, b"GET /health HTTP/1.1\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 503")
@@ -313,7 +313,7 @@ def test_a_full_queue_is_503(
 ) -> None:
     gate, entered = threading.Event(), threading.Event()
     with (
-        serving(packed, Limits(waiting_images=2)) as (server, client),
+        serving(packed, ServerLimits(waiting_images=2)) as (server, client),
         ThreadPoolExecutor() as pool,
     ):
         run = server.service._session.run
@@ -398,7 +398,7 @@ def test_a_place_that_is_taken_and_a_name_that_cannot_be(
     with pytest.raises(ConfigError, match="choose another --host or --port"):
         BundleServer(service, port=server[0].server_address[1])
     with pytest.raises(ConfigError, match="cannot be a model's name"):
-        Service(packed, BatchSettings(), Limits(), "../a")
+        Service(packed, BatchSettings(), ServerLimits(), "../a")
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ def test_a_request_whose_time_is_over_is_not_computed(
     exposition: Any,
 ) -> None:  # fmt: skip
     gate = threading.Event()
-    with serving(packed, Limits(answer_s=0.3)) as (server, client):
+    with serving(packed, ServerLimits(answer_s=0.3)) as (server, client):
         run = server.service._session.run
         monkeypatch.setattr(
             server.service._batcher, "_run", lambda batch: run(batch) if gate.wait(20) else None
@@ -552,7 +552,7 @@ def png_of(size: tuple[int, int], mode: str = "L") -> bytes:
 def test_an_image_is_refused_by_its_header_before_it_is_decoded(
     serving: Serving, packed: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(packed, Limits(memory_bytes=20_000_000)) as (server, client):
+    with serving(packed, ServerLimits(memory_bytes=20_000_000)) as (server, client):
         read = type(server.service.bundle.preprocessing).read_image
         decoded: list[int] = []
         monkeypatch.setattr(
@@ -572,7 +572,7 @@ def test_an_image_is_refused_by_its_header_before_it_is_decoded(
 def test_memory_that_others_have_is_waited_for_and_then_503(
     serving: Serving, packed: Bundle, exposition: Any
 ) -> None:
-    limits = Limits(memory_bytes=20_000_000, memory_wait_s=0.2)
+    limits = ServerLimits(memory_bytes=20_000_000, memory_wait_s=0.2)
     with serving(packed, limits) as (server, client):
         body = png_of((1000, 1000))
         with server.service.memory.reserve("work", 12_000_000, "a test"):
@@ -587,7 +587,7 @@ def test_memory_that_others_have_is_waited_for_and_then_503(
 
 def test_a_limit_that_does_not_suffice_for_anything_is_refused_at_once(packed: Bundle) -> None:
     with pytest.raises(ConfigError, match="give a larger --memory-mb"):
-        Service(packed, BatchSettings(), Limits(memory_bytes=1000))
+        Service(packed, BatchSettings(), ServerLimits(memory_bytes=1000))
 
 
 def test_16_bits_keep_their_range(client: Any, packed: Bundle, tmp_path: Path) -> None:
@@ -659,7 +659,7 @@ def test_a_client_that_takes_its_answer_by_drops_is_cut_off(
     serving: Serving, packed: Bundle
 ) -> None:
     """Each read let the server wait anew, so its answer and its place were kept for ever."""
-    with serving(packed, Limits(client_s=0.5, waiting_images=5000)) as (server, _):
+    with serving(packed, ServerLimits(client_s=0.5, waiting_images=5000)) as (server, _):
         server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
         with socket.create_connection(server.server_address[:2], timeout=20) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hwnas.errors import ConfigError, DataError, DeviceError
-from hwnas.search import Box, Evolution, evolve
+from hwnas.search import Box, EvolutionResult, evolve
 from hwnas.search.evolution import ALGORITHMS
 from hwnas.search.evolution.dtlz import dtlz2
 from hwnas.search.front import non_dominated
@@ -27,7 +27,7 @@ def leaning(codes: torch.Tensor) -> Any:
     return np.stack([array[:, :half].sum(1), (4 - array[:, half:]).sum(1) - array[:, 0]], axis=1)
 
 
-def check(found: Evolution) -> None:
+def check(found: EvolutionResult) -> None:
     """The front is that of the population, without repeats."""
     feasible = found.violations <= 0
     front = found.losses[feasible][non_dominated(found.losses[feasible])]

@@ -7,7 +7,7 @@ import pytest
 
 from hwnas.errors import ConfigError
 from hwnas.search.front import Losses, hypervolume
-from hwnas.search.samplers import History, Knowledge
+from hwnas.search.samplers import History, SpaceFeatures
 from hwnas.search.samplers.botorch import QLogNEHVI
 from hwnas.search_spaces.tabular import Codes
 
@@ -38,7 +38,7 @@ def test_a_missing_package_names_its_install_command(monkeypatch: pytest.MonkeyP
 @needs_botorch
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordinal", "one-hot"])
 def test_a_batch_adds_more_than_chance(ordered: bool) -> None:
-    knowledge = Knowledge({f"x{i}": range(5) for i in range(6)}, ordered=ordered)
+    knowledge = SpaceFeatures({f"x{i}": range(5) for i in range(6)}, ordered=ordered)
     codes = knowledge.draw(24, np.random.default_rng(0))
     planned = QLogNEHVI(start=20).plan(knowledge, seen(codes), 4, np.random.default_rng(0))
     assert planned.shape == (4, 6)
@@ -55,7 +55,7 @@ def test_a_batch_adds_more_than_chance(ordered: bool) -> None:
 
 @needs_botorch
 def test_limits_that_evaluations_tell_of_are_learnt() -> None:
-    knowledge = Knowledge({f"x{i}": range(5) for i in range(6)})
+    knowledge = SpaceFeatures({f"x{i}": range(5) for i in range(6)})
     codes = knowledge.draw(24, np.random.default_rng(0))
     history = seen(codes, codes[:, :1] - 1.0)  # x0 is to be at most 1
     planned = QLogNEHVI(start=20).plan(knowledge, history, 4, np.random.default_rng(0))
@@ -64,7 +64,7 @@ def test_limits_that_evaluations_tell_of_are_learnt() -> None:
 
 @needs_botorch
 def test_what_is_left_of_a_small_space_is_proposed() -> None:
-    knowledge = Knowledge({f"x{i}": range(2) for i in range(6)})
+    knowledge = SpaceFeatures({f"x{i}": range(2) for i in range(6)})
     every = np.random.default_rng(0).permutation(knowledge.all_codes())
     planned = QLogNEHVI(start=2).plan(knowledge, seen(every[:-2]), 4, np.random.default_rng(0))
     assert {row.tobytes() for row in planned} == {row.tobytes() for row in every[-2:]}

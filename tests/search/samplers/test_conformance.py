@@ -16,7 +16,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from hwnas.search.samplers import SAMPLERS, Knowledge, PlannedSampler, make_sampler
+from hwnas.search.samplers import SAMPLERS, BatchSampler, SpaceFeatures, make_sampler
 from hwnas.search_spaces.tabular import Codes
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -57,10 +57,10 @@ def marked(name: str) -> Any:
 
 
 def is_planned(name: str) -> bool:
-    return installed(name) and isinstance(made(name), PlannedSampler)
+    return installed(name) and isinstance(made(name), BatchSampler)
 
 
-def made(name: str, seed: int = 0, knowledge: Knowledge | None = None) -> Any:
+def made(name: str, seed: int = 0, knowledge: SpaceFeatures | None = None) -> Any:
     return make_sampler(name, seed, QUICK.get(name, {}), TRIALS, BATCH, knowledge)
 
 
@@ -173,7 +173,7 @@ def test_limits_that_are_known_beforehand_are_kept(name: str) -> None:
     def allowed(codes: Codes) -> npt.NDArray[np.bool_]:
         return codes.sum(1) <= LARGEST + ROOM
 
-    known = Knowledge(OPTIONS, allowed=allowed, known_limits=frozenset({"size"}))
+    known = SpaceFeatures(OPTIONS, allowed=allowed, known_limits=frozenset({"size"}))
     found = searched(study_of(made(name, knowledge=known)), length(name), limited=True)
     assert all(too_large(network) <= ROOM for network in found)
 
@@ -187,7 +187,7 @@ def test_no_network_is_proposed_twice(name: str) -> None:
 @planned
 def test_a_space_is_used_up_before_anything_is_repeated(name: str) -> None:
     few = {"a": (0, 1, 2), "b": (0, 1), "c": (0, 1)}
-    study = study_of(made(name, knowledge=Knowledge(few)))
+    study = study_of(made(name, knowledge=SpaceFeatures(few)))
     for _ in range(12):
         trial = study.ask()
         network = [trial.suggest_categorical(key, options) for key, options in few.items()]
@@ -198,7 +198,7 @@ def test_a_space_is_used_up_before_anything_is_repeated(name: str) -> None:
 @planned
 @pytest.mark.parametrize("finished", [BATCH + 2, 2 * BATCH, 2 * BATCH + 1])
 def test_a_search_that_is_resumed_is_the_same_search(name: str, finished: int) -> None:
-    known = Knowledge(OPTIONS)
+    known = SpaceFeatures(OPTIONS)
     whole = study_of(made(name, knowledge=known))
     searched(whole, 3 * BATCH)
     resumed = study_of(made(name, knowledge=known), before=whole.trials[:finished])
@@ -208,7 +208,7 @@ def test_a_search_that_is_resumed_is_the_same_search(name: str, finished: int) -
 
 @planned
 def test_what_was_running_when_a_search_was_killed_is_proposed_again(name: str) -> None:
-    known = Knowledge(OPTIONS)
+    known = SpaceFeatures(OPTIONS)
     study = study_of(made(name, knowledge=known))
     searched(study, BATCH)
     asked = [study.ask() for _ in range(BATCH)]

@@ -5,11 +5,11 @@ import pytest
 
 from hwnas.errors import ConfigError
 from hwnas.search.front import Losses, hypervolume
-from hwnas.search.samplers import History, Knowledge
+from hwnas.search.samplers import History, SpaceFeatures
 from hwnas.search.samplers.growth import Growth
 from hwnas.search_spaces.tabular import Codes
 
-KNOWLEDGE = Knowledge({f"x{i}": range(4) for i in range(10)})
+KNOWLEDGE = SpaceFeatures({f"x{i}": range(4) for i in range(10)})
 REFERENCE = np.array([1.1, 1.1])
 
 
@@ -26,7 +26,7 @@ def seen(codes: Codes, violations: Losses | None = None) -> History:
     return History(codes, useful(codes), np.ones(2), labels, missed, keys)
 
 
-def searched(sampler: Growth, knowledge: Knowledge, trials: int) -> Codes:
+def searched(sampler: Growth, knowledge: SpaceFeatures, trials: int) -> Codes:
     sampler.knowledge = knowledge
     codes = np.zeros((0, len(knowledge.sizes)), dtype=np.int64)
     while len(codes) < trials:
@@ -69,7 +69,7 @@ def test_it_finds_more_of_a_front_than_chance() -> None:
 
 
 def test_no_network_is_proposed_twice_until_all_were() -> None:
-    knowledge = Knowledge({f"x{i}": range(3) for i in range(4)})
+    knowledge = SpaceFeatures({f"x{i}": range(3) for i in range(4)})
     codes = searched(Growth(batch=9), knowledge, 81)
     assert len(np.unique(codes, axis=0)) == 81
 
@@ -94,7 +94,7 @@ def test_a_choice_without_effect_is_no_move() -> None:
         found[found[:, 0] == 0, 1] = 0
         return found
 
-    knowledge = Knowledge({"x0": range(2), "x1": range(3), "x2": range(2)}, canonical=canonical)
+    knowledge = SpaceFeatures({"x0": range(2), "x1": range(3), "x2": range(2)}, canonical=canonical)
     sampler = Growth(knowledge=knowledge)
     parent = np.array([[0, 0, 0]])
     history = History(parent, np.zeros((1, 2)), np.ones(2), (), np.zeros((1, 0)), frozenset())

@@ -8,12 +8,12 @@ import pytest
 
 from hwnas.errors import ConfigError
 from hwnas.search.front import Losses, hypervolume
-from hwnas.search.samplers import History, Knowledge
+from hwnas.search.samplers import History, SpaceFeatures
 from hwnas.search.samplers.reinforce import Reinforce
 from hwnas.search_spaces.tabular import Codes
 
-SMALL = Knowledge({f"x{i}": range(4) for i in range(6)})
-LARGE = Knowledge({f"x{i}": range(4) for i in range(12)})
+SMALL = SpaceFeatures({f"x{i}": range(4) for i in range(6)})
+LARGE = SpaceFeatures({f"x{i}": range(4) for i in range(12)})
 REFERENCE = np.array([1.1, 1.1])
 
 
@@ -33,7 +33,7 @@ def seen(codes: Codes, values: Losses, violations: Losses | None = None) -> Hist
 
 def searched(
     sampler: Reinforce,
-    knowledge: Knowledge,
+    knowledge: SpaceFeatures,
     score: Callable[[Codes], Losses],
     trials: int,
     missed: Callable[[Codes], Losses] | None = None,
@@ -48,7 +48,7 @@ def searched(
 
 
 @pytest.mark.parametrize("knowledge", [SMALL, LARGE], ids=["listed", "drawn from"])
-def test_it_finds_more_of_a_front_than_chance(knowledge: Knowledge) -> None:
+def test_it_finds_more_of_a_front_than_chance(knowledge: SpaceFeatures) -> None:
     ours, random = [], []
     for seed in range(4):
         codes = searched(Reinforce(seed), knowledge, two_sided, 120)
@@ -83,7 +83,7 @@ def test_only_choices_that_have_an_effect_are_learnt() -> None:
         found[found[:, 0] == 0, 1] = 0
         return found
 
-    knowledge = Knowledge({f"x{i}": range(3) for i in range(9)}, canonical=canonical)
+    knowledge = SpaceFeatures({f"x{i}": range(3) for i in range(9)}, canonical=canonical)
     sampler = Reinforce(knowledge=knowledge)
     codes = knowledge.draw(40, np.random.default_rng(0))
     codes[:, 0] = 0
@@ -93,7 +93,7 @@ def test_only_choices_that_have_an_effect_are_learnt() -> None:
 
 
 def test_no_network_is_proposed_twice_until_all_were() -> None:
-    knowledge = Knowledge({f"x{i}": range(3) for i in range(4)})
+    knowledge = SpaceFeatures({f"x{i}": range(3) for i in range(4)})
     sampler = Reinforce(batch=7, knowledge=knowledge)
     codes = np.zeros((0, 4), dtype=np.int64)
     for number in range(13):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.search.samplers.planned import History
+from hwnas.search.samplers.batch import History
 from hwnas.search.samplers.replay import Replay
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from hwnas.predictors import CostSource, DevicePredictor, shipped_experience
 from hwnas.search import Evaluation, Fidelity, Objective, run_search
+from hwnas.search.candidate_costs import prices_of
 from hwnas.search.objective import violations
-from hwnas.search.pricing import prices_of
-from hwnas.search.samplers import Knowledge, knowledge_of_space
+from hwnas.search.samplers import SpaceFeatures, knowledge_of_space
 from hwnas.search_spaces import (
     Candidate,
     ProductSpace,
-    RecipeSpace,
     SearchSpace,
+    TrainingSpace,
     mobilenet,
     nasbench201,
 )
@@ -143,7 +143,7 @@ def test_the_proxy_of_a_network_is_its_size() -> None:
 
 
 def test_of_networks_with_recipes_the_networks_are_known() -> None:
-    recipes = RecipeSpace({"learning_rate": (0.01, 0.1), "shift_pixels": (0, 1)})
+    recipes = TrainingSpace({"learning_rate": (0.01, 0.1), "shift_pixels": (0, 1)})
     space = ProductSpace(SPACE, {"recipe": recipes})
     joint = knowledge_of_space(space, [ACCURACY, LATENCY, PARAMS], costs())
     alone = knowledge_of_space(SPACE, [ACCURACY, LATENCY, PARAMS], costs())
@@ -171,7 +171,7 @@ def test_of_a_space_that_has_to_be_traced_only_the_choices_are_known() -> None:
     _, codes = drawn(space, 3)
     assert knowledge.statistics is None
     assert (dict(knowledge.price(codes)), knowledge.known_limits) == ({}, frozenset())
-    assert isinstance(knowledge, Knowledge)
+    assert isinstance(knowledge, SpaceFeatures)
     assert knowledge.canonical(codes + 0).tolist() == codes.tolist()
 
 
@@ -200,7 +200,7 @@ def test_the_guided_sampler_evaluates_nothing_that_is_known_to_miss_a_limit() ->
 def test_cells_of_the_published_table_have_its_scores_and_those_without_a_path_are_left_out() -> (
     None
 ):
-    joint = ProductSpace(CELLS, {"recipe": RecipeSpace({"learning_rate": (0.01, 0.1)})})
+    joint = ProductSpace(CELLS, {"recipe": TrainingSpace({"learning_rate": (0.01, 0.1)})})
     for space, rest in ((CELLS, []), (joint, [0] * (len(joint.choices) - len(CELLS.choices)))):
         knowledge = knowledge_of_space(space)
         cells = [[0] * 6, [0, 0, 0, 4, 0, 0], [0, 0, 0, 0, 0, 4], [4] * 6]

@@ -10,7 +10,7 @@ import pytest
 
 from hwnas.errors import ConfigError
 from hwnas.search.objective import Objective
-from hwnas.search.samplers import Knowledge, make_sampler
+from hwnas.search.samplers import SpaceFeatures, make_sampler
 from hwnas.search.samplers.space_knowledge import knowledge_of_space
 from hwnas.search_spaces import Architecture, resnet, union
 
@@ -105,4 +105,4 @@ def _rng() -> np.random.Generator:
 @pytest.mark.parametrize("options", [{"most_macs": 0}, {"range": 1}, {"range": float("nan")}])
 def test_options_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="expected a number above"):
-        make_sampler("stratified", 0, options, 4, 4, Knowledge({"a": (1, 2)}))
+        make_sampler("stratified", 0, options, 4, 4, SpaceFeatures({"a": (1, 2)}))

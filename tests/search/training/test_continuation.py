@@ -23,7 +23,7 @@ from hwnas.search.training import (
     Batch,
     NetworkStep,
     TrainConfig,
-    TrainingRow,
+    TrainingPoint,
     fit,
     restamp_checkpoint,
 )
@@ -31,20 +31,20 @@ from hwnas.search.training.checkpoint import load_weights
 from hwnas.search.training.schedule import Schedule
 
 CONFIG = TrainConfig(epochs=2, batch_size=25, workers=0, checkpoint_seconds=1e-9)
-Train = Callable[..., list[TrainingRow]]
+Train = Callable[..., list[TrainingPoint]]
 
 
 @pytest.fixture
 def train(digits_task: Classification, few_digits: ImageData, tmp_path: Path) -> Train:
     """Trains, or goes on from the checkpoint that is there; the rows of this session."""
 
-    def session(config: TrainConfig, stop: int = -1) -> list[TrainingRow]:
+    def session(config: TrainConfig, stop: int = -1) -> list[TrainingPoint]:
         class Stopped(Exception):
             pass
 
-        rows: list[TrainingRow] = []
+        rows: list[TrainingPoint] = []
 
-        def on_row(row: TrainingRow) -> None:
+        def on_row(row: TrainingPoint) -> None:
             rows.append(row)
             if row.step == stop:
                 raise Stopped

@@ -13,11 +13,11 @@ from hwnas.search.evaluate import recalibrate, score
 from hwnas.search.task import Classification
 from hwnas.search.training import (
     Batch,
-    Moment,
+    StepContext,
     SupernetStep,
     SupernetTraining,
     TrainConfig,
-    TrainingRow,
+    TrainingPoint,
     load_weights,
     read_rows,
     supernet,
@@ -57,7 +57,7 @@ def same(one: Path, other: Path, tolerance: float = 0.0) -> bool:
 
 
 def test_a_trained_supernet_knows_the_digits(training: SupernetTraining) -> None:
-    rows: list[TrainingRow] = []
+    rows: list[TrainingPoint] = []
     weights = train_supernet(changed(training, epochs=25, learning_rate=0.02), rows.append)
     supernet = training.space.supernet()
     supernet.shared.load_state_dict(load_weights(weights))
@@ -83,7 +83,7 @@ def test_the_seed_makes_the_weights(training: SupernetTraining, tmp_path: Path) 
 def test_a_row_after_one_that_was_cut_off_is_kept(training: SupernetTraining) -> None:
     training.folder.mkdir(parents=True, exist_ok=True)
     (training.folder / "training.jsonl").write_text('{"step": 0, "ep')
-    rows: list[TrainingRow] = []
+    rows: list[TrainingPoint] = []
     train_supernet(training, rows.append)
     assert read_rows(training.folder) == rows
 
@@ -134,13 +134,13 @@ def test_memory_that_ran_out_is_in_the_training_curve(
     training: SupernetTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Hungry(SupernetStep):
-        def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+        def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
             if moment.step == 3 and moment.parts == 1:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
             return super().__call__(batch, moment)
 
     monkeypatch.setattr(supernet, "SupernetStep", Hungry)
-    told: list[TrainingRow] = []
+    told: list[TrainingPoint] = []
     train_supernet(training, told.append)
     notes = [row.note for row in read_rows(training.folder) if row.note]
     assert notes == [row.note for row in told if row.note]
@@ -213,7 +213,7 @@ class TestOnRay:
             space=space,
             folder=Path("there"),
         )
-        rows: list[TrainingRow] = []
+        rows: list[TrainingPoint] = []
         weights = train_supernet(training, rows.append)
         assert read_rows(training.folder)
         assert all(row in read_rows(training.folder) for row in rows)

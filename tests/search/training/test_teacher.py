@@ -16,8 +16,8 @@ from hwnas.search.evaluate import recalibrate, score
 from hwnas.search.task import Classification
 from hwnas.search.training import (
     Batch,
-    Moment,
     NetworkStep,
+    StepContext,
     SupernetStep,
     SupernetTraining,
     Teacher,
@@ -82,7 +82,7 @@ def test_every_network_of_a_supernet_learns_from_the_teacher(
     images, targets = (torch.from_numpy(part) for part in few_digits.train.take(range(30)))
     teacher = Teacher(Certain(), SHAPE)
     step = SupernetStep(supernet, digits_task, "sandwich", 0, 1.0, teacher=teacher)
-    first, last = step(Batch(images, targets), Moment(random.Random(0)))
+    first, last = step(Batch(images, targets), StepContext(random.Random(0)))
     taught = Certain()(images)
     with torch.no_grad():
         for loss, network in ((first, space.largest()), (last, space.smallest())):
@@ -108,7 +108,7 @@ def test_a_teacher_that_is_asked_once_says_the_same_of_an_image_however_it_is_au
     digits_task: Classification, few_digits: ImageData
 ) -> None:
     class Listening(NetworkStep):
-        def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+        def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
             assert self.teacher is not None
             assert batch.rows is not None
             said = [
@@ -136,14 +136,14 @@ def test_a_network_on_its_own_learns_from_labels_and_the_teacher(
     images, targets = (torch.from_numpy(part) for part in few_digits.train.take(range(30)))
     losses = [
         NetworkStep(trained, digits_task, SHAPE, Teacher(Certain(), SHAPE), weight)(
-            Batch(images, targets), Moment(random.Random(0))
+            Batch(images, targets), StepContext(random.Random(0))
         )[0]
         for weight in (0.0, 0.25, 1.0)
     ]
     assert (
         losses[0]
         == NetworkStep(trained, digits_task, SHAPE)(
-            Batch(images, targets), Moment(random.Random(0))
+            Batch(images, targets), StepContext(random.Random(0))
         )[0]
     )
     assert losses[1] == pytest.approx(0.75 * losses[0] + 0.25 * losses[2], rel=1e-4)

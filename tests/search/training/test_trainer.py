@@ -20,11 +20,11 @@ from hwnas.search.data import ImageData
 from hwnas.search.task import Classification
 from hwnas.search.training import (
     Batch,
-    Moment,
     NetworkStep,
+    StepContext,
     SupernetStep,
     TrainConfig,
-    TrainingRow,
+    TrainingPoint,
     fit,
 )
 from hwnas.search.training.checkpoint import load_weights
@@ -39,8 +39,8 @@ class Killed(Exception):
     """The process ended here."""
 
 
-def killed_at(step: int) -> Callable[[TrainingRow], None]:
-    def on_row(row: TrainingRow) -> None:
+def killed_at(step: int) -> Callable[[TrainingPoint], None]:
+    def on_row(row: TrainingPoint) -> None:
         if row.step == step:
             raise Killed
 
@@ -53,7 +53,7 @@ class Recorded:
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
 
-    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         self.batches.append([hash(image.numpy().tobytes()) for image in batch.images])
         return 0.0, 0.0
 
@@ -99,7 +99,7 @@ class TestExactResume:
         config = replace(CONFIG, **settings)
         made = partial(getattr(self, kind), config=config)
         files = tmp_path / "whole.safetensors", tmp_path / "parts.safetensors"
-        rows: list[TrainingRow] = []
+        rows: list[TrainingPoint] = []
         network, step = made(dropout_space, digits_task)
         end = fit(
             network, step, few_digits.train, config, 0, checkpoint=files[0], on_row=rows.append
@@ -117,7 +117,7 @@ class TestExactResume:
                     checkpoint=files[1],
                     on_row=killed_at(last),
                 )
-        again: list[TrainingRow] = []
+        again: list[TrainingPoint] = []
         other, step = made(dropout_space, digits_task)
         fit(other, step, few_digits.train, config, 0, checkpoint=files[1], on_row=again.append)
         assert [row.step for row in again] == [8, 9, 10, 11]
@@ -181,7 +181,7 @@ class TestBudget:
         for rank in (0, 1):
             for index in range(6):
                 batch = Schedule(config, few_digits.train, 0).batch(index, rank, 2)
-                parts[rank](batch, Moment(random.Random()))
+                parts[rank](batch, StepContext(random.Random()))
         for zero, one, whole in zip(*(part.batches for part in parts), strict=True):
             assert sorted(zero + one) == sorted(whole)
 
@@ -215,9 +215,9 @@ class TestBudget:
         assert again.step == end.step
 
     def test_of_epochs_and_minutes_the_nearer_end_counts(self, few_digits: ImageData) -> None:
-        def rows(epochs: float, minutes: float) -> list[TrainingRow]:
+        def rows(epochs: float, minutes: float) -> list[TrainingPoint]:
             config = TrainConfig(epochs=epochs, budget_minutes=minutes, batch_size=25)
-            found: list[TrainingRow] = []
+            found: list[TrainingPoint] = []
             fit(nn.Linear(1, 1), Recorded(), few_digits.train, config, 0, on_row=found.append)
             return found
 
@@ -230,7 +230,7 @@ class TestBudget:
 class TestLearningRate:
     def test_rises_to_its_peak_and_falls_along_a_cosine(self, few_digits: ImageData) -> None:
         config = TrainConfig(epochs=100, batch_size=75, warmup=0.1, learning_rate=0.5)
-        rows: list[TrainingRow] = []
+        rows: list[TrainingPoint] = []
         fit(nn.Linear(1, 1), Recorded(), few_digits.train, config, 0, on_row=rows.append)
         rates = [row.learning_rate for row in rows]
         assert rates[0] == pytest.approx(0.05)
@@ -242,7 +242,7 @@ class TestLearningRate:
 
     def test_without_warm_up_it_starts_at_the_peak(self, few_digits: ImageData) -> None:
         config = TrainConfig(epochs=1, batch_size=75, warmup=0.0, learning_rate=0.5)
-        rows: list[TrainingRow] = []
+        rows: list[TrainingPoint] = []
         fit(nn.Linear(1, 1), Recorded(), few_digits.train, config, 0, on_row=rows.append)
         assert rows[0].learning_rate == 0.5
 
@@ -251,7 +251,7 @@ def test_a_loss_that_is_no_number_stops_with_step_rate_and_the_last_checkpoint(
     few_digits: ImageData, tmp_path: Path
 ) -> None:
     class Exploding(Recorded):
-        def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+        def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
             super().__call__(batch, moment)
             return 0.0, math.inf if len(self.batches) == 6 else 0.0
 
@@ -283,7 +283,7 @@ def test_weights_that_broke_are_neither_kept_nor_ended_with(
     """The update of a step whose loss was fine may break them; the next loss would tell."""
     network = nn.Linear(2, 2)
 
-    def breaking(batch: Batch, moment: Moment) -> tuple[float, float]:
+    def breaking(batch: Batch, moment: StepContext) -> tuple[float, float]:
         for parameter in network.parameters():
             broken = math.inf if moment.step == 4 else 0.0
             parameter.grad = torch.full_like(parameter, broken)
@@ -305,7 +305,7 @@ class Hungry:
         self.most = most
         self.asked: list[int] = []
 
-    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         self.asked.append(moment.parts)
         if math.ceil(len(batch.images) / moment.parts) > self.most:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
@@ -357,7 +357,7 @@ class TestMemory:
         assert step.asked == [1, 2]
 
     def test_another_error_is_what_it_was(self, few_digits: ImageData) -> None:
-        def wrong(batch: Batch, moment: Moment) -> tuple[float, float]:
+        def wrong(batch: Batch, moment: StepContext) -> tuple[float, float]:
             raise RuntimeError("the size of tensor a must match")
 
         with pytest.raises(RuntimeError, match="must match") as caught:
@@ -374,7 +374,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(
         torch.manual_seed(0)
         network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
         step = NetworkStep(network, digits_task, SHAPE)
-        loss, _ = step(Batch(images, targets), Moment(random.Random(0), parts=parts))
+        loss, _ = step(Batch(images, targets), StepContext(random.Random(0), parts=parts))
         gradients.append((loss, network[1].weight.grad))
     torch.testing.assert_close(*gradients)
 
@@ -393,7 +393,7 @@ def test_normalisation_and_biases_do_not_decay(few_digits: ImageData) -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
 
-    def flat(batch: Batch, moment: Moment) -> tuple[float, float]:
+    def flat(batch: Batch, moment: StepContext) -> tuple[float, float]:
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         return 0.0, 0.0
@@ -411,7 +411,7 @@ class TestSteps:
         supernet = small_space.supernet()
         images, targets = (torch.from_numpy(a) for a in few_digits.train.take(range(25)))
         first, last = SupernetStep(supernet, digits_task)(
-            Batch(images, targets), Moment(random.Random(0))
+            Batch(images, targets), StepContext(random.Random(0))
         )
         assert first > 0
         assert last >= 0
@@ -428,7 +428,7 @@ class TestSteps:
             for seed in range(100)
             if 1 in [v for n, v in small_space.sample(random.Random(seed)).values if "depth" in n]
         )
-        first, last = step(Batch(images, targets), Moment(rng))
+        first, last = step(Batch(images, targets), StepContext(rng))
         assert first == last
         assert any(p.grad is None for p in supernet.parameters())
 
@@ -439,7 +439,8 @@ class TestSteps:
         images, targets = few_digits.train.take(range(25))
         step = NetworkStep(network, digits_task, SHAPE)
         loss, _ = step(
-            Batch(torch.from_numpy(images), torch.from_numpy(targets)), Moment(random.Random(0))
+            Batch(torch.from_numpy(images), torch.from_numpy(targets)),
+            StepContext(random.Random(0)),
         )
         outputs = network(digits_task.preprocessing(images))
         expected = digits_task.loss(outputs, torch.from_numpy(targets))

@@ -20,8 +20,8 @@ from hwnas.search.split import Split
 from hwnas.search.task import Classification
 from hwnas.search.training import (
     Batch,
-    Moment,
     NetworkStep,
+    StepContext,
     SupernetStep,
     TrainConfig,
     fit,
@@ -42,7 +42,7 @@ class Failing:
         self.fails = fails
         self.parts: list[int] = []
 
-    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         self.parts.append(moment.parts)
         if torch.distributed.get_rank() == 1 and moment.step == 3:
             if self.fails == "memory" or (self.fails == "memory once" and moment.parts == 1):
@@ -176,7 +176,7 @@ def test_a_worker_that_fails_before_another_asks_for_losses_is_waited_for(
 
 
 def test_alone_an_error_is_what_it_was(digits_task: Classification, few_digits: ImageData) -> None:
-    def wrong(batch: Batch, moment: Moment) -> tuple[float, float]:
+    def wrong(batch: Batch, moment: StepContext) -> tuple[float, float]:
         moment.workers.agree(ConfigError("no"))
         return 0.0, 0.0
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hwnas.search_spaces import CellSpace, StepTable
+from hwnas.search_spaces import CellSpace, OperatorCountTable
 from hwnas.search_spaces.tabular import NasBench201Space
 
 SMALL = CellSpace((9, 14, 2), outputs=4, channels=4, cells=2)  # halved to 5x7 and 3x4
@@ -22,7 +22,7 @@ codes = st.lists(st.integers(0, 4), min_size=6, max_size=6)
 @example(code=[0, 0, 1, 1, 4, 2])  # a sum with zeros that node 2 passed on from node 1
 def test_any_cell_is_drafted_as_it_is_traced(code: list[int]) -> None:
     drafted = SMALL.steps(np.array([code]))
-    traced = StepTable.of_workloads([SMALL.workload(SMALL.decode(code))])
+    traced = OperatorCountTable.of_workloads([SMALL.workload(SMALL.decode(code))])
     found = {
         step: count
         for step, count in zip(drafted.steps, drafted.counts.toarray()[0], strict=True)

@@ -11,7 +11,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage, StepTable, mobilenet
+from hwnas.search_spaces import (
+    MobileNetConfig,
+    MobileNetSpace,
+    OperatorCountTable,
+    Stage,
+    mobilenet,
+)
 from hwnas.search_spaces.mobilenet.presets import PRESETS
 
 stages = st.builds(
@@ -54,7 +60,7 @@ def test_any_configuration_is_drafted_as_it_is_traced(
     space, rng = MobileNetSpace(config), random.Random(seed)
     networks = [space.sample(rng) for _ in range(3)]
     codes = np.array([space.encode(network) for network in networks], dtype=np.int64)
-    traced = StepTable.of_workloads([space.workload(network) for network in networks])
+    traced = OperatorCountTable.of_workloads([space.workload(network) for network in networks])
     drafted = space.steps(codes)
     for table in (traced, drafted):
         order = np.argsort([repr(step) for step in table.steps])

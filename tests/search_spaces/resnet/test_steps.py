@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import (
+    OperatorCountTable,
+    OperatorSignature,
     ResNetConfig,
     ResNetSpace,
     ResNetStage,
-    Step,
-    StepTable,
     resnet,
 )
 
@@ -29,7 +29,7 @@ stages = st.builds(
 )
 
 
-def steps_of(table: StepTable) -> list[dict[Step, int]]:
+def steps_of(table: OperatorCountTable) -> list[dict[OperatorSignature, int]]:
     """How often each network takes each step."""
     return [
         {step: int(n) for step, n in zip(table.steps, row, strict=True) if n}
@@ -65,7 +65,7 @@ def test_any_configuration_is_drafted_as_it_is_traced(
     space, rng = ResNetSpace(config), random.Random(seed)
     networks = [space.sample(rng) for _ in range(3)]
     codes = np.array([space.encode(network) for network in networks], dtype=np.int64)
-    traced = StepTable.of_workloads([space.workload(network) for network in networks])
+    traced = OperatorCountTable.of_workloads([space.workload(network) for network in networks])
     assert steps_of(space.steps(codes)) == steps_of(traced)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwnas.search_spaces import Group, SimpleNetConfig, SimpleNetSpace, StepTable
+from hwnas.search_spaces import Group, OperatorCountTable, SimpleNetConfig, SimpleNetSpace
 
 # Groups end with several numbers of channels, and sides are not halved evenly.
 SPACE = SimpleNetSpace(
@@ -28,7 +28,7 @@ SPACE = SimpleNetSpace(
 def test_any_network_is_drafted_as_it_is_traced(data: st.DataObject) -> None:
     code = [data.draw(st.integers(0, len(choice.options) - 1)) for choice in SPACE.choices]
     drafted = SPACE.steps(np.array([code]))
-    traced = StepTable.of_workloads([SPACE.workload(SPACE.decode(code))])
+    traced = OperatorCountTable.of_workloads([SPACE.workload(SPACE.decode(code))])
     assert drafted is not None
     found = {
         step: count

@@ -15,10 +15,10 @@ from hwnas.deploy.agent.private_file import private_folder
 from hwnas.deploy.agent.protocol import (
     PREFIX,
     WAIT_S,
-    About,
-    Limits,
-    Reply,
-    Request,
+    AgentDescription,
+    AgentLimits,
+    AgentReply,
+    AgentRequest,
     read_object,
     refusal,
 )
@@ -37,7 +37,7 @@ _STATUS: dict[type[HwnasError], int] = {
     DeviceError: 503,
     StorageError: 507,
 }
-_NOTHING = Reply(404, {"error": "ConfigError", "message": "unknown path or job"})
+_NOTHING = AgentReply(404, {"error": "ConfigError", "message": "unknown path or job"})
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Api:
     models: ModelStore
     queue: JobQueue
     sandbox: Sandbox
-    limits: Limits
+    limits: AgentLimits
 
     @classmethod
-    def of(cls, folder: Path, code: Path, limits: Limits) -> Api:
+    def of(cls, folder: Path, code: Path, limits: AgentLimits) -> Api:
         """Return an agent that keeps its files in a folder, and resumes the jobs there.
 
         Args:
@@ -81,10 +81,10 @@ class Api:
             self.queue.close()
             worker.join()
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: AgentRequest) -> AgentReply:
         """Answer a request; errors become replies too."""
         path, _, query = request.path.partition("?")
-        known: dict[tuple[str, str], Callable[[str], Reply]] = {
+        known: dict[tuple[str, str], Callable[[str], AgentReply]] = {
             ("GET", "about"): lambda name: _NOTHING if name else self._about(),
             ("PUT", "models"): lambda name: self._take_in(name, request),
             ("PUT", "jobs"): lambda name: self._submit(name, request),
@@ -100,21 +100,23 @@ class Api:
         except HwnasError as error:
             return refusal(next(s for k, s in _STATUS.items() if isinstance(error, k)), error)
 
-    def _about(self) -> Reply:
+    def _about(self) -> AgentReply:
         here = devices_here()
         kinds = {"-".join(each.target.split("-")[:3]): each.reason for each in here}
         processors = {each: processor_of(each) for each in HARDWARE}
         found = {name: value for each in here for name, value in each.details.items()}
         of_machine = machine()
         others = {name: value for name, value in found.items() if name not in of_machine}
-        about = About(of_machine, conditions(), processors, kinds, others, len(self.queue))
-        return Reply(200, about.to_json())
+        about = AgentDescription(
+            of_machine, conditions(), processors, kinds, others, len(self.queue)
+        )
+        return AgentReply(200, about.to_json())
 
-    def _take_in(self, name: str, request: Request) -> Reply:
+    def _take_in(self, name: str, request: AgentRequest) -> AgentReply:
         self.models.receive(name, request.length, request.read, self.queue.needed())
-        return Reply(201)
+        return AgentReply(201)
 
-    def _submit(self, name: str, request: Request) -> Reply:
+    def _submit(self, name: str, request: AgentRequest) -> AgentReply:
         if not 0 < request.length <= self.limits.json_bytes:
             raise ConfigError(
                 f"the job has {request.length} bytes; expected 1 to {self.limits.json_bytes}"
@@ -123,22 +125,22 @@ class Api:
         known = self.queue.state(name)
         missing = [] if known else [each for each in job.models if each not in self.models]
         if missing:
-            return Reply(409, {"missing": missing})
-        return Reply(200, self.queue.submit(name, job).to_json())
+            return AgentReply(409, {"missing": missing})
+        return AgentReply(200, self.queue.submit(name, job).to_json())
 
-    def _state(self, name: str, query: str) -> Reply:
+    def _state(self, name: str, query: str) -> AgentReply:
         try:
             wait_s = float(parse_qs(query).get("wait", ["0"])[0])
         except ValueError:
             wait_s = 0.0
         state = self.queue.state(name, min(wait_s, WAIT_S) if wait_s >= 0 else 0.0)
-        return _NOTHING if state is None else Reply(200, state.to_json())
+        return _NOTHING if state is None else AgentReply(200, state.to_json())
 
-    def _drop(self, name: str) -> Reply:
-        return Reply(200) if self.queue.drop(name) else _NOTHING
+    def _drop(self, name: str) -> AgentReply:
+        return AgentReply(200) if self.queue.drop(name) else _NOTHING
 
 
-def _whole(request: Request) -> bytes:
+def _whole(request: AgentRequest) -> bytes:
     content = bytearray()
     while len(content) < request.length:
         chunk = request.read(request.length - len(content))

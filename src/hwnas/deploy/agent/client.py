@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwnas.deploy.agent.added import AddedDevice, added_names, read_added
-from hwnas.deploy.agent.protocol import PREFIX, WAIT_S, About, read_object, refused_with
+from hwnas.deploy.agent.protocol import PREFIX, WAIT_S, AgentDescription, read_object, refused_with
 from hwnas.deploy.agent.signing import digest_of
-from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
+from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.deploy.agent.transport import Transport, open_transport
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.onnx_graph import external_files, read_whole_model
@@ -23,8 +23,8 @@ from hwnas.errors import ArtifactError, DeviceError, HwnasError
 
 if TYPE_CHECKING:
     from hwnas.deploy.device import Target
-    from hwnas.deploy.stopwatch import TimingSettings
-    from hwnas.deploy.timing import Subject
+    from hwnas.deploy.latency_timer import TimingSettings
+    from hwnas.deploy.timing import TimedNetwork
 
 __all__ = ["AgentClient", "ask", "connected", "devices_elsewhere", "measure_elsewhere"]
 
@@ -37,7 +37,7 @@ _MOST_TIMES = 3
 
 def measure_elsewhere(
     name: str,
-    subjects: Mapping[str, Subject],
+    subjects: Mapping[str, TimedNetwork],
     settings: TimingSettings,
     progress: Callable[[float], None] | None,
 ) -> dict[str, Measurement]:
@@ -79,7 +79,7 @@ def connected(device: AddedDevice) -> Iterator[AgentClient]:
         transport.close()
 
 
-def ask(device: AddedDevice) -> About:
+def ask(device: AddedDevice) -> AgentDescription:
     """Return an agent's description of itself, without retries.
 
     Raises:
@@ -113,7 +113,7 @@ def devices_elsewhere() -> Iterator[tuple[AddedDevice, str, str, Mapping[str, st
             yield from ((device, kind, why, details) for kind, why in kinds.items())
 
 
-def _asked(device: AddedDevice) -> About | HwnasError:
+def _asked(device: AddedDevice) -> AgentDescription | HwnasError:
     try:
         return ask(device)
     except HwnasError as error:
@@ -131,20 +131,20 @@ class AgentClient:
     def __init__(self, device: AddedDevice, transport: Transport) -> None:
         self._device, self._transport = device, transport
 
-    def about(self, timeout_s: float = _ANSWER_S) -> About:
+    def about(self, timeout_s: float = _ANSWER_S) -> AgentDescription:
         """Return the agent's description of itself."""
-        return About.from_json(self._expect(200, "GET", "about", timeout_s=timeout_s))
+        return AgentDescription.from_json(self._expect(200, "GET", "about", timeout_s=timeout_s))
 
     def measured(
         self,
-        subjects: Mapping[str, Subject],
+        subjects: Mapping[str, TimedNetwork],
         settings: TimingSettings,
         progress: Callable[[float], None] | None = None,
     ) -> dict[str, Measurement]:
         """Measure networks as one job, and return their measurements by name."""
         paths = {subject.model: _digest_of_model(subject.model) for subject in subjects.values()}
         asked = {
-            name: Asked(paths[subject.model], self._there(subject.target))
+            name: TimingRequest(paths[subject.model], self._there(subject.target))
             for name, subject in subjects.items()
         }
         files = {digest: path for path, digest in paths.items()}
@@ -245,7 +245,7 @@ class AgentClient:
         return type(error)(f"{self._device.name}: {error}")
 
     def _told(
-        self, error: HwnasError, subjects: Mapping[str, Subject], files: Mapping[str, Path]
+        self, error: HwnasError, subjects: Mapping[str, TimedNetwork], files: Mapping[str, Path]
     ) -> HwnasError:
         """Return the agent's error with this machine's names of files and targets."""
         message = str(error)

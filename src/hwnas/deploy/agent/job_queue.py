@@ -19,7 +19,7 @@ from typing import Any
 
 from hwnas.atomic import storage_errors, write_json
 from hwnas.deploy.agent.model_store import MissingModel
-from hwnas.deploy.agent.protocol import Limits, refusal
+from hwnas.deploy.agent.protocol import AgentLimits, refusal
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState, TimingJob
 from hwnas.deploy.first_line import first_line
@@ -69,7 +69,7 @@ class JobQueue:
         limits: Limits on the number of waiting jobs, and of finished jobs that are kept.
     """
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: AgentLimits) -> None:
         self._folder, self._limits = folder, limits
         self._changed = threading.Condition()
         self._closed = False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hwnas.atomic import move_synced, storage_errors
-from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.signing import is_digest
 from hwnas.errors import ArtifactError, ConfigError, StorageError
 
@@ -40,7 +40,7 @@ class ModelStore:
         limits: Limits on the number and the sizes of files.
     """
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: AgentLimits) -> None:
         self._folder, self._limits = folder, limits
         self._lock, self._reserved_bytes = threading.Lock(), 0
         self._verified: dict[str, _Identity] = {}

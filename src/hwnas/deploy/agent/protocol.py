@@ -28,10 +28,10 @@ __all__ = [
     "LONGEST_LINE",
     "PREFIX",
     "WAIT_S",
-    "About",
-    "Limits",
-    "Reply",
-    "Request",
+    "AgentDescription",
+    "AgentLimits",
+    "AgentReply",
+    "AgentRequest",
     "read_object",
     "refusal",
     "refused_with",
@@ -52,7 +52,7 @@ _ERRORS: dict[str, type[HwnasError]] = {
 
 
 @dataclass(frozen=True)
-class Limits:
+class AgentLimits:
     """Limits on what an agent accepts.
 
     Attributes:
@@ -79,7 +79,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Request:
+class AgentRequest:
     """Authorised request to an agent.
 
     Attributes:
@@ -96,7 +96,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Reply:
+class AgentReply:
     """Reply of an agent: an HTTP status and a JSON object."""
 
     status: int
@@ -108,11 +108,11 @@ class Reply:
         return json.dumps(self.body).encode()
 
 
-def refusal(status: int, error: HwnasError) -> Reply:
+def refusal(status: int, error: HwnasError) -> AgentReply:
     """Return a reply for an error, whose message is one line of at most a thousand characters."""
     kind = next((name for name, known in _ERRORS.items() if isinstance(error, known)), None)
     message = " ".join(str(error).split())[:1000]
-    return Reply(status, {"error": kind or "DeviceError", "message": message})
+    return AgentReply(status, {"error": kind or "DeviceError", "message": message})
 
 
 def refused_with(body: Mapping[str, Any]) -> HwnasError:
@@ -140,7 +140,7 @@ def _no_number(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class About:
+class AgentDescription:
     """Description of an agent and its machine.
 
     Attributes:
@@ -170,7 +170,7 @@ class About:
         return dict(vars(self))
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> About:
+    def from_json(cls, data: Mapping[str, Any]) -> AgentDescription:
         """Return the description that `to_json` wrote, without kinds unknown to this hwnas.
 
         Raises:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from hwnas.atomic import storage_errors, write_json
-from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.timing_job import JobState, TimingJob
 from hwnas.errors import ArtifactError, DeviceError
 
@@ -49,7 +49,7 @@ class Sandbox:
 
     folder: Path
     code: Path
-    limits: Limits
+    limits: AgentLimits
     copy: Callable[[str, Path], None]
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from hwnas.deploy.agent.api import Api
 from hwnas.deploy.agent.certificate import own_certificate
 from hwnas.deploy.agent.pack import packed_code
 from hwnas.deploy.agent.private_file import private_folder, read_private, write_private
-from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.server import AgentServer
 from hwnas.deploy.agent.signing import is_digest, key_of, new_secret
 from hwnas.errors import ConfigError, DeviceError
@@ -46,7 +46,7 @@ class AgentOptions:
     port: int = PORT
     folder: Path | None = None
     new_token: bool = False
-    seconds: float = Limits.network_s
+    seconds: float = AgentLimits.network_s
     memory_mb: int | None = None
 
     def __post_init__(self) -> None:
@@ -58,14 +58,14 @@ class AgentOptions:
             raise ConfigError(f"--memory-mb is {self.memory_mb}; expected at least 200")
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> AgentLimits:
         """Limits on what the agent accepts."""
         if self.memory_mb is not None:
             memory_bytes = self.memory_mb * 2**20
         else:
             total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             memory_bytes = int(_MEMORY_SHARE * total)
-        return replace(Limits(), network_s=self.seconds, memory_bytes=memory_bytes)
+        return replace(AgentLimits(), network_s=self.seconds, memory_bytes=memory_bytes)
 
     @property
     def place(self) -> Path:

@@ -24,7 +24,7 @@ from typing import Any
 
 from hwnas.deploy.agent.api import Api
 from hwnas.deploy.agent.certificate import Certificate
-from hwnas.deploy.agent.protocol import Reply, Request
+from hwnas.deploy.agent.protocol import AgentReply, AgentRequest
 from hwnas.deploy.agent.signing import (
     CHALLENGE,
     DIGEST,
@@ -178,10 +178,10 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self._header("Content-Length", _LENGTH) or 0)
         self._input.allow(length, _GREETING_S + length / _SLOWEST_BYTES_A_SECOND)
         body = _body(self.rfile.read, length, self._header(DIGEST, _HEX))
-        reply = self.server.api.answer(Request(self.command, self.path, length, body))
+        reply = self.server.api.answer(AgentRequest(self.command, self.path, length, body))
         self._reply(reply)
 
-    def _reply(self, reply: Reply) -> None:
+    def _reply(self, reply: AgentReply) -> None:
         content, server = reply.content, self.server
         digest, nonce = digest_of(content), self._header(NONCE, _WORD)
         signature = reply_signature(server.key, server.fingerprint, nonce, reply.status, digest)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from typing import IO, Any
 
-from hwnas.deploy.agent.protocol import GREETING, LONGEST_LINE, Limits
+from hwnas.deploy.agent.protocol import GREETING, LONGEST_LINE, AgentLimits
 from hwnas.errors import ConfigError, DeviceError
 
 __all__ = ["StdioTransport", "ssh_arguments"]
@@ -72,7 +72,7 @@ class StdioTransport:
             self._write(json.dumps(head).encode() + b"\n" + body, until)
             answer: dict[str, Any] = json.loads(self._line(until))
             status, length = int(answer["status"]), int(answer["length"])
-            return status, self._exactly(min(length, 2 * Limits().model_bytes), until)
+            return status, self._exactly(min(length, 2 * AgentLimits().model_bytes), until)
         except (OSError, ValueError, KeyError, TypeError) as error:
             said = self._last_words()
             self.close()

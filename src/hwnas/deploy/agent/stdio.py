@@ -16,7 +16,7 @@ from typing import IO
 
 from hwnas.deploy.agent.api import Api
 from hwnas.deploy.agent.pack import packed_code
-from hwnas.deploy.agent.protocol import GREETING, LONGEST_LINE, Request
+from hwnas.deploy.agent.protocol import GREETING, LONGEST_LINE, AgentRequest
 from hwnas.deploy.agent.serve import AgentOptions, folder_of_its_own
 
 __all__ = ["serve_stdio"]
@@ -50,7 +50,7 @@ def _answer(api: Api, line: bytes, read: Callable[[int], bytes], sink: IO[bytes]
         left -= len(content)
         return content
 
-    reply = api.answer(Request(str(asked["method"]), str(asked["path"]), left, body))
+    reply = api.answer(AgentRequest(str(asked["method"]), str(asked["path"]), left, body))
     while left and body(2**16):
         pass  # skip an unread body, which comes before the next request
     content = reply.content

@@ -11,11 +11,11 @@ from typing import Any, Literal, get_args
 from hwnas.deploy.agent.signing import is_digest
 from hwnas.deploy.device import Target
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.latency_timer import TimingSettings
 from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.errors import ArtifactError, ConfigError
 
-__all__ = ["Asked", "JobState", "TimingJob"]
+__all__ = ["JobState", "TimingJob", "TimingRequest"]
 
 _MOST_SUBJECTS, _LONGEST_NAME = 512, 200
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -33,7 +33,7 @@ _MOST = TimingSettings(
 
 
 @dataclass(frozen=True)
-class Asked:
+class TimingRequest:
     """Network to time on a target of the agent's machine.
 
     Attributes:
@@ -62,7 +62,7 @@ class TimingJob:
         settings: Settings that say how much to time.
     """
 
-    subjects: Mapping[str, Asked]
+    subjects: Mapping[str, TimingRequest]
     settings: TimingSettings
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class TimingJob:
             ConfigError: The object is not a job, or exceeds the upper bounds.
         """
         try:
-            subjects = {name: Asked(**asked) for name, asked in data["subjects"].items()}
+            subjects = {name: TimingRequest(**asked) for name, asked in data["subjects"].items()}
             settings = TimingSettings(**_numbers(data["settings"]))
         except ConfigError:
             raise

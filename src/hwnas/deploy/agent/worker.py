@@ -63,12 +63,12 @@ def _limit(limits: dict[str, int]) -> None:
 
 def _measured(job: TimingJob) -> JobState:
     from hwnas.deploy.device import Target
-    from hwnas.deploy.timing import Subject, measure_together
+    from hwnas.deploy.timing import TimedNetwork, measure_together
 
     for model in job.models:
         check_model(_file(model))
     subjects = {
-        name: Subject(_file(asked.model), Target.parse(asked.target))
+        name: TimedNetwork(_file(asked.model), Target.parse(asked.target))
         for name, asked in job.subjects.items()
     }
     return JobState("done", measurements=measure_together(subjects, job.settings, _telling()))

@@ -5,15 +5,15 @@ only when they use it, because it requires Triton.
 """
 
 from hwnas.deploy.matching.choices import Decide, decided
-from hwnas.deploy.matching.graph import Call, Graph
+from hwnas.deploy.matching.graph import Graph, OperatorCall
 from hwnas.deploy.matching.matcher import matched
 from hwnas.deploy.matching.network import MatchedNetwork, chosen_calls
 
 __all__ = [
-    "Call",
     "Decide",
     "Graph",
     "MatchedNetwork",
+    "OperatorCall",
     "chosen_calls",
     "decided",
     "matched",

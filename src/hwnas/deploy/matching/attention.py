@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Step, is_call, is_node
+from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
 from hwnas.deploy.onnx_module import Node
 from hwnas.kernels.attention import attention
 from hwnas.kernels.slim_attention import slim_attention
@@ -46,7 +46,7 @@ def match_attention(graph: Graph, step: Step) -> Rewrite | str | None:
     reads = {name: value for name, (value, _) in zip(names, sources, strict=True)}
     nodes = [*scaling, *more, *(node for _, own in sources for node in own)]
     nodes += [scores, step, mixed, last]
-    call = Call(attention, reads, {}, {}, last.outputs, tuple(node.kind for node in nodes))
+    call = OperatorCall(attention, reads, {}, {}, last.outputs, tuple(node.kind for node in nodes))
     return Rewrite(nodes, [call])
 
 
@@ -88,11 +88,11 @@ def match_slim_attention(graph: Graph, step: Step) -> Rewrite | None:
     kinds += [node.kind for node in nodes if is_node(node)]
     weights = _side_by_side(layers, heads, width)
     reads = {"x": layers[0].reads["x"]}
-    call = Call(slim_attention, reads, weights, {}, last.outputs, tuple(kinds), maps=True)
+    call = OperatorCall(slim_attention, reads, weights, {}, last.outputs, tuple(kinds), maps=True)
     return Rewrite([*layers, *nodes], [call])
 
 
-def _projected(graph: Graph, name: str) -> tuple[Call, Node] | None:
+def _projected(graph: Graph, name: str) -> tuple[OperatorCall, Node] | None:
     """Return the plain pointwise convolution behind a reshaped value, and the reshape, or None."""
     reshape = graph.maker(name)
     layer = graph.maker(reshape.inputs[0]) if is_node(reshape, "Reshape") else None
@@ -103,7 +103,7 @@ def _projected(graph: Graph, name: str) -> tuple[Call, Node] | None:
     return (layer, reshape) if set(layer.reads) == {"x"} and layer.activation == "none" else None
 
 
-def _side_by_side(layers: Sequence[Call], heads: int, width: int) -> dict[str, Tensor]:
+def _side_by_side(layers: Sequence[OperatorCall], heads: int, width: int) -> dict[str, Tensor]:
     """Return weights (C, 3, h, d) of three layers, and biases (3, h, d) unless all are zero."""
     weights, biases = ([layer.weights[name] for layer in layers] for name in ("weight", "bias"))
     joined = {"weight": torch.stack([w.reshape(-1, heads, width) for w in weights], 1)}

@@ -8,7 +8,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Step, is_call, is_node
+from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
 from hwnas.deploy.onnx_module import Node
 from hwnas.kernels.catalogue import OPERATORS
 
@@ -29,8 +29,8 @@ class _Gate:
     """
 
     mean: Node
-    reduce: Call
-    excite: Call
+    reduce: OperatorCall
+    excite: OperatorCall
     product: Node
 
     @property
@@ -64,13 +64,13 @@ def _is_mean(graph: Graph, node: Node) -> bool:
     return node.kind == "ReduceMean" and wanted and bool(node.attributes.get("keepdims", 1))
 
 
-def _plain_pointwise(graph: Graph, name: str) -> Call | None:
+def _plain_pointwise(graph: Graph, name: str) -> OperatorCall | None:
     """Return the pointwise convolution that is the only reader of a map and reads nothing else."""
     step = graph.reader(name)
     return step if _is_pointwise(step) and set(step.reads) == {"x"} else None
 
 
-def _is_pointwise(step: Step | None) -> TypeGuard[Call]:
+def _is_pointwise(step: Step | None) -> TypeGuard[OperatorCall]:
     """Return whether a step is a pointwise convolution of a map that can still take a gate."""
     return (
         is_call(step, "pointwise")
@@ -80,7 +80,7 @@ def _is_pointwise(step: Step | None) -> TypeGuard[Call]:
     )
 
 
-def _is_depthwise(step: Step) -> TypeGuard[Call]:
+def _is_depthwise(step: Step) -> TypeGuard[OperatorCall]:
     """Return whether a step is a depthwise convolution that does not return channel sums yet."""
     return is_call(step, "depthwise") and len(step.outputs) == 1
 
@@ -134,7 +134,7 @@ def fuse_depthwise_pointwise(graph: Graph, step: Step) -> Rewrite | None:
     residual = {name: value for name, value in project.reads.items() if name == "residual"}
     weights = {**step.weights, **_prefixed("project", project)}
     options = {**step.options, "project_activation": project.activation}
-    fused = Call(
+    fused = OperatorCall(
         OPERATORS["depthwise_pointwise"],
         {**step.reads, **residual},
         weights,
@@ -169,7 +169,7 @@ def fuse_inverted_bottleneck(graph: Graph, step: Step) -> Rewrite | None:
         weights |= {**_prefixed("reduce", gate.reduce), **_prefixed("excite", gate.excite)}
         nodes += [gate.mean.kind, *gate.reduce.nodes, *gate.excite.nodes, gate.product.kind]
     residual = {name: value for name, value in project.reads.items() if name == "residual"}
-    whole = Call(
+    whole = OperatorCall(
         OPERATORS["inverted_bottleneck"],
         {**expand.reads, **residual},
         weights,
@@ -181,7 +181,9 @@ def fuse_inverted_bottleneck(graph: Graph, step: Step) -> Rewrite | None:
     return Rewrite([expand, step, *(gate.steps if gate else []), project], [whole])
 
 
-def _is_expansion(step: Step | None, graph: Graph, depthwise: Call) -> TypeGuard[Call]:
+def _is_expansion(
+    step: Step | None, graph: Graph, depthwise: OperatorCall
+) -> TypeGuard[OperatorCall]:
     """Return whether a step is the plain pointwise convolution that feeds a depthwise one.
 
     Both must have the same activation, and nothing else may read the expanded map.
@@ -194,5 +196,5 @@ def _is_expansion(step: Step | None, graph: Graph, depthwise: Call) -> TypeGuard
     )
 
 
-def _prefixed(name: str, call: Call) -> dict[str, Tensor]:
+def _prefixed(name: str, call: OperatorCall) -> dict[str, Tensor]:
     return {f"{name}_{argument}": value for argument, value in call.weights.items()}

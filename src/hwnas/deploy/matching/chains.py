@@ -12,12 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Step, is_node
-from hwnas.deploy.matching.quantised import Steps, rounding_after, steps_of, stored_as
+from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_node
+from hwnas.deploy.matching.quantised import (
+    QuantisationParameters,
+    rounding_after,
+    steps_of,
+    stored_as,
+)
 from hwnas.deploy.onnx_module import Node
 from hwnas.kernels.fusion import fuse
 from hwnas.kernels.pieces import (
-    Piece,
+    BoundStep,
     add,
     dequantize,
     layer_norm,
@@ -132,7 +137,7 @@ def gather_rounding(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def _pooled(
-    graph: Graph, x: str, pieces: Sequence[Piece], old: Sequence[Node], int8: bool
+    graph: Graph, x: str, pieces: Sequence[BoundStep], old: Sequence[Node], int8: bool
 ) -> Rewrite:
     """Return the rewrite to a chain whose result is one value for each channel of an image.
 
@@ -166,7 +171,7 @@ def _is_over_pixels(graph: Graph, node: Node) -> bool:
     return sorted(axis % dimensions for axis in axes) == wanted and flat
 
 
-def _layer_norm(graph: Graph, step: Step | None) -> Piece | None:
+def _layer_norm(graph: Graph, step: Step | None) -> BoundStep | None:
     """Return the piece for a normalisation of the channels of each pixel, or None."""
     if not is_node(step, "LayerNormalization"):
         return None
@@ -178,29 +183,29 @@ def _layer_norm(graph: Graph, step: Step | None) -> Piece | None:
     return layer_norm(weight.float(), shift.float(), step.attributes.get("epsilon", 1e-5))
 
 
-def _softmax(graph: Graph, step: Step | None) -> Piece | None:
+def _softmax(graph: Graph, step: Step | None) -> BoundStep | None:
     if not is_node(step, "Softmax"):
         return None
     dimensions = len(graph.shapes[step.inputs[0]])
     return softmax() if step.attributes.get("axis", -1) % dimensions == dimensions - 1 else None
 
 
-def _from(steps: Steps) -> Piece:
+def _from(steps: QuantisationParameters) -> BoundStep:
     return dequantize(steps.scale, steps.zero)
 
 
-def _to(steps: Steps) -> Piece:
+def _to(steps: QuantisationParameters) -> BoundStep:
     return quantize(steps.scale, steps.zero)
 
 
 def _call(
-    pieces: Sequence[Piece],
+    pieces: Sequence[BoundStep],
     reads: Mapping[str, str],
     outputs: tuple[str, ...],
     nodes: Sequence[Node],
     maps: bool = False,
     int8: bool = False,
-) -> Call:
+) -> OperatorCall:
     """Return the call of a chain, with the values of its pieces as weights and options."""
     chain = fuse(*pieces).chain
     values = [value for piece in pieces for value in piece.values]
@@ -211,4 +216,4 @@ def _call(
     }
     kinds = tuple(node.kind for node in nodes)
     dtype = torch.int8 if int8 else None
-    return Call(chain, reads, weights, options, outputs, kinds, maps, dtype)
+    return OperatorCall(chain, reads, weights, options, outputs, kinds, maps, dtype)

@@ -9,25 +9,27 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from hwnas.kernels.choice import Choice
+from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.operator import Operator, Sizes
 from hwnas.kernels.tuned import REFERENCE
 
 __all__ = ["Decide", "decided", "is_slower"]
 
-Decide = Callable[[Operator, Sizes, torch.dtype], Choice]
+Decide = Callable[[Operator, Sizes, torch.dtype], KernelChoice]
 """Function of an operator, the sizes of its inputs and the dtype of the first input.
 
 It returns the kernels' configuration, and whether the kernels or PyTorch compute the operator.
 """
 
 
-def decided(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> Choice:
+def decided(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> KernelChoice:
     """Return the choice measured on this machine's GPU, or the operator's default configuration."""
     return operator.choice(sizes, dtype, _device())
 
 
-def is_slower(one: Sequence[tuple[Choice, Sizes]], other: Sequence[tuple[Choice, Sizes]]) -> bool:
+def is_slower(
+    one: Sequence[tuple[KernelChoice, Sizes]], other: Sequence[tuple[KernelChoice, Sizes]]
+) -> bool:
     """Return whether operators were measured to take longer together than other operators.
 
     Only times measured at exactly these sizes are compared. If one is missing, the result is False.
@@ -45,7 +47,7 @@ def _device() -> torch.device:
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def _time_us(choice: Choice, sizes: Sizes) -> float | None:
+def _time_us(choice: KernelChoice, sizes: Sizes) -> float | None:
     entry = choice.entry
     if entry is None or dict(entry.sizes) != dict(sizes):
         return None

@@ -14,7 +14,7 @@ from hwnas.deploy.matching.windows import Windows
 from hwnas.deploy.onnx_module import Node, OnnxModule
 from hwnas.kernels.operator import Operator, Sizes
 
-__all__ = ["VIEWS", "Call", "Graph", "Rewrite", "Rule", "Step", "is_call", "is_node"]
+__all__ = ["VIEWS", "Graph", "OperatorCall", "Rewrite", "Rule", "Step", "is_call", "is_node"]
 
 Shape = tuple[int, ...]
 VIEWS = ("Cast", "Dropout", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
@@ -24,7 +24,7 @@ _ALIKE = ("x", "residual")  # arguments with the same dtype
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """Call of an operator that replaces some nodes.
 
     Attributes:
@@ -73,7 +73,7 @@ class Call:
         """Return the dtype of floating-point arguments beside an x of the given dtype."""
         return dtype if dtype.is_floating_point else torch.float32
 
-    def and_then(self, nodes: Sequence[str], output: str, **changes: Any) -> Call:
+    def and_then(self, nodes: Sequence[str], output: str, **changes: Any) -> OperatorCall:
         """Return the call with the nodes after it folded in, and with their output as its first."""
         outputs = (output, *self.outputs[1:])
         return replace(self, outputs=outputs, nodes=(*self.nodes, *nodes), **changes)
@@ -100,7 +100,7 @@ class Call:
         return found
 
 
-Step = Node | Call
+Step = Node | OperatorCall
 
 
 def is_node(step: Step | None, *kinds: str) -> TypeGuard[Node]:
@@ -108,9 +108,9 @@ def is_node(step: Step | None, *kinds: str) -> TypeGuard[Node]:
     return isinstance(step, Node) and (not kinds or step.kind in kinds)
 
 
-def is_call(step: Step | None, *operators: str) -> TypeGuard[Call]:
+def is_call(step: Step | None, *operators: str) -> TypeGuard[OperatorCall]:
     """Return whether a step is a call of one of these operators."""
-    return isinstance(step, Call) and step.operator.name in operators
+    return isinstance(step, OperatorCall) and step.operator.name in operators
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Graph:
         known = {self.input, *self._makers, *self.constants}
         return self.output in known and all(known.issuperset(step.inputs) for step in self.steps)
 
-    def sizes(self, call: Call, dtype: torch.dtype) -> Sizes:
+    def sizes(self, call: OperatorCall, dtype: torch.dtype) -> Sizes:
         """Return the sizes of a call's inputs, where the network computes in ``dtype``.
 
         Raises:

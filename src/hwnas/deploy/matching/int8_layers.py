@@ -8,8 +8,13 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Step, is_call, is_node
-from hwnas.deploy.matching.quantised import Steps, rounded_sum, rounding_after, stored_as
+from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
+from hwnas.deploy.matching.quantised import (
+    QuantisationParameters,
+    rounded_sum,
+    rounding_after,
+    stored_as,
+)
 from hwnas.deploy.matching.windows import Windows, windows_of
 from hwnas.deploy.onnx_module import Node
 from hwnas.kernels.catalogue import OPERATORS
@@ -35,15 +40,15 @@ class _Layer:
     scale: Tensor
     bias: Tensor
     x: str
-    of_x: Steps
-    of_y: Steps
+    of_x: QuantisationParameters
+    of_y: QuantisationParameters
 
-    def call(self, name: str, packed: Tensor, axis: int, **options: Any) -> Call:
+    def call(self, name: str, packed: Tensor, axis: int, **options: Any) -> OperatorCall:
         """Return a call of an operator with packed weights, whose channels lie along ``axis``."""
         inside, multiplier = folded(
             packed, self.scale, self.bias, axis, self.of_x.scale, self.of_x.zero, self.of_y.scale
         )
-        return Call(
+        return OperatorCall(
             OPERATORS[name],
             {"x": self.x},
             {"weight": packed.contiguous(), "bias": inside, "multiplier": multiplier},
@@ -54,7 +59,7 @@ class _Layer:
         )
 
 
-def is_int8_layer(step: Step | None) -> TypeGuard[Call]:
+def is_int8_layer(step: Step | None) -> TypeGuard[OperatorCall]:
     """Return whether a step is a call that ends with requantisation."""
     return is_call(step, "int8_pointwise", "int8_depthwise", "int8_convolution")
 
@@ -104,11 +109,11 @@ def fold_int8_bias(graph: Graph, step: Step) -> Rewrite | None:
     return Rewrite([step, *found.nodes], [call])
 
 
-def _linear(layer: _Layer) -> Call:
+def _linear(layer: _Layer) -> OperatorCall:
     return layer.call("int8_pointwise", layer.weight, 0)
 
 
-def _convolution(conv: Node, layer: _Layer) -> Call | None:
+def _convolution(conv: Node, layer: _Layer) -> OperatorCall | None:
     """Return the call for a depthwise or an ungrouped convolution, or None for any other.
 
     Where no operator takes the windows of an ungrouped convolution, PyTorch gathers them.

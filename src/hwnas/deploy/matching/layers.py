@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.matching.activations import activation_of
-from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Step, is_call, is_node
+from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
 from hwnas.deploy.matching.windows import Windows, windows_of
 from hwnas.deploy.onnx_module import Node
 from hwnas.kernels.catalogue import OPERATORS
@@ -115,12 +115,12 @@ def _layer(
     bias: Tensor | None,
     options: Mapping[str, Any],
     maps: bool,
-) -> Call:
+) -> OperatorCall:
     channels = weight.shape[-1]
     bias = torch.zeros(channels) if bias is None else bias.float().reshape(channels)
     weights = {"weight": weight.float().contiguous(), "bias": bias}
     reads = {"x": node.inputs[0]}
-    return Call(OPERATORS[name], reads, weights, options, node.outputs, (node.kind,), maps)
+    return OperatorCall(OPERATORS[name], reads, weights, options, node.outputs, (node.kind,), maps)
 
 
 def fold_bias(graph: Graph, step: Step) -> Rewrite | None:

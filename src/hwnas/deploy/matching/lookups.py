@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hwnas.deploy.matching.graph import VIEWS, Graph, Rewrite, Step, is_node
 from hwnas.deploy.matching.int8_layers import is_int8_layer
-from hwnas.deploy.matching.quantised import Steps, rounded_sum, steps_of, stored_as
+from hwnas.deploy.matching.quantised import QuantisationParameters, rounded_sum, steps_of, stored_as
 from hwnas.deploy.onnx_module import Node
 
 __all__ = ["Lookup", "fold_int8_residual", "fold_lookup", "gather_lookup"]
@@ -68,7 +68,7 @@ def fold_lookup(graph: Graph, step: Step) -> Rewrite | None:
         after = graph.reader(after.outputs[0])
     if not isinstance(after, Lookup):
         return None
-    steps: Steps = after.attributes["steps"]
+    steps: QuantisationParameters = after.attributes["steps"]
     values = graph.constants[after.inputs[1]]
     if "table" in step.weights:
         values = values[_outcome(step.weights["table"], step.options["y_zero"]) + 128]

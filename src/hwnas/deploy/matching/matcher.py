@@ -20,7 +20,7 @@ from hwnas.deploy.matching.chains import (
     gather_rounding,
 )
 from hwnas.deploy.matching.choices import Decide, decided, is_slower
-from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Rule, Step, is_node
+from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Rule, Step, is_node
 from hwnas.deploy.matching.group_norm import gather_group_norm
 from hwnas.deploy.matching.int8_layers import fold_int8_bias, match_int8_layer
 from hwnas.deploy.matching.layers import (
@@ -44,7 +44,7 @@ from hwnas.deploy.matching.quantised import (
 from hwnas.deploy.matching.tokens import fold_norms, join_linear
 from hwnas.deploy.onnx_module import OnnxModule
 from hwnas.errors import KernelError
-from hwnas.kernels.choice import Choice
+from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.operator import Sizes
 
 __all__ = ["matched"]
@@ -119,8 +119,8 @@ def _made(graph: Graph, change: Rewrite, dtype: torch.dtype, decide: Decide) -> 
     if not new.complete:
         return "other nodes read values between its parts"
 
-    def choices(among: Graph, steps: Sequence[Step]) -> list[tuple[Choice, Sizes]]:
-        calls = [step for step in steps if isinstance(step, Call)]
+    def choices(among: Graph, steps: Sequence[Step]) -> list[tuple[KernelChoice, Sizes]]:
+        calls = [step for step in steps if isinstance(step, OperatorCall)]
         sizes = [among.sizes(call, dtype) for call in calls]
         return [
             (decide(call.operator, own, call.type_in(dtype)), own)
@@ -139,4 +139,4 @@ def _made(graph: Graph, change: Rewrite, dtype: torch.dtype, decide: Decide) -> 
 
 
 def _operators(steps: Sequence[Step]) -> set[str]:
-    return {step.operator.name for step in steps if isinstance(step, Call)}
+    return {step.operator.name for step in steps if isinstance(step, OperatorCall)}

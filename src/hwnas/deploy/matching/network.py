@@ -13,13 +13,13 @@ from torch import Tensor
 
 from hwnas.deploy.matching.activations import activation_of
 from hwnas.deploy.matching.choices import Decide, decided
-from hwnas.deploy.matching.graph import VIEWS, Call, Graph, Step, is_node
+from hwnas.deploy.matching.graph import VIEWS, Graph, OperatorCall, Step, is_node
 from hwnas.deploy.onnx_module import Node
-from hwnas.kernels.choice import Choice
+from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.launch import cannot_run
 from hwnas.kernels.operator import Sizes
 
-__all__ = ["Chosen", "MatchedNetwork", "chosen_calls", "left_in_torch"]
+__all__ = ["ChosenCall", "MatchedNetwork", "chosen_calls", "left_in_torch"]
 
 _WITH_FLOATS = ("QuantizeLinear", "Rounded")
 _IN_FLOATS = "a node beside it has no operator in int8"
@@ -27,7 +27,7 @@ _SLOWER = "its kernel was not measured to be faster"
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenCall:
     """Call of an operator, with the choice of how it is computed.
 
     Attributes:
@@ -36,9 +36,9 @@ class Chosen:
         choice: Configuration of its kernels, or the choice of PyTorch.
     """
 
-    call: Call
+    call: OperatorCall
     sizes: Sizes
-    choice: Choice
+    choice: KernelChoice
 
 
 class MatchedNetwork:
@@ -110,7 +110,7 @@ class MatchedNetwork:
         return values[self._output].float()
 
 
-def chosen_calls(graph: Graph, dtype: torch.dtype, decide: Decide = decided) -> list[Chosen]:
+def chosen_calls(graph: Graph, dtype: torch.dtype, decide: Decide = decided) -> list[ChosenCall]:
     """Return all calls of a graph, each with the choice of how it is computed.
 
     Args:
@@ -118,10 +118,10 @@ def chosen_calls(graph: Graph, dtype: torch.dtype, decide: Decide = decided) -> 
         dtype: Type that the network computes in.
         decide: Function that chooses how each operator is computed.
     """
-    calls = [step for step in graph.steps if isinstance(step, Call)]
+    calls = [step for step in graph.steps if isinstance(step, OperatorCall)]
     sizes = [graph.sizes(call, dtype) for call in calls]
     return [
-        Chosen(call, known, decide(call.operator, known, call.type_in(dtype)))
+        ChosenCall(call, known, decide(call.operator, known, call.type_in(dtype)))
         for call, known in zip(calls, sizes, strict=True)
     ]
 
@@ -132,7 +132,7 @@ def left_in_torch(graph: Graph) -> Counter[tuple[str, str]]:
     Windows that PyTorch gathers for an operator are counted too, as kind ``"Windows"``.
     """
     nodes = [step for step in graph.steps if isinstance(step, Node) and step.kind not in VIEWS]
-    gathered = [step for step in graph.steps if isinstance(step, Call) and step.windows]
+    gathered = [step for step in graph.steps if isinstance(step, OperatorCall) and step.windows]
     return Counter((node.kind, _reason(graph, node)) for node in nodes) + Counter(
         ("Windows", f"gathered for {call.operator.name}, which reads pixels") for call in gathered
     )
@@ -140,7 +140,7 @@ def left_in_torch(graph: Graph) -> Counter[tuple[str, str]]:
 
 def _reads_float32(step: Step) -> bool:
     """Return whether a step needs the network's input in float32, because it rounds it itself."""
-    single = isinstance(step, Call) and step.dtype == torch.float32
+    single = isinstance(step, OperatorCall) and step.dtype == torch.float32
     return single or is_node(step, "QuantizeLinear")
 
 
@@ -163,12 +163,14 @@ def _reason(graph: Graph, node: Node) -> str:
 class _Kernel:
     """Call with its weights on the device."""
 
-    chosen: Chosen
+    chosen: ChosenCall
     weights: Mapping[str, Tensor]
     runs: bool
 
     @classmethod
-    def of(cls, chosen: Chosen, dtype: torch.dtype, device: torch.device, can_run: bool) -> _Kernel:
+    def of(
+        cls, chosen: ChosenCall, dtype: torch.dtype, device: torch.device, can_run: bool
+    ) -> _Kernel:
         """Return a call whose weights are moved to the device and rounded once."""
         call, own = chosen.call, chosen.call.type_in(dtype)
         weights = {

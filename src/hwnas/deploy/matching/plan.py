@@ -24,12 +24,12 @@ from hwnas.atomic import write_json
 from hwnas.deploy.device import Target
 from hwnas.deploy.matching.choices import Decide
 from hwnas.deploy.matching.graph import Graph
-from hwnas.deploy.matching.network import Chosen, left_in_torch
+from hwnas.deploy.matching.network import ChosenCall, left_in_torch
 from hwnas.errors import ArtifactError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.chain import FUSED, Chain
-from hwnas.kernels.choice import Choice
+from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.operator import Operator, Sizes, dtype_name
 
 __all__ = ["KernelPlan", "PlannedCall", "plan_file"]
@@ -65,7 +65,7 @@ class PlannedCall:
     note: str
 
     @classmethod
-    def of(cls, chosen: Chosen, dtype: torch.dtype) -> PlannedCall:
+    def of(cls, chosen: ChosenCall, dtype: torch.dtype) -> PlannedCall:
         """Return the planned call for a chosen call of a network that computes in a given dtype."""
         call, choice = chosen.call, chosen.choice
         return cls(
@@ -101,7 +101,7 @@ class KernelPlan:
 
     @classmethod
     def of(
-        cls, graph: Graph, chosen: Sequence[Chosen], dtype: torch.dtype, target: Target
+        cls, graph: Graph, chosen: Sequence[ChosenCall], dtype: torch.dtype, target: Target
     ) -> KernelPlan:
         """Return the plan of the calls that were matched and chosen on this machine."""
         left = left_in_torch(graph)
@@ -166,12 +166,12 @@ class KernelPlan:
         """
         known = {_key(call.operator, call.sizes, call.dtype): call for call in self.calls}
 
-        def decide(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> Choice:
+        def decide(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> KernelChoice:
             call = known.get(_key(operator.name, sizes, dtype_name(dtype)))
             if call is None:
                 config = operator.default_config(sizes, dtype)
-                return Choice(config, False, "not in the kernel plan")
-            return Choice(call.config, call.kernel, call.note)
+                return KernelChoice(config, False, "not in the kernel plan")
+            return KernelChoice(call.config, call.kernel, call.note)
 
         return decide
 

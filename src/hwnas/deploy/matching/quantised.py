@@ -15,8 +15,8 @@ from hwnas.deploy.matching.graph import VIEWS, Graph, Rewrite, Step, is_node
 from hwnas.deploy.onnx_module import Node
 
 __all__ = [
+    "QuantisationParameters",
     "RoundedSum",
-    "Steps",
     "dequantise_constants",
     "drop_unread",
     "move_views",
@@ -29,24 +29,24 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Steps:
+class QuantisationParameters:
     """Quantisation parameters of int8 values: a value is scale * (step - zero)."""
 
     scale: float
     zero: int
 
 
-def steps_of(graph: Graph, step: Step | None) -> Steps | None:
+def steps_of(graph: Graph, step: Step | None) -> QuantisationParameters | None:
     """Return the int8 quantisation parameters of a node that quantises or dequantises, if any."""
     if not is_node(step, "QuantizeLinear", "DequantizeLinear") or len(step.inputs) < 3:
         return None
     scale, zero = graph.number(step.inputs[1]), graph.tensor(step.inputs[2])
     if scale is None or zero is None or zero.dtype != torch.int8 or zero.numel() != 1:
         return None
-    return Steps(scale, int(zero))
+    return QuantisationParameters(scale, int(zero))
 
 
-def stored_as(graph: Graph, name: str) -> tuple[str, Steps] | None:
+def stored_as(graph: Graph, name: str) -> tuple[str, QuantisationParameters] | None:
     """Return the int8 value that a float is dequantised from, and its quantisation parameters.
 
     The result is None for a float that is not dequantised, or comes from a constant.
@@ -58,7 +58,7 @@ def stored_as(graph: Graph, name: str) -> tuple[str, Steps] | None:
     return None if maker.inputs[0] in graph.constants else (maker.inputs[0], steps)
 
 
-def rounding_after(graph: Graph, name: str) -> tuple[Node, Steps] | None:
+def rounding_after(graph: Graph, name: str) -> tuple[Node, QuantisationParameters] | None:
     """Return the node that alone reads a float and quantises it, and its parameters, if any."""
     reader = graph.reader(name)
     steps = steps_of(graph, reader)
@@ -77,7 +77,7 @@ class RoundedSum:
 
     nodes: tuple[Node, Node, Node]
     other: str
-    steps: Steps
+    steps: QuantisationParameters
 
     @property
     def kinds(self) -> list[str]:

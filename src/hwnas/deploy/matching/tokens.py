@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 import torch
 
-from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Step, is_call, is_node
+from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
 from hwnas.deploy.onnx_module import Node
 from hwnas.kernels.norm_linear import fold_norm, norm_linear
 
@@ -45,7 +45,7 @@ def fold_norms(graph: Graph, step: Step) -> Rewrite | str | None:
     return Rewrite([step, *layers], new)
 
 
-def _is_linear(step: Step) -> TypeGuard[Call]:
+def _is_linear(step: Step) -> TypeGuard[OperatorCall]:
     return is_call(step, "pointwise") and not step.maps and "residual_first" not in step.options
 
 
@@ -80,10 +80,10 @@ def join_linear(graph: Graph, step: Step) -> Rewrite | None:
     return Rewrite(together, [layer, split], {joined: shape}, {f"{joined}/sizes": sizes})
 
 
-def _is_joinable(step: Step) -> TypeGuard[Call]:
+def _is_joinable(step: Step) -> TypeGuard[OperatorCall]:
     linear = is_call(step, "norm_linear") or _is_linear(step)
-    return linear and isinstance(step, Call) and set(step.reads) == {"x"}
+    return linear and isinstance(step, OperatorCall) and set(step.reads) == {"x"}
 
 
-def _are_alike(one: Call, other: Call) -> bool:
+def _are_alike(one: OperatorCall, other: OperatorCall) -> bool:
     return one.operator is other.operator and dict(one.options) == dict(other.options)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.serve.limits import Refusal
+from hwnas.deploy.serve.limits import RequestRefusal
 from hwnas.errors import ArtifactError
 
 __all__ = ["Batcher", "Drop"]
@@ -82,13 +82,15 @@ class Batcher:
         return self._images
 
     def check(self, images: int) -> None:
-        """Raise `Refusal` if a request has more images than the queue can ever hold.
+        """Raise `RequestRefusal` if a request has more images than the queue can ever hold.
 
         Raises:
             Refusal: 413 for too many images.
         """
         if images > self._max_waiting:
-            raise Refusal(413, f"the request has {images} images; at most {self._max_waiting} fit")
+            raise RequestRefusal(
+                413, f"the request has {images} images; at most {self._max_waiting} fit"
+            )
 
     def submit(
         self,
@@ -109,11 +111,13 @@ class Batcher:
         self.check(len(inputs))
         with self._changed:
             if self._closed:
-                raise Refusal(503, "the server is shutting down; use another one", Retry_After="5")
+                raise RequestRefusal(
+                    503, "the server is shutting down; use another one", Retry_After="5"
+                )
             if self._images + len(inputs) > self._max_waiting:
                 self._drop_unwanted()
             if self._images + len(inputs) > self._max_waiting:
-                raise Refusal(
+                raise RequestRefusal(
                     503, f"{self._images} images wait already; try again", Retry_After="1"
                 )
             self._queue.append(waiting := _Waiting(inputs, deadline, is_connected))
@@ -221,8 +225,8 @@ class Batcher:
             with contextlib.suppress(InvalidStateError):  # it was cancelled in the meantime
                 waiting.answer.set_exception(refusal)
 
-    def _drop(self, reason: Drop) -> Refusal:
+    def _drop(self, reason: Drop) -> RequestRefusal:
         self._dropped(reason)
         if reason == "late":
-            return Refusal(504, "the network did not run this request in time; try again")
-        return Refusal(499, "the client has disconnected")
+            return RequestRefusal(504, "the network did not run this request in time; try again")
+        return RequestRefusal(499, "the client has disconnected")

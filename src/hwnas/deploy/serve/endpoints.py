@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from hwnas.deploy.serve.costs import Answering
-from hwnas.deploy.serve.limits import Refusal
+from hwnas.deploy.serve.limits import RequestRefusal
 from hwnas.deploy.serve.metrics import CONTENT_TYPE, Metric, render
 from hwnas.deploy.serve.open_inference import (
     HEADER_LENGTH,
@@ -20,10 +20,10 @@ from hwnas.deploy.serve.open_inference import (
     read_inference,
     render_inference,
 )
-from hwnas.deploy.serve.service import Claim, Service
+from hwnas.deploy.serve.service import ResourceClaim, Service
 from hwnas.errors import DataError
 
-__all__ = ["Answer", "Endpoints", "Request", "error_answer"]
+__all__ = ["Endpoints", "HttpRequest", "HttpResponse", "error_answer"]
 
 _JSON = "application/json"
 _PIXELS = "application/octet-stream"
@@ -33,7 +33,7 @@ _OUTPUTS: tuple[Answering, ...] = ("meaning", "numbers", "mask")
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """HTTP request of a client.
 
     Attributes:
@@ -48,7 +48,7 @@ class Request:
     target: str
     headers: Message = field(default_factory=Message)
     body: bytes = b""
-    claim: Claim = field(default_factory=Claim)
+    claim: ResourceClaim = field(default_factory=ResourceClaim)
 
     @property
     def path(self) -> str:
@@ -62,7 +62,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """HTTP answer to a client.
 
     Attributes:
@@ -76,7 +76,9 @@ class Answer:
     status: int = 200
 
 
-def error_answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+def error_answer(
+    status: int, message: str, headers: Mapping[str, str] | None = None
+) -> HttpResponse:
     """Return an error as one line of JSON, in the form of the Open Inference Protocol."""
     text = " ".join(message.split())
     if len(text) > _LONGEST_ERROR:  # it may quote the request
@@ -99,7 +101,7 @@ class Endpoints:
     ) -> None:
         self._service, self._metrics, self._ready = service, metrics, ready
         model = f"/v2/models/{service.name}"
-        self._pages: dict[str, tuple[str, Callable[[Request], Answer]]] = {
+        self._pages: dict[str, tuple[str, Callable[[HttpRequest], HttpResponse]]] = {
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._show_metrics),
             "/predict": ("POST", self._predict),
@@ -118,11 +120,11 @@ class Endpoints:
         """Return the path if it has an endpoint, else ``other``, to keep the metrics few."""
         return path if path in self._pages else "other"
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request; errors become answers too."""
         try:
             return self._page(request)(request)
-        except Refusal as error:
+        except RequestRefusal as error:
             return error_answer(error.status, str(error), error.headers)
         except DataError as error:
             return error_answer(400, str(error))
@@ -130,33 +132,35 @@ class Endpoints:
             traceback.print_exc(file=sys.stderr)
             return error_answer(500, str(error) or type(error).__name__)
 
-    def _page(self, request: Request) -> Callable[[Request], Answer]:
+    def _page(self, request: HttpRequest) -> Callable[[HttpRequest], HttpResponse]:
         if request.path not in self._pages:
-            raise Refusal(404, f"unknown path {request.path}; expected {', '.join(self._pages)}")
+            raise RequestRefusal(
+                404, f"unknown path {request.path}; expected {', '.join(self._pages)}"
+            )
         method, page = self._pages[request.path]
         allowed = [method, "HEAD"] if method == "GET" else [method]
         if request.method not in allowed:
-            raise Refusal(
+            raise RequestRefusal(
                 405,
                 f"{request.path} accepts {method}, not {request.method}",
                 Allow=", ".join(allowed),
             )
         return page
 
-    def _health(self, request: Request) -> Answer:
+    def _health(self, request: HttpRequest) -> HttpResponse:
         if not self._ready():
-            raise Refusal(503, "the server is shutting down", Retry_After="5")
+            raise RequestRefusal(503, "the server is shutting down", Retry_After="5")
         return _json({"ready": True, "model": self._service.name})
 
-    def _show_metrics(self, request: Request) -> Answer:
+    def _show_metrics(self, request: HttpRequest) -> HttpResponse:
         text = render([*self._service.metrics, *self._metrics])
-        return Answer(text.encode(), {"Content-Type": CONTENT_TYPE})
+        return HttpResponse(text.encode(), {"Content-Type": CONTENT_TYPE})
 
-    def _predict(self, request: Request) -> Answer:
+    def _predict(self, request: HttpRequest) -> HttpResponse:
         wanted = _wanted(request)
         kind = request.headers.get("Content-Type", "image/*").partition(";")[0].strip().lower()
         if not (kind in (_PIXELS, _FORM) or kind.startswith("image/")):
-            raise Refusal(
+            raise RequestRefusal(
                 415, f"Content-Type is {kind!r}; expected image/png, image/jpeg or {_PIXELS}"
             )
         service, claim = self._service, request.claim
@@ -164,28 +168,28 @@ class Endpoints:
         read = service.read_pixels if kind == _PIXELS else service.read_file
         images = read(request.body, claim)
         if wanted == "mask":
-            return Answer(service.mask(images, claim), {"Content-Type": "image/png"})
+            return HttpResponse(service.mask(images, claim), {"Content-Type": "image/png"})
         if wanted == "numbers":
             return _json({"outputs": service.outputs(images, claim).tolist()})
         return _json({"predictions": service.describe(images, claim)})
 
-    def _infer(self, request: Request) -> Answer:
+    def _infer(self, request: HttpRequest) -> HttpResponse:
         length = request.headers.get(HEADER_LENGTH)
         inference = read_inference(request.body, length, self._service, request.claim)
         outputs = self._service.outputs(inference.images, request.claim)
-        return Answer(*render_inference(inference, outputs, self._service))
+        return HttpResponse(*render_inference(inference, outputs, self._service))
 
 
-def _wanted(request: Request) -> Answering:
+def _wanted(request: HttpRequest) -> Answering:
     query = request.query
     wanted = query.pop("output", [_OUTPUTS[0]])[-1]
     for known in _OUTPUTS:
         if wanted == known and not query:
             return known
     odd = next(iter(query), f"output={wanted}")
-    raise Refusal(400, f"the query has {odd!r}; expected output={'|'.join(_OUTPUTS)}")
+    raise RequestRefusal(400, f"the query has {odd!r}; expected output={'|'.join(_OUTPUTS)}")
 
 
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return Answer(f"{text}\n".encode(), {"Content-Type": _JSON, **(headers or {})}, status)
+    return HttpResponse(f"{text}\n".encode(), {"Content-Type": _JSON, **(headers or {})}, status)

@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from typing import TYPE_CHECKING
 
-from hwnas.deploy.serve.endpoints import Answer, Request, error_answer
-from hwnas.deploy.serve.limits import Refusal
+from hwnas.deploy.serve.endpoints import HttpRequest, HttpResponse, error_answer
+from hwnas.deploy.serve.limits import RequestRefusal
 from hwnas.deploy.serve.memory import Reservation
-from hwnas.deploy.serve.service import Claim
+from hwnas.deploy.serve.service import ResourceClaim
 
 if TYPE_CHECKING:
     from hwnas.deploy.serve.server import BundleServer
@@ -133,7 +133,7 @@ class Handler(BaseHTTPRequestHandler):
             return True  # `parse_request` refuses the request
         try:
             self._body_length()
-        except Refusal as error:
+        except RequestRefusal as error:
             self.close_connection, self._unread = True, 0
             self._send(error_answer(error.status, str(error), error.headers))
             self.server.count("other", error.status)
@@ -161,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
                 reserved.shrink(0)  # the body is freed, and only the answer is left of the work
                 claim.shrink(len(answer.body))
                 self._send(answer)
-        except Refusal as error:  # there is no memory for the body, or it did not arrive
+        except RequestRefusal as error:  # there is no memory for the body, or it did not arrive
             self.close_connection = True
             answer = error_answer(error.status, str(error), error.headers)
             self._send(answer)
@@ -177,15 +177,15 @@ class Handler(BaseHTTPRequestHandler):
             return self.server.service.memory.reserve(
                 "bodies", length, f"a body of {length} bytes", self._is_connected
             )
-        except Refusal:
+        except RequestRefusal:
             self._unread = length
             raise
 
-    def _answer(self, claim: Claim) -> Answer:
+    def _answer(self, claim: ResourceClaim) -> HttpResponse:
         """Read the body and answer the request; only the answer is kept afterwards."""
         body = self._body()
         return self.server.endpoints.answer(
-            Request(self.command, self.path, self.headers, body, claim)
+            HttpRequest(self.command, self.path, self.headers, body, claim)
         )
 
     def _body(self) -> bytes:
@@ -193,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.clients.receiving(self.connection)
         body = self.rfile.read(length)
         if len(body) < length:
-            raise Refusal(408, f"the body ended after {len(body)} of {length} bytes")
+            raise RequestRefusal(408, f"the body ended after {len(body)} of {length} bytes")
         self.server.clients.waiting(self.connection)
         return body
 
@@ -215,17 +215,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def _body_length(self) -> int:
         if "Transfer-Encoding" in self.headers:
-            raise Refusal(411, "Transfer-Encoding is not supported; send a Content-Length")
+            raise RequestRefusal(411, "Transfer-Encoding is not supported; send a Content-Length")
         text = self.headers.get("Content-Length", "0")
         if not (text.isascii() and text.isdigit()) or len(text) > 18:
-            raise Refusal(400, "Content-Length is not a number of bytes")
+            raise RequestRefusal(400, "Content-Length is not a number of bytes")
         most = self.server.limits.body_bytes
         if int(text) > most:
             self._unread = int(text)
-            raise Refusal(413, f"the body has {text} bytes; at most {most} are accepted")
+            raise RequestRefusal(413, f"the body has {text} bytes; at most {most} are accepted")
         return int(text)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: HttpResponse) -> None:
         self.server.clients.sending(self.connection)
         if self.server.ending:
             self.close_connection = True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from hwnas.deploy.serve.limits import Refusal
+from hwnas.deploy.serve.limits import RequestRefusal
 
 __all__ = ["ImageHeader", "read_header"]
 
@@ -54,32 +54,34 @@ def read_header(body: bytes) -> ImageHeader:
             return _png(body)
         if body.startswith(_JPEG):
             return _jpeg(body)
-    except Refusal:
+    except RequestRefusal:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise Refusal(413, str(error)) from None
+        raise RequestRefusal(413, str(error)) from None
     except Exception:  # damaged files make Pillow raise nearly anything
-        raise Refusal(400, "the body is not a valid image: its header is damaged") from None
-    raise Refusal(400, "the body is not an image; expected PNG or JPEG")
+        raise RequestRefusal(400, "the body is not a valid image: its header is damaged") from None
+    raise RequestRefusal(400, "the body is not an image; expected PNG or JPEG")
 
 
 def _png(body: bytes) -> ImageHeader:
     length, kind, width, height, depth, colour = struct.unpack_from(">I4sIIBB", body, 8)
     if (length, kind) != (13, b"IHDR") or 0 in (width, height):
-        raise Refusal(400, "the body is not a valid image: the PNG does not begin with its size")
+        raise RequestRefusal(
+            400, "the body is not a valid image: the PNG does not begin with its size"
+        )
     place, packed = 8 + 12 + length, 0
     for _ in range(_MOST_PARTS):
         if place + 8 > len(body):
             break
         length, kind = struct.unpack_from(">I4s", body, place)
         if kind == b"IHDR":
-            raise Refusal(400, "the body is not a valid image: the PNG gives its size twice")
+            raise RequestRefusal(400, "the body is not a valid image: the PNG gives its size twice")
         if kind == b"IEND":
             break
         packed += kind in _UNPACKED
         place += 12 + length
     else:
-        raise Refusal(400, f"the PNG has more than {_MOST_PARTS} chunks")
+        raise RequestRefusal(400, f"the PNG has more than {_MOST_PARTS} chunks")
     return ImageHeader(
         width, height, _PNG_CHANNELS[colour], colour == 0 and depth > 8, packed_texts=packed
     )

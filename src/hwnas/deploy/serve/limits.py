@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 
-__all__ = ["MOST_PIXELS", "Limits", "Refusal"]
+__all__ = ["MOST_PIXELS", "RequestRefusal", "ServerLimits"]
 
 MOST_PIXELS = 89_000_000
 """Number of pixels beyond which Pillow treats an image as a decompression bomb."""
 
 
-class Refusal(Exception):
+class RequestRefusal(Exception):
     """Refusal of a request, sent to the client as an HTTP error; it never leaves the server.
 
     Attributes:
@@ -28,7 +28,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """Limits that keep any client from taking all memory, threads or time.
 
     Attributes:

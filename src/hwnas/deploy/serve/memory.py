@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from hwnas.deploy.serve.limits import Refusal
+from hwnas.deploy.serve.limits import RequestRefusal
 
 __all__ = ["MemoryBudget", "Reservation", "return_freed_memory"]
 
@@ -64,7 +64,7 @@ class MemoryBudget:
         """
         limit = self._limits[pool]
         if size > limit:
-            raise Refusal(
+            raise RequestRefusal(
                 413,
                 f"{what} needs {_mb(size)} MB of memory, and one request may use {_mb(limit)} MB; "
                 "send a smaller request, or start the server with larger --memory-mb",
@@ -74,7 +74,7 @@ class MemoryBudget:
             while self._used[pool] + size > limit:
                 left = until - time.monotonic()
                 if left <= 0 or not is_wanted():
-                    raise Refusal(
+                    raise RequestRefusal(
                         503,
                         f"{what} needs {_mb(size)} MB of memory, and other requests use "
                         f"{_mb(self._used[pool])} of {_mb(limit)} MB; try again",

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from hwnas.deploy.export import INPUT, OUTPUT
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.serve.costs import json_bytes
-from hwnas.deploy.serve.limits import Refusal
-from hwnas.deploy.serve.service import Claim, Service
+from hwnas.deploy.serve.limits import RequestRefusal
+from hwnas.deploy.serve.service import ResourceClaim, Service
 
 __all__ = ["HEADER_LENGTH", "Inference", "metadata", "read_inference", "render_inference"]
 
@@ -58,7 +58,7 @@ def metadata(service: Service) -> dict[str, Any]:
 
 
 def read_inference(
-    body: bytes, header_length: str | None, service: Service, claim: Claim
+    body: bytes, header_length: str | None, service: Service, claim: ResourceClaim
 ) -> Inference:
     """Read the body of a request.
 
@@ -84,23 +84,27 @@ def read_inference(
         binary = _wants_binary(request)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = first_line(error, named=True)
-        raise Refusal(400, f"the request is not an inference with one input ({reason})") from None
+        raise RequestRefusal(
+            400, f"the request is not an inference with one input ({reason})"
+        ) from None
     if (name, datatype) != (INPUT, "UINT8") or shape[1:] != list(service.image_shape):
         expected = f"{INPUT!r} of UINT8 {['N', *service.image_shape]}"
-        raise Refusal(400, f"the input is {name!r} of {datatype} {shape}; expected {expected}")
+        raise RequestRefusal(
+            400, f"the input is {name!r} of {datatype} {shape}; expected {expected}"
+        )
     pixels = body[length:] if binary_size is not None else _listed(data)
     if binary_size not in (None, len(pixels)):
-        raise Refusal(
+        raise RequestRefusal(
             400, f"binary_data_size is {binary_size!r}; {len(pixels)} bytes follow the JSON"
         )
     if not isinstance(identity, str | None) or len(identity or "") > _LONGEST_ID:
-        raise Refusal(400, f"the id is not a text of at most {_LONGEST_ID} characters")
+        raise RequestRefusal(400, f"the id is not a text of at most {_LONGEST_ID} characters")
     del request, tensor, parameters, data  # all memory of the parsed JSON
     claim.shrink(len(head) + len(pixels))
     claim.answering = "binary" if binary else "numbers"
     images = service.read_pixels(pixels, claim)
     if len(images) != shape[0]:
-        raise Refusal(400, f"{len(images)} images were sent; the shape says {shape[0]!r}")
+        raise RequestRefusal(400, f"{len(images)} images were sent; the shape says {shape[0]!r}")
     return Inference(images, identity, binary)
 
 
@@ -110,7 +114,7 @@ def _json_length(body: bytes, header_length: str | None) -> int:
         return len(body)
     whole = header_length.isascii() and header_length.isdigit() and len(header_length) <= 18
     if not whole or int(header_length) > len(body):
-        raise Refusal(
+        raise RequestRefusal(
             400, f"{HEADER_LENGTH} is {header_length[:40]!r}; the body has {len(body)} bytes"
         )
     return int(header_length)
@@ -154,14 +158,14 @@ def _listed(data: Any) -> bytes:
     to an array in which each takes as much memory as the longest.
     """
     if not isinstance(data, list):
-        raise Refusal(400, "data is not a list of integers from 0 to 255")
+        raise RequestRefusal(400, "data is not a list of integers from 0 to 255")
     for _ in range(_DIMENSIONS):
         if {type(each) for each in data} != {list}:
             break
         if len({len(each) for each in data}) != 1:
-            raise Refusal(400, "data is not a list of integers: its rows differ in length")
+            raise RequestRefusal(400, "data is not a list of integers: its rows differ in length")
         data = list(itertools.chain.from_iterable(data))
     if {type(each) for each in data} == {int}:
         with contextlib.suppress(ValueError):
             return bytes(data)
-    raise Refusal(400, "data is not a list of integers from 0 to 255")
+    raise RequestRefusal(400, "data is not a list of integers from 0 to 255")

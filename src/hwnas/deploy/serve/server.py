@@ -20,7 +20,7 @@ from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.serve.clients import Clients
 from hwnas.deploy.serve.endpoints import Endpoints, error_answer
 from hwnas.deploy.serve.handler import Handler
-from hwnas.deploy.serve.limits import Limits
+from hwnas.deploy.serve.limits import ServerLimits
 from hwnas.deploy.serve.memory import return_freed_memory
 from hwnas.deploy.serve.metrics import Counter, Gauge, Metric
 from hwnas.deploy.serve.service import BatchSettings, Service
@@ -147,7 +147,7 @@ class BundleServer(ThreadingMixIn, TCPServer):
 def serve(
     bundle: Bundle,
     settings: BatchSettings,
-    limits: Limits,
+    limits: ServerLimits,
     *,
     host: str,
     port: int,

@@ -19,12 +19,12 @@ from hwnas.deploy.model_repository import model_name
 from hwnas.deploy.serve.batching import Batcher, Drop
 from hwnas.deploy.serve.costs import Answering, RequestCosts
 from hwnas.deploy.serve.image_header import read_header
-from hwnas.deploy.serve.limits import Limits, Refusal
+from hwnas.deploy.serve.limits import RequestRefusal, ServerLimits
 from hwnas.deploy.serve.memory import MemoryBudget, Reservation
 from hwnas.deploy.serve.metrics import Counter, Gauge, Histogram, Metric
 from hwnas.errors import ConfigError
 
-__all__ = ["BatchSettings", "Claim", "Service"]
+__all__ = ["BatchSettings", "ResourceClaim", "Service"]
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
@@ -55,7 +55,7 @@ class BatchSettings:
 
 
 @dataclass
-class Claim:
+class ResourceClaim:
     """Memory and time granted to one request.
 
     Attributes:
@@ -98,7 +98,7 @@ class Service:
     """
 
     def __init__(
-        self, bundle: Bundle, settings: BatchSettings, limits: Limits, name: str | None = None
+        self, bundle: Bundle, settings: BatchSettings, limits: ServerLimits, name: str | None = None
     ) -> None:
         bundle.verify()
         self.name = model_name(bundle, name)
@@ -163,15 +163,15 @@ class Service:
         return height, width, channels
 
     @contextmanager
-    def claim(self, is_connected: Callable[[], bool]) -> Iterator[Claim]:
+    def claim(self, is_connected: Callable[[], bool]) -> Iterator[ResourceClaim]:
         """Begin a request, whose time runs from now on, and give its memory back at the end."""
-        claim = Claim(time.monotonic() + self.limits.answer_s, is_connected)
+        claim = ResourceClaim(time.monotonic() + self.limits.answer_s, is_connected)
         try:
             yield claim
         finally:
             claim.shrink(0)
 
-    def read_file(self, body: bytes, claim: Claim) -> NDArray[np.uint8]:
+    def read_file(self, body: bytes, claim: ResourceClaim) -> NDArray[np.uint8]:
         """Return the pixels (1, H, W, C) of an image file, in its own size.
 
         Memory for all later steps is reserved before anything is decoded.
@@ -184,14 +184,16 @@ class Service:
         header = read_header(body)
         size = f"{header.width} x {header.height} pixels"
         if header.width * header.height > self.limits.pixels:
-            raise Refusal(413, f"the image has {size}; at most {self.limits.pixels} are accepted")
+            raise RequestRefusal(
+                413, f"the image has {size}; at most {self.limits.pixels} are accepted"
+            )
         if claim.answering == "mask":
             self._check_mask(header.height, header.width)
         needed = self._costs.file(header, len(body), claim.answering)
         self.reserve(needed, f"an image of {size}", claim)
         return self.bundle.preprocessing.read_image(io.BytesIO(body))[None]
 
-    def read_pixels(self, body: bytes, claim: Claim) -> NDArray[np.uint8]:
+    def read_pixels(self, body: bytes, claim: ResourceClaim) -> NDArray[np.uint8]:
         """Return the raw images (N, H, W, C) in a body, which have the network's own size.
 
         Raises:
@@ -199,7 +201,7 @@ class Service:
         """
         size = math.prod(self.image_shape)
         if not body or len(body) % size:
-            raise Refusal(
+            raise RequestRefusal(
                 400,
                 f"the body has {len(body)} bytes; expected a multiple of {size}: uint8 images of "
                 f"height x width x channels = {' x '.join(map(str, self.image_shape))}",
@@ -210,7 +212,7 @@ class Service:
         self.reserve(needed, f"a request of {count} images", claim)
         return np.frombuffer(body, np.uint8).reshape(-1, *self.image_shape)
 
-    def reserve(self, size: int, what: str, claim: Claim) -> None:
+    def reserve(self, size: int, what: str, claim: ResourceClaim) -> None:
         """Reserve memory for a request.
 
         Raises:
@@ -220,11 +222,11 @@ class Service:
         claim.reserved.append(reservation)
         if not claim.is_wanted:  # the request waited too long for memory
             self._drop("late" if claim.is_connected() else "gone")
-            raise Refusal(
+            raise RequestRefusal(
                 503, "no memory was free for this request in time; try again", Retry_After="2"
             )
 
-    def outputs(self, images: NDArray[np.uint8], claim: Claim) -> NDArray[Any]:
+    def outputs(self, images: NDArray[np.uint8], claim: ResourceClaim) -> NDArray[Any]:
         """Return the network's outputs (N, ...) for uint8 images (N, H, W, C), through the queue.
 
         Raises:
@@ -238,20 +240,20 @@ class Service:
             found = answer.result(max(0.0, claim.deadline - time.monotonic()))
         except TimeoutError:
             if not answer.cancel():  # it is running, and needs its memory until the run ends
-                running = Claim(reserved=[each.split() for each in claim.reserved])
+                running = ResourceClaim(reserved=[each.split() for each in claim.reserved])
                 answer.add_done_callback(lambda _: running.shrink(0))
-            raise Refusal(
+            raise RequestRefusal(
                 504, f"the network gave no answer within {self.limits.answer_s:g} s"
             ) from None
         if claim.answering != "binary" and not np.isfinite(found).all():  # JSON cannot hold them
-            raise Refusal(500, "the network's outputs for these images are not finite")
+            raise RequestRefusal(500, "the network's outputs for these images are not finite")
         return found
 
-    def describe(self, images: NDArray[np.uint8], claim: Claim) -> list[dict[str, Any]]:
+    def describe(self, images: NDArray[np.uint8], claim: ResourceClaim) -> list[dict[str, Any]]:
         """Return predictions for uint8 images (N, H, W, C); see `OutputMeaning.describe`."""
         return self.bundle.outputs.describe(self.outputs(images, claim))
 
-    def mask(self, images: NDArray[np.uint8], claim: Claim) -> bytes:
+    def mask(self, images: NDArray[np.uint8], claim: ResourceClaim) -> bytes:
         """Return the mask of one uint8 image (1, H, W, C), in the image's size, as a PNG.
 
         Raises:
@@ -260,14 +262,14 @@ class Service:
         """
         count, height, width, _ = images.shape
         if count != 1:
-            raise Refusal(400, f"{count} images were sent; a mask needs exactly one")
+            raise RequestRefusal(400, f"{count} images were sent; a mask needs exactly one")
         self._check_mask(height, width)
         outputs = self.outputs(images, claim)
         return mask_png(self.bundle.outputs.masks(outputs, (height, width))[0])
 
     def _check_mask(self, height: int, width: int) -> None:
         if 4 * height * width * len(self.bundle.outputs.labels) > self.limits.mask_bytes:
-            raise Refusal(
+            raise RequestRefusal(
                 413,
                 f"the mask of {width} x {height} pixels needs too much memory; shrink the image",
             )

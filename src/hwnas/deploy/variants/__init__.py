@@ -1,5 +1,5 @@
 """Variants that an exported network can be converted to before it is shipped, by name."""
 
-from hwnas.deploy.variants.catalogue import VARIANTS, Made, Material, Variant
+from hwnas.deploy.variants.catalogue import VARIANTS, ConvertedNetwork, Variant, VariantInputs
 
-__all__ = ["VARIANTS", "Made", "Material", "Variant"]
+__all__ = ["VARIANTS", "ConvertedNetwork", "Variant", "VariantInputs"]

@@ -17,11 +17,11 @@ from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
 from hwnas.deploy.variants.mixed import mixed_int8
 from hwnas.deploy.variants.sparsity import TwoOfFour
 
-__all__ = ["VARIANTS", "Made", "Material", "Variant"]
+__all__ = ["VARIANTS", "ConvertedNetwork", "Variant", "VariantInputs"]
 
 
 @dataclass(frozen=True)
-class Material:
+class VariantInputs:
     """Inputs that variants are made from.
 
     Attributes:
@@ -44,7 +44,7 @@ class Material:
 
 
 @dataclass(frozen=True)
-class Made:
+class ConvertedNetwork:
     """Converted network.
 
     Attributes:
@@ -67,10 +67,10 @@ class Variant(Protocol):
     def format(self) -> str:
         """Number format that a runtime must support for it."""
 
-    def lacks(self, material: Material) -> str:
+    def lacks(self, material: VariantInputs) -> str:
         """Return what is missing to make the variant, and what to provide; empty if nothing is."""
 
-    def make(self, material: Material, to: Path) -> Made:
+    def make(self, material: VariantInputs, to: Path) -> ConvertedNetwork:
         """Make the variant from material that lacks nothing.
 
         Args:
@@ -90,11 +90,11 @@ class _AsItIs:
     name: str
     format: str
 
-    def lacks(self, material: Material) -> str:
+    def lacks(self, material: VariantInputs) -> str:
         return ""
 
-    def make(self, material: Material, to: Path) -> Made:
-        return Made(material.model)
+    def make(self, material: VariantInputs, to: Path) -> ConvertedNetwork:
+        return ConvertedNetwork(material.model)
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,17 @@ class _Converted:
     """File with all numbers in another format; ranges are taken from calibration images."""
 
     name: str
-    convert: Callable[[Material, Path], Path]
+    convert: Callable[[VariantInputs, Path], Path]
 
     @property
     def format(self) -> str:
         return self.name
 
-    def lacks(self, material: Material) -> str:
+    def lacks(self, material: VariantInputs) -> str:
         return ""
 
-    def make(self, material: Material, to: Path) -> Made:
-        return Made(self.convert(material, to))
+    def make(self, material: VariantInputs, to: Path) -> ConvertedNetwork:
+        return ConvertedNetwork(self.convert(material, to))
 
 
 @dataclass(frozen=True)
@@ -122,17 +122,17 @@ class _MixedInt8:
     name: str = "int8-mixed"
     format: str = "int8"
 
-    def lacks(self, material: Material) -> str:
+    def lacks(self, material: VariantInputs) -> str:
         if material.loss is None:
             return "its int8 layers are chosen on images with targets; give --data"
         return ""
 
-    def make(self, material: Material, to: Path) -> Made:
+    def make(self, material: VariantInputs, to: Path) -> ConvertedNetwork:
         assert material.loss is not None
         kept = mixed_int8(
             material.model, to, material.calibration, material.loss, material.max_loss
         )
-        return Made(to, {"in_floating_point": list(kept)})
+        return ConvertedNetwork(to, {"in_floating_point": list(kept)})
 
 
 @dataclass(frozen=True)
@@ -143,17 +143,17 @@ class _Retrained:
     format: str
     conversion: Callable[[], Conversion]
 
-    def lacks(self, material: Material) -> str:
+    def lacks(self, material: VariantInputs) -> str:
         if material.retrain is None:
             return "fine-tuning needs the run that trained the network; give the folder of that run"
         return ""
 
-    def make(self, material: Material, to: Path) -> Made:
+    def make(self, material: VariantInputs, to: Path) -> ConvertedNetwork:
         assert material.retrain is not None
         trained = material.retrain(self.conversion(), to)
         if self.format == "int8":
             quantize_int8(trained, to, material.calibration)
-        return Made(to)
+        return ConvertedNetwork(to)
 
 
 VARIANTS: dict[str, Variant] = {

@@ -5,8 +5,8 @@ Verification, and Optimization", 2025). The kernel's process receives inputs, re
 knows nothing else. Another process judges the outputs.
 """
 
-from hwnas.kernels.verifier.nursery import Limits, Nursery
-from hwnas.kernels.verifier.verdict import Check, Verdict
+from hwnas.kernels.verifier.fork_server import ForkServer, JobLimits
+from hwnas.kernels.verifier.verdict import KernelCheck, KernelVerdict
 from hwnas.kernels.verifier.verification import verify
 
-__all__ = ["Check", "Limits", "Nursery", "Verdict", "verify"]
+__all__ = ["ForkServer", "JobLimits", "KernelCheck", "KernelVerdict", "verify"]

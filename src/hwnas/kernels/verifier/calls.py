@@ -16,11 +16,11 @@ __all__ = [
     "NAN",
     "NO_ARRAY",
     "SMALL",
-    "Call",
+    "CallOutcome",
+    "KernelCall",
     "Layout",
     "Mode",
     "Order",
-    "Outcome",
     "Process",
     "as_tuple",
 ]
@@ -45,7 +45,7 @@ FENCED: tuple[Layout, ...] = ("before", "after", "readonly")  # layouts that can
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """Call of a kernel. It does not name its purpose, since the kernel's process sees it.
 
     Attributes:
@@ -86,14 +86,14 @@ class Call:
         return message({"inputs": told, **options}, tensors)
 
     @classmethod
-    def received(cls, header: Mapping[str, Any], tensors: Sequence[Tensor]) -> Call:
+    def received(cls, header: Mapping[str, Any], tensors: Sequence[Tensor]) -> KernelCall:
         """Return the call that was sent, as the inverse of `message`."""
         options = {name: value for name, value in header.items() if name != "inputs"}
         return cls(inputs_from(header["inputs"], tensors), **options)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """Outcome of a call.
 
     Attributes:
@@ -124,7 +124,7 @@ class Outcome:
         return message(told, self.outputs)
 
     @classmethod
-    def received(cls, header: Mapping[str, Any], tensors: Sequence[Tensor]) -> Outcome:
+    def received(cls, header: Mapping[str, Any], tensors: Sequence[Tensor]) -> CallOutcome:
         """Return the outcome that an untrusted process sent, as the inverse of `message`."""
         facts = header.get("facts")
         error = header.get("error")

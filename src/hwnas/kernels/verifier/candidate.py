@@ -17,7 +17,7 @@ from hwnas.kernels.operator import Sizes
 from hwnas.kernels.verifier.wire import DTYPES
 from hwnas.plugin import closest
 
-__all__ = ["Candidate", "Rules", "read_candidate", "read_rules", "refuse_signature"]
+__all__ = ["KernelRules", "KernelUnderTest", "read_candidate", "read_rules", "refuse_signature"]
 
 _LARGEST = 2**20  # bytes of the largest file
 _MOST_SIZE = 2**31 - 1
@@ -25,7 +25,7 @@ _RULES = ("reference", "inputs", "sizes", "dtypes")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class KernelUnderTest:
     """Kernel that is to be verified.
 
     Attributes:
@@ -45,7 +45,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Rules:
+class KernelRules:
     """Rules for a right kernel, as a user's file states them.
 
     Attributes:
@@ -63,7 +63,7 @@ class Rules:
     listed: tuple[str, ...] = ()
 
 
-def read_candidate(source: str) -> Candidate:
+def read_candidate(source: str) -> KernelUnderTest:
     """Return the kernel that the name of a file or operator stands for.
 
     Raises:
@@ -71,7 +71,7 @@ def read_candidate(source: str) -> Candidate:
             line), or it has no ``run``.
     """
     if source in OPERATORS:
-        return Candidate(source, None, source)
+        return KernelUnderTest(source, None, source)
     path = Path(source)
     if not path.suffix and not path.exists():
         raise ConfigError(
@@ -90,10 +90,10 @@ def read_candidate(source: str) -> Candidate:
             f"{path}: unknown operator {operator!r}; {closest(str(operator), OPERATORS)}"
         )
     path = path.resolve()
-    return Candidate(source, path, operator, tree, tuple(_beside(path, tree, {path})))
+    return KernelUnderTest(source, path, operator, tree, tuple(_beside(path, tree, {path})))
 
 
-def read_rules(path: Path) -> Rules:
+def read_rules(path: Path) -> KernelRules:
     """Return the rules that a file states.
 
     Raises:
@@ -126,10 +126,10 @@ def read_rules(path: Path) -> Rules:
         )
     types = tuple(DTYPES[name] for name in dict.fromkeys(dtypes))
     known = _compared_with(tree) | options
-    return Rules(path.resolve(), tuple(sizes), types, known, tuple(options))
+    return KernelRules(path.resolve(), tuple(sizes), types, known, tuple(options))
 
 
-def refuse_signature(candidate: Candidate, inputs: Sequence[str]) -> None:
+def refuse_signature(candidate: KernelUnderTest, inputs: Sequence[str]) -> None:
     """Refuse a function ``run`` that cannot be called with the inputs by their names.
 
     Raises:

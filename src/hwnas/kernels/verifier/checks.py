@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hwnas.kernels.operator import dtype_name
-from hwnas.kernels.verifier.calls import NO_ARRAY, Outcome
-from hwnas.kernels.verifier.interpreter import Watch
+from hwnas.kernels.verifier.calls import NO_ARRAY, CallOutcome
+from hwnas.kernels.verifier.interpreter import MemoryMonitor
 from hwnas.kernels.verifier.judging import (
     Result,
     each_error,
@@ -23,7 +23,7 @@ from hwnas.kernels.verifier.judging import (
     same_outputs,
     unseen_bits,
 )
-from hwnas.kernels.verifier.verdict import Check
+from hwnas.kernels.verifier.verdict import KernelCheck
 
 __all__ = ["CHECKS"]
 
@@ -37,21 +37,21 @@ def _of(results: Results, *aims: str) -> list[Result]:
 
 def _compared(
     name: str, results: Results, how: Callable[[Result], float], missing: str = "was not reached"
-) -> Check:
+) -> KernelCheck:
     """Return a check that passes if no error is above 1."""
     if not results:
-        return Check(name, "not applicable", missing)
+        return KernelCheck(name, "not applicable", missing)
     errors = [how(result) for result in results]
     worst = max(errors)
     place = errors.index(worst)
     where = _where(results[place])
     if worst <= 1:
         detail = f"{len(results)} calls; worst error {worst:.2g} times the tolerance, {where}"
-        return Check(name, "passed", detail, worst)
+        return KernelCheck(name, "passed", detail, worst)
     wrong = sum(each > 1 for each in errors)
     raised = results[place].outcome.error
     text = raised or f"worst error {worst:.3g} times the tolerance"
-    return Check(name, "failed", f"{wrong} of {len(results)} calls: {text}, {where}", worst)
+    return KernelCheck(name, "failed", f"{wrong} of {len(results)} calls: {text}, {where}", worst)
 
 
 def _where(result: Result) -> str:
@@ -63,17 +63,17 @@ def _where(result: Result) -> str:
 
 def _noticed(
     name: str, results: Results, found: Iterable[tuple[str, Result]], passed: str
-) -> Check:
+) -> KernelCheck:
     """Return a check that fails if anything was found."""
     if not results:
-        return Check(name, "not applicable", "was not reached")
+        return KernelCheck(name, "not applicable", "was not reached")
     seen: dict[str, Result] = {}
     for text, result in found:
         seen.setdefault(text, result)
     if not seen:
-        return Check(name, "passed", passed)
+        return KernelCheck(name, "passed", passed)
     first = next(iter(seen.values()))
-    return Check(name, "failed", f"{'; '.join(list(seen)[:4])}, {_where(first)}")
+    return KernelCheck(name, "failed", f"{'; '.join(list(seen)[:4])}, {_where(first)}")
 
 
 def _facts(results: Results, *names: str) -> list[tuple[str, Result]]:
@@ -88,7 +88,7 @@ def _facts(results: Results, *names: str) -> list[tuple[str, Result]]:
 def _moved(results: Results, aim: str) -> list[Result]:
     """Return the calls of an aim whose outputs differ from earlier ones of the same inputs."""
 
-    def found(*aims: str) -> dict[tuple[str, torch.dtype], Outcome]:
+    def found(*aims: str) -> dict[tuple[str, torch.dtype], CallOutcome]:
         return {_where_and_what(r): r.outcome for r in _of(results, *aims)}
 
     first, again = found("first", "in order"), found("again", "in order again")
@@ -107,7 +107,7 @@ def _where_and_what(result: Result) -> tuple[str, torch.dtype]:
     return result.trial.process, result.trial.question.dtype
 
 
-def _stable(before: Outcome, again: Outcome | None) -> bool:
+def _stable(before: CallOutcome, again: CallOutcome | None) -> bool:
     """Return whether a repeated call gave the same outputs, so that a change has another cause."""
     return again is None or same_outputs(before, again)
 
@@ -123,14 +123,14 @@ def _died(results: Results, *aims: str) -> list[tuple[str, Result]]:
     ]
 
 
-def runs(results: Results) -> Check:
+def runs(results: Results) -> KernelCheck:
     """Check that each call ends without an error, a crash or an exceeded limit."""
     ordinary = [result for result in results if result.trial.aim not in _MAY_DIE]
     found = [(r.outcome.error, r) for r in ordinary if r.outcome.error is not None]
     return _noticed("runs", results, found, f"{len(ordinary)} calls")
 
 
-def kind(results: Results) -> Check:
+def kind(results: Results) -> KernelCheck:
     """Check that outputs are PyTorch tensors of the expected number, shapes and types."""
     found = [(f"gave {text}", result) for text, result in _facts(results, "kinds")]
     for result in results:
@@ -146,28 +146,28 @@ def kind(results: Results) -> Check:
     return _noticed("kind", results, found, "number, shapes, types and device of outputs")
 
 
-def values(results: Results) -> Check:
+def values(results: Results) -> KernelCheck:
     """Check that outputs of random, unpredictable inputs are near the reference in float64."""
     tried = _of(results, "values", "first", "in order", "in order again", "elsewhere")
     return _compared("values", tried, error)
 
 
-def shapes(results: Results) -> Check:
+def shapes(results: Results) -> KernelCheck:
     """Check that outputs are right at sizes that are not listed."""
     return _compared("shapes", _of(results, "shapes"), error, "no other sizes are accepted")
 
 
-def layouts(results: Results) -> Check:
+def layouts(results: Results) -> KernelCheck:
     """Check that outputs are right for tensors that are not contiguous or not aligned."""
     return _compared("layouts", _of(results, "layouts"), error)
 
 
-def extremes(results: Results) -> Check:
+def extremes(results: Results) -> KernelCheck:
     """Check that outputs are right for zeros, and for very large and very small numbers."""
     return _compared("extremes", _of(results, "extremes"), extreme_error)
 
 
-def not_finite(results: Results) -> Check:
+def not_finite(results: Results) -> KernelCheck:
     """Check that infinities and NaNs reach the same outputs as in PyTorch."""
     floating = [
         result
@@ -177,7 +177,7 @@ def not_finite(results: Results) -> Check:
     return _compared("not finite", floating, extreme_error, "inputs or outputs are integers")
 
 
-def low_bits(results: Results) -> Check:
+def low_bits(results: Results) -> KernelCheck:
     """Check that low bits of float32, which narrower types do not have, reach the outputs."""
     pairs: list[tuple[Result, Result]] = []
     coarse = None
@@ -195,7 +195,7 @@ def low_bits(results: Results) -> Check:
     )
 
 
-def unpatched(results: Results) -> Check:
+def unpatched(results: Results) -> KernelCheck:
     """Check that outputs are right in a process where nothing of PyTorch and Triton is replaced."""
     plain = _of(results, "plain", "plain extremes")
 
@@ -215,7 +215,7 @@ def _is_special(value: object) -> bool:
     )
 
 
-def options(results: Results) -> Check:
+def options(results: Results) -> KernelCheck:
     """Check that each value of each option has the same effect as in the reference."""
     tried = _of(results, "options")
     tried += [r for r in _of(results, "guessed") if r.outcome.error is None or r.outcome.died]
@@ -227,17 +227,17 @@ def options(results: Results) -> Check:
     return _compared("options", tried, how)
 
 
-def large(results: Results) -> Check:
+def large(results: Results) -> KernelCheck:
     """Check that outputs are right for lengths of several blocks."""
     return _compared("large", _of(results, "large", "largest"), error, "was not reached")
 
 
-def similar(results: Results) -> Check:
+def similar(results: Results) -> KernelCheck:
     """Check that inputs are told apart that share sums, sets of values or most values."""
     return _compared("similar", _of(results, "similar"), error)
 
 
-def many(results: Results) -> Check:
+def many(results: Results) -> KernelCheck:
     """Check that the outputs of thousands of calls are all right."""
     made = _of(results, "many", "most")
     check = _compared("many", made, each_error)
@@ -245,7 +245,7 @@ def many(results: Results) -> Check:
     return replace(check, detail=f"{calls} calls in {check.detail}") if made else check
 
 
-def dependence(results: Results) -> Check:
+def dependence(results: Results) -> KernelCheck:
     """Check that outputs change with the inputs."""
     found = []
     for first, second in zip(_of(results, "first"), _of(results, "refilled"), strict=False):
@@ -259,18 +259,18 @@ def dependence(results: Results) -> Check:
     return _noticed("dependence", _of(results, "refilled"), found, "outputs follow the inputs")
 
 
-def refilled(results: Results) -> Check:
+def refilled(results: Results) -> KernelCheck:
     """Check that the very same tensors with new values give new outputs: nothing is cached."""
     return _compared("refilled", _of(results, "refilled"), error)
 
 
-def own_outputs(results: Results) -> Check:
+def own_outputs(results: Results) -> KernelCheck:
     """Check that outputs share no memory with inputs or with outputs of former calls."""
     found = [(f"an output shares memory with {text}", r) for text, r in _facts(results, "shared")]
     return _noticed("own outputs", results, found, "no memory is shared")
 
 
-def inputs_kept(results: Results) -> Check:
+def inputs_kept(results: Results) -> KernelCheck:
     """Check that inputs are not written, not even to be restored afterwards."""
     found = [(f"{text} was written", result) for text, result in _facts(results, "written")]
     found += [
@@ -279,7 +279,7 @@ def inputs_kept(results: Results) -> Check:
     return _noticed("inputs kept", results, found, "no input is written")
 
 
-def bounds(results: Results) -> Check:
+def bounds(results: Results) -> KernelCheck:
     """Check that nothing beyond a tensor's ends is read or written, or affects the outputs."""
     found = _facts(results, "stray")
     found += [(f"wrote outside of {text}", result) for text, result in _facts(results, "outside")]
@@ -288,27 +288,33 @@ def bounds(results: Results) -> Check:
     return _noticed("bounds", results, found, "no access beyond the ends of tensors was seen")
 
 
-def unwritten(results: Results) -> Check:
+def unwritten(results: Results) -> KernelCheck:
     """Check that outputs hold no memory that was not written."""
     found = [("outputs hold memory that was not written", r) for r in _moved(results, "unwritten")]
     return _noticed("unwritten", _of(results, "unwritten"), found, "all of outputs is written")
 
 
-def deterministic(results: Results) -> Check:
+def deterministic(results: Results) -> KernelCheck:
     """Check that the same inputs give the same outputs, bit by bit; a difference is a race."""
     moved = [*_moved(results, "again"), *_moved(results, "in order again")]
     found = [("outputs of the same inputs differ", result) for result in moved]
     return _noticed("deterministic", _of(results, "again"), found, "the same, bit by bit")
 
 
-def races(results: Results) -> Check:
+def races(results: Results) -> KernelCheck:
     """Check that programs of a grid do not interfere, and that their order does not matter."""
     watched = [result for result in results if not result.trial.plain]
     blind = [r for r in watched if not r.outcome.died and "interpreter" not in r.outcome.watched]
-    if blind and Watch.possible() and any(result.trial.aim == "backwards" for result in watched):
-        return Check("races", "failed", "its process did not report its memory accesses")
+    if (
+        blind
+        and MemoryMonitor.possible()
+        and any(result.trial.aim == "backwards" for result in watched)
+    ):
+        return KernelCheck("races", "failed", "its process did not report its memory accesses")
     if blind or not watched:
-        return Check("races", "not applicable", "programs are observed in the interpreter only")
+        return KernelCheck(
+            "races", "not applicable", "programs are observed in the interpreter only"
+        )
     found = _facts(results, "conflicts")
     for aim in ("backwards", "shuffled", "interleaved"):
         # Atomic operations round sums of floats differently in each order.
@@ -324,7 +330,7 @@ def races(results: Results) -> Check:
     return _noticed("races", results, found, "no program interferes with another")
 
 
-def state(results: Results) -> Check:
+def state(results: Results) -> KernelCheck:
     """Check that functions, settings and random states that others rely on are unchanged.
 
     The check also fails if a value of the file is a new one after every call.
@@ -336,12 +342,12 @@ def state(results: Results) -> Check:
     return _noticed("state", results, found, "nothing else was changed")
 
 
-def snooping(results: Results) -> Check:
+def snooping(results: Results) -> KernelCheck:
     """Check that the file does not look at the stack, the environment, files or processes."""
     return _noticed("snooping", results, _facts(results, "asked"), "it read its inputs only")
 
 
-def disguised(results: Results) -> Check:
+def disguised(results: Results) -> KernelCheck:
     """Check that outputs are right if the file believes that it runs on a GPU."""
     tried = _of(results, "disguised")
     able = [result for result in tried if NO_ARRAY not in (result.outcome.error or "")]
@@ -349,7 +355,7 @@ def disguised(results: Results) -> Check:
     return _compared("disguised", able, error, missing if tried else "it runs on a GPU")
 
 
-CHECKS: tuple[Callable[[Results], Check], ...] = (
+CHECKS: tuple[Callable[[Results], KernelCheck], ...] = (
     runs,
     kind,
     values,

@@ -34,9 +34,9 @@ from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.launch import interpreting
 from hwnas.kernels.pointwise import pointwise
 from hwnas.kernels.tolerance import in_float64
-from hwnas.kernels.verifier.calls import Call, as_tuple
+from hwnas.kernels.verifier.calls import KernelCall, as_tuple
 from hwnas.kernels.verifier.sandbox import Supervisor, Unsupported, confine
-from hwnas.kernels.verifier.session import Session, error_text
+from hwnas.kernels.verifier.session import KernelSession, error_text
 from hwnas.kernels.verifier.wire import (
     DTYPES,
     frame,
@@ -184,7 +184,7 @@ def _do(guard: socket.socket, channel: int, log: int) -> NoReturn:
         header, _ = next(asked)
         job = _ROLES[header["role"]](header)
         _limit(header["memory_bytes"])
-        source = None if header["path"] is None else Source.read(header["path"])
+        source = None if header["path"] is None else SourceText.read(header["path"])
         _guard(guard, header)
         guard.close()
         with warnings.catch_warnings():
@@ -201,14 +201,14 @@ def _do(guard: socket.socket, channel: int, log: int) -> NoReturn:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """Text of a file, read before any of its code runs so that it need not be opened again."""
 
     path: str
     text: str
 
     @classmethod
-    def read(cls, path: str) -> Source:
+    def read(cls, path: str) -> SourceText:
         """Read a file as Python would, and store its lines in ``linecache``."""
         with tokenize.open(path) as file:
             text = file.read()
@@ -271,7 +271,7 @@ def _truths(header: Mapping[str, Any]) -> _Job:
 
 def _calls(header: Mapping[str, Any]) -> _Job:
     """Return a job that calls a kernel, and sends the outcome of each call."""
-    session = Session(
+    session = KernelSession(
         torch.device(header["device"]), header["path"], header["process"], header["readable"]
     )
     session.hide()
@@ -279,7 +279,7 @@ def _calls(header: Mapping[str, Any]) -> _Job:
     def job(module: Any, parts: _Parts, tell: _Tell) -> None:
         session.run = OPERATORS[header["operator"]] if module is None else module.run
         for told, tensors in parts:
-            tell(session.outcome(Call.received(told, tensors)).message())
+            tell(session.outcome(KernelCall.received(told, tensors)).message())
 
     return job
 
@@ -291,7 +291,7 @@ _ROLES: dict[str, Callable[[Mapping[str, Any]], _Job]] = {
 }
 
 
-def _load(source: Source, beside: Sequence[str], tell: _Tell) -> Any:
+def _load(source: SourceText, beside: Sequence[str], tell: _Tell) -> Any:
     """Import a file as a module, report the result, and end the process if it failed."""
     path = source.path
     if beside or not path:

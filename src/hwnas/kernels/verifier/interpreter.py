@@ -24,7 +24,7 @@ from hwnas.kernels.verifier.calls import Order
 from hwnas.kernels.verifier.conflicts import Accesses, Kind
 from hwnas.kernels.verifier.memory import Memory
 
-__all__ = ["Watch"]
+__all__ = ["MemoryMonitor"]
 
 _ACCESSES = ("create_masked_load", "create_masked_store", "set_grid_idx", "create_atomic_rmw")
 _TOGETHER = 48  # programs that are interleaved at a time
@@ -32,7 +32,7 @@ _TOGETHER = 48  # programs that are interleaved at a time
 Index = tuple[int, ...]
 
 
-class Watch:
+class MemoryMonitor:
     """Monitor of the memory accesses of interpreted kernels.
 
     Attributes:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from hwnas.kernels.tolerance import TOLERANCES, worst_error
-from hwnas.kernels.verifier.calls import Outcome
+from hwnas.kernels.verifier.calls import CallOutcome
 from hwnas.kernels.verifier.memory import same_bytes
-from hwnas.kernels.verifier.plan import Trial
-from hwnas.kernels.verifier.specification import Truth
+from hwnas.kernels.verifier.plan import VerificationCall
+from hwnas.kernels.verifier.specification import ExpectedOutputs
 
 __all__ = ["Result", "each_error", "error", "extreme_error", "same_outputs", "unseen_bits"]
 
@@ -30,9 +30,9 @@ class Result:
         truth: Expected outputs.
     """
 
-    trial: Trial
-    outcome: Outcome
-    truth: Truth
+    trial: VerificationCall
+    outcome: CallOutcome
+    truth: ExpectedOutputs
 
 
 def error(result: Result) -> float:
@@ -48,7 +48,7 @@ def error(result: Result) -> float:
     )
 
 
-def _own_error(place: int, truth: Truth) -> float:
+def _own_error(place: int, truth: ExpectedOutputs) -> float:
     """Return the factor on the tolerance, above 1 if PyTorch's own float32 error exceeds it.
 
     That happens where values cancel, as in the normalisation of two values that nearly agree.
@@ -131,7 +131,7 @@ def _same_special(one: Tensor, other: Tensor) -> Tensor:
     return (one.isnan() & other.isnan()) | (one.isinf() & (one == other))
 
 
-def same_outputs(one: Outcome, other: Outcome) -> bool:
+def same_outputs(one: CallOutcome, other: CallOutcome) -> bool:
     """Return whether outputs are the same, bit by bit."""
     return len(one.outputs) == len(other.outputs) and all(
         a.shape == b.shape and a.dtype == b.dtype and same_bytes(a, b)

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hwnas.kernels.verifier.calls import Call, Layout
+from hwnas.kernels.verifier.calls import KernelCall, Layout
 from hwnas.kernels.verifier.disguise import is_on_host, put_on_host
 from hwnas.kernels.verifier.wire import flat_bytes
 
-__all__ = ["Guarded", "Memory", "extent", "fenced", "laid", "same_bytes"]
+__all__ = ["GuardedTensor", "Memory", "extent", "fenced", "laid", "same_bytes"]
 
 _AROUND = 4096  # bytes before and after a tensor; a multiple of every alignment
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
@@ -30,7 +30,7 @@ _allocate = torch.empty  # before it is replaced
 _PROT_NONE, _PROT_READ = 0, 1
 
 
-class Guarded:
+class GuardedTensor:
     """Tensor in the middle of a larger buffer, whose other bytes have a known value.
 
     Attributes:
@@ -93,8 +93,8 @@ class Memory:
     """Guarded new tensors that a kernel requests from PyTorch, never zero by chance."""
 
     def __init__(self) -> None:
-        self._made: list[Guarded] = []
-        self._call: Call | None = None
+        self._made: list[GuardedTensor] = []
+        self._call: KernelCall | None = None
         self._bounds: dict[int, tuple[int, int]] = {}
 
     def install(self) -> None:
@@ -104,7 +104,7 @@ class Memory:
             setattr(owner, name, self._guarding(getattr(owner, name), name in _EMPTY))
 
     @contextmanager
-    def during(self, inputs: Sequence[Guarded], call: Call) -> Iterator[None]:
+    def during(self, inputs: Sequence[GuardedTensor], call: KernelCall) -> Iterator[None]:
         """Guard new tensors while a kernel runs inside the context."""
         self._made = []
         self._bounds = {_storage(each.tensor): each.bounds for each in inputs}
@@ -131,7 +131,7 @@ class Memory:
             with torch._C.DisableTorchFunction():  # the mode that disguises a call
                 if call is None or not _is_plain(made):
                     return made
-                guarded = Guarded(made, None, call.around)
+                guarded = GuardedTensor(made, None, call.around)
                 if empty:
                     guarded.fill_bytes(call.fresh)
                 else:

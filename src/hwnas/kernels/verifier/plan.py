@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from hwnas.errors import KernelError
 from hwnas.kernels.operator import Inputs, Sizes, dtype_name
-from hwnas.kernels.verifier.calls import FENCED, NAN, SMALL, Call, Layout, Process
+from hwnas.kernels.verifier.calls import FENCED, NAN, SMALL, KernelCall, Layout, Process
 from hwnas.kernels.verifier.specification import Specification
 from hwnas.kernels.verifier.variations import (
     all_options,
@@ -28,7 +28,7 @@ from hwnas.kernels.verifier.variations import (
     switch_sizes,
 )
 
-__all__ = ["LAST", "LATE", "LOW_BITS", "Question", "Trial", "plan"]
+__all__ = ["LAST", "LATE", "LOW_BITS", "TestInputs", "VerificationCall", "plan"]
 
 _LENGTHS = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 33, 37, 41, 43, 47, 53, 59, 61, 67)
 _VARIED, _TRIED = 4, 24
@@ -52,7 +52,7 @@ LOW_BITS = 2.0**-12  # relative; half the largest rounding error of float16 and 
 
 
 @dataclass(frozen=True)
-class Question:
+class TestInputs:
     """Inputs for which a kernel has to give the right outputs.
 
     Attributes:
@@ -75,7 +75,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Trial:
+class VerificationCall:
     """Planned call of a kernel, and its purpose.
 
     Attributes:
@@ -86,8 +86,8 @@ class Trial:
     """
 
     aim: str
-    question: Question
-    call: Call
+    question: TestInputs
+    call: KernelCall
     process: Process = "memory"
 
     @property
@@ -96,7 +96,9 @@ class Trial:
         return self.process == "plain"
 
 
-def plan(specification: Specification, random: Random, *, on_card: bool, calls: int) -> list[Trial]:
+def plan(
+    specification: Specification, random: Random, *, on_card: bool, calls: int
+) -> list[VerificationCall]:
     """Return all calls of a kernel in order; calls that can crash its process come last.
 
     Args:
@@ -116,7 +118,7 @@ def plan(specification: Specification, random: Random, *, on_card: bool, calls: 
         (each, dtype, random.getrandbits(62)) for dtype in specification.dtypes for each in sizes
     ]
     made = iter(zip(asked, specification.examples(asked), strict=True))
-    trials: list[Trial] = []
+    trials: list[VerificationCall] = []
     for _ in specification.dtypes:
         questions = [_question(*next(made)) for _ in listed]
         varied = [_question(*each) for each in islice(made, len(sizes) - len(listed)) if each[1]]
@@ -136,17 +138,19 @@ def plan(specification: Specification, random: Random, *, on_card: bool, calls: 
     return sorted(trials, key=lambda trial: trial.call.layout in FENCED)
 
 
-def _question(asked: tuple[Sizes, torch.dtype, int], inputs: Inputs | None) -> Question:
+def _question(asked: tuple[Sizes, torch.dtype, int], inputs: Inputs | None) -> TestInputs:
     sizes, dtype, seed = asked
     if inputs is None:
         raise KernelError(f"there are no inputs for {dict(sizes)} in {dtype_name(dtype)}")
     if not any(isinstance(value, Tensor) for value in inputs.values()):
         raise KernelError(f"`inputs` gives no tensor for {dict(sizes)} in {dtype_name(dtype)}")
-    return Question("", sizes, dtype, seed, inputs)
+    return TestInputs("", sizes, dtype, seed, inputs)
 
 
-def _trial(aim: str, question: Question, **options: Any) -> Trial:
-    return Trial(aim, question, Call(question.inputs, **{"slot": f"{id(question)}"} | options))
+def _trial(aim: str, question: TestInputs, **options: Any) -> VerificationCall:
+    return VerificationCall(
+        aim, question, KernelCall(question.inputs, **{"slot": f"{id(question)}"} | options)
+    )
 
 
 def _other_sizes(listed: Sequence[Sizes], random: Random) -> Sizes:
@@ -166,7 +170,7 @@ def _other_sizes(listed: Sequence[Sizes], random: Random) -> Sizes:
     return other
 
 
-def _closely(first: Question, second: Question, random: Random) -> Iterator[Trial]:
+def _closely(first: TestInputs, second: TestInputs, random: Random) -> Iterator[VerificationCall]:
     """Yield all calls that are watched closely, with inputs of one size and type."""
     slot = {"slot": f"{id(first)} again"}
     yield _trial("first", first, **slot)
@@ -193,13 +197,13 @@ def _closely(first: Question, second: Question, random: Random) -> Iterator[Tria
         yield _trial("readonly" if layout == "readonly" else "fence", second, layout=layout)
 
 
-def _of_many_axes(question: Question) -> tuple[Layout, ...]:
+def _of_many_axes(question: TestInputs) -> tuple[Layout, ...]:
     """Return the layouts that are distinct only for tensors of more than two axes, if any."""
     most = max(v.dim() for v in question.inputs.values() if isinstance(v, Tensor))
     return ("reversed", "channels last") if most > 2 else ()
 
 
-def _orders(questions: Sequence[Question], random: Random) -> Iterator[Trial]:
+def _orders(questions: Sequence[TestInputs], random: Random) -> Iterator[VerificationCall]:
     """Yield calls with other orders of programs, at sizes with few and with many programs."""
     for question in questions:
         seed = random.getrandbits(30)
@@ -207,17 +211,17 @@ def _orders(questions: Sequence[Question], random: Random) -> Iterator[Trial]:
         yield _in_programs("orders", question, order="shuffled", order_seed=seed)
 
 
-def _in_programs(aim: str, question: Question, **options: Any) -> Trial:
+def _in_programs(aim: str, question: TestInputs, **options: Any) -> VerificationCall:
     return replace(_trial(aim, question, **options), process="programs")
 
 
-def _plain_trial(aim: str, question: Question, **options: Any) -> Trial:
+def _plain_trial(aim: str, question: TestInputs, **options: Any) -> VerificationCall:
     return replace(_trial(aim, question, **options), process="plain")
 
 
 def _plainly(
-    questions: Sequence[Question], varied: Sequence[Question], random: Random
-) -> Iterator[Trial]:
+    questions: Sequence[TestInputs], varied: Sequence[TestInputs], random: Random
+) -> Iterator[VerificationCall]:
     """Yield the main calls of the watched process for one in which nothing is replaced."""
     first, second = questions[0], questions[-1]
     slot = {"slot": f"{id(first)} plain"}
@@ -235,18 +239,18 @@ def _plainly(
 
 def _made(
     specification: Specification, sizes: Sequence[Sizes], dtype: torch.dtype, random: Random
-) -> list[Question]:
+) -> list[TestInputs]:
     """Return questions for those of the sizes that the specification accepts."""
     asked = [(each, dtype, random.getrandbits(62)) for each in sizes]
     examples = specification.examples(asked)
     return [
-        Question("", *each, inputs)
+        TestInputs("", *each, inputs)
         for each, inputs in zip(asked, examples, strict=True)
         if inputs is not None
     ]
 
 
-def _options(specification: Specification, random: Random) -> Iterator[Trial]:
+def _options(specification: Specification, random: Random) -> Iterator[VerificationCall]:
     """Yield calls with every value of every option, for each combination of switches."""
     for count, dtype in enumerate(specification.dtypes):
         wanted = switch_sizes(specification.sizes)
@@ -269,7 +273,7 @@ def _options(specification: Specification, random: Random) -> Iterator[Trial]:
             yield from _wider(max(bases, key=_quick_work), specification)
 
 
-def _wider(base: Question, specification: Specification) -> Iterator[Trial]:
+def _wider(base: TestInputs, specification: Specification) -> Iterator[VerificationCall]:
     """Yield calls with each option, and inputs that reach both ends of every activation."""
     name, value = _main(base)
     if not value.is_floating_point():
@@ -280,13 +284,13 @@ def _wider(base: Question, specification: Specification) -> Iterator[Trial]:
         yield _plain_trial("wide options", wide)
 
 
-def _quick_work(question: Question) -> int:
+def _quick_work(question: TestInputs) -> int:
     """Return the amount of work that inputs take, or 0 if the interpreter is slow at it."""
     work = math.prod(max(1, size) for size in question.sizes.values())
     return work if work <= _WIDE_ELEMENTS else 0
 
 
-def _large(specification: Specification, random: Random) -> Iterator[Trial]:
+def _large(specification: Specification, random: Random) -> Iterator[VerificationCall]:
     """Yield calls with one length of several blocks; the shortest ones are also watched."""
     dtypes = specification.dtypes
     wanted: list[tuple[list[Sizes], torch.dtype, bool]] = []
@@ -302,7 +306,7 @@ def _large(specification: Specification, random: Random) -> Iterator[Trial]:
     ]
     made = iter(zip(asked, specification.examples(asked), strict=True))
     for tried, _, watched in wanted:
-        taken = [Question("", *a, i) for a, i in islice(made, len(tried)) if i is not None]
+        taken = [TestInputs("", *a, i) for a, i in islice(made, len(tried)) if i is not None]
         for question in taken[:1]:
             yield _plain_trial("large", question)
             if watched:
@@ -312,14 +316,14 @@ def _large(specification: Specification, random: Random) -> Iterator[Trial]:
                 yield _in_programs("crowd", question, **slot, order="interleaved", order_seed=seed)
 
 
-def _crowds(specification: Specification, random: Random) -> Iterator[Trial]:
+def _crowds(specification: Specification, random: Random) -> Iterator[VerificationCall]:
     """Yield calls with many programs along each axis, in order: interleaving takes too long."""
     for sizes in crowded_sizes(specification.sizes, random) if specification.longest > 1 else ():
         for question in _made(specification, [sizes], specification.dtypes[0], random):
             yield _in_programs("crowd", question)
 
 
-def _largest(specification: Specification, random: Random) -> Iterator[Trial]:
+def _largest(specification: Specification, random: Random) -> Iterator[VerificationCall]:
     """Yield calls at the largest lengths, for kernels that have proved to be fast."""
     if specification.longest < 2:
         return
@@ -329,7 +333,7 @@ def _largest(specification: Specification, random: Random) -> Iterator[Trial]:
             yield _plain_trial("largest", question)
 
 
-def _similar(specification: Specification, random: Random) -> Iterator[Trial]:
+def _similar(specification: Specification, random: Random) -> Iterator[VerificationCall]:
     """Yield calls that reuse the same tensors, with values much like the previous ones."""
     for dtype in specification.dtypes:
         for made in _made(specification, specification.sizes[:1], dtype, random):
@@ -341,7 +345,7 @@ def _similar(specification: Specification, random: Random) -> Iterator[Trial]:
             yield _plain_trial("similar", base, **slot)
 
 
-def _many(specification: Specification, random: Random, calls: int) -> Iterator[Trial]:
+def _many(specification: Specification, random: Random, calls: int) -> Iterator[VerificationCall]:
     """Yield chunks of repeated calls; their total is large, and random so that it is unknown."""
     dtype = random.choice(specification.dtypes)
     made = _made(specification, smallest_sizes(specification.sizes), dtype, random)
@@ -360,12 +364,12 @@ def _many(specification: Specification, random: Random, calls: int) -> Iterator[
         yield _plain_trial("most", question, times=_LONG_CHUNK)
 
 
-def _main(question: Question) -> tuple[str, Tensor]:
+def _main(question: TestInputs) -> tuple[str, Tensor]:
     """Return name and value of the first tensor of the inputs, the operator's main input."""
     return next((k, v) for k, v in question.inputs.items() if isinstance(v, Tensor))
 
 
-def _extremes(question: Question, random: Random) -> Iterator[Question]:
+def _extremes(question: TestInputs, random: Random) -> Iterator[TestInputs]:
     """Yield inputs of zeros, of one sign, and of very large and very small values."""
     name, value = _main(question)
     for other, values in question.inputs.items():
@@ -390,7 +394,7 @@ def _extremes(question: Question, random: Random) -> Iterator[Question]:
         yield _with(question, about, name, scaled)
 
 
-def _not_finite(question: Question, random: Random) -> Iterator[Question]:
+def _not_finite(question: TestInputs, random: Random) -> Iterator[TestInputs]:
     """Yield inputs with a NaN in one of the floating tensors, or an infinity in the first."""
     tensors = {
         name: value
@@ -404,7 +408,7 @@ def _not_finite(question: Question, random: Random) -> Iterator[Question]:
             yield _with(question, f"{special:g} in {name}", name, changed)
 
 
-def _low_bits(question: Question) -> Iterator[Question]:
+def _low_bits(question: TestInputs) -> Iterator[TestInputs]:
     """Yield inputs of few bits, then with low bits added in one, which narrow types lose."""
     if question.dtype != torch.float32:
         return
@@ -419,5 +423,5 @@ def _low_bits(question: Question) -> Iterator[Question]:
         yield _with(coarse, f"low bits in {name}", name, value * (1 + LOW_BITS))
 
 
-def _with(question: Question, about: str, name: str, value: Tensor) -> Question:
+def _with(question: TestInputs, about: str, name: str, value: Tensor) -> TestInputs:
     return replace(question, about=about, inputs=question.inputs | {name: value})

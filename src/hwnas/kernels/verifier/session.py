@@ -18,21 +18,21 @@ import torch
 from torch import Tensor
 
 from hwnas.kernels.operator import Inputs, dtype_name
-from hwnas.kernels.verifier.calls import FENCED, Call, Mode, Outcome, Process, as_tuple
+from hwnas.kernels.verifier.calls import FENCED, CallOutcome, KernelCall, Mode, Process, as_tuple
 from hwnas.kernels.verifier.disguise import disguised
-from hwnas.kernels.verifier.interpreter import Watch
+from hwnas.kernels.verifier.interpreter import MemoryMonitor
 from hwnas.kernels.verifier.lasting import moving
-from hwnas.kernels.verifier.memory import Guarded, Memory, extent, fenced, laid, same_bytes
-from hwnas.kernels.verifier.snooping import Snooping, State
+from hwnas.kernels.verifier.memory import GuardedTensor, Memory, extent, fenced, laid, same_bytes
+from hwnas.kernels.verifier.snooping import FileAccessRecord, State
 from hwnas.kernels.verifier.wire import DTYPES
 
-__all__ = ["Session", "error_text"]
+__all__ = ["KernelSession", "error_text"]
 
 
 _SECONDS = 2.5  # CPU time after which calls are not repeated any more
 
 
-class Session:
+class KernelSession:
     """Calls of one kernel, one after the other, in this process.
 
     Attributes:
@@ -50,9 +50,9 @@ class Session:
         self._process = process
         self._moving: list[str] | None = None
         self._memory = Memory()
-        self._watch = Watch(self._memory)
-        self._snooping = Snooping()
-        self._slots: dict[str, dict[str, Guarded]] = {}
+        self._watch = MemoryMonitor(self._memory)
+        self._snooping = FileAccessRecord()
+        self._slots: dict[str, dict[str, GuardedTensor]] = {}
         self._plain: dict[str, dict[str, Tensor]] = {}
         self._held: list[Tensor] = []  # former outputs, so that their memory is not reused
 
@@ -74,7 +74,7 @@ class Session:
         self._snooping.install()
         self._state = State()
 
-    def outcome(self, call: Call) -> Outcome:
+    def outcome(self, call: KernelCall) -> CallOutcome:
         """Make one call, and return its outcome with what was observed."""
         if self._process != "memory":
             with (
@@ -101,9 +101,9 @@ class Session:
             outputs = ()
         self._held += outputs
         watched = ["interpreter"] if self._watch.active else []
-        return Outcome(outputs, error, facts=facts, watched=watched)
+        return CallOutcome(outputs, error, facts=facts, watched=watched)
 
-    def _plain_outcome(self, call: Call) -> Outcome:
+    def _plain_outcome(self, call: KernelCall) -> CallOutcome:
         """Make one call where nothing of PyTorch is replaced, and return its outcome."""
         inputs = call.inputs | {
             name: self._filled(call, name, value.to(self._device))
@@ -135,11 +135,11 @@ class Session:
         if not call.times:
             self._held += [] if kinds else outputs
         if self._process == "plain":
-            return Outcome(() if kinds else outputs, error, facts=facts)
+            return CallOutcome(() if kinds else outputs, error, facts=facts)
         watched = ["interpreter"] if self._watch.active else []
         facts |= {"stray": self._watch.stray, "conflicts": self._watch.conflicts}
         facts |= {"atomics": self._watch.atomics}
-        return Outcome(() if kinds else outputs, error, facts=facts, watched=watched)
+        return CallOutcome(() if kinds else outputs, error, facts=facts, watched=watched)
 
     def _repeated(self, inputs: Inputs, times: int) -> tuple[Tensor, ...]:
         """Return the outputs of several calls, stacked along a new first axis."""
@@ -154,7 +154,7 @@ class Session:
             torch.stack([given.clone() for given in part]) for part in zip(*each, strict=True)
         )
 
-    def _filled(self, call: Call, name: str, value: Tensor) -> Tensor:
+    def _filled(self, call: KernelCall, name: str, value: Tensor) -> Tensor:
         """Return an ordinary tensor with the values, the same one for all calls of a slot."""
         slot = self._plain.setdefault(call.slot, {})
         if name not in slot:
@@ -172,7 +172,7 @@ class Session:
             and (output.dtype not in DTYPES.values() or output.device != self._device)
         ]
 
-    def _placed(self, call: Call) -> tuple[Inputs, dict[str, Guarded]]:
+    def _placed(self, call: KernelCall) -> tuple[Inputs, dict[str, GuardedTensor]]:
         """Return the inputs as the kernel gets them, and their guarded tensors by name."""
         given = {k: v for k, v in call.inputs.items() if isinstance(v, Tensor)}
         if call.layout in FENCED:
@@ -180,7 +180,8 @@ class Session:
         given = {name: value.to(self._device) for name, value in given.items()}
         if call.slot not in self._slots:
             self._slots[call.slot] = {
-                name: Guarded(value, call.layout, call.around) for name, value in given.items()
+                name: GuardedTensor(value, call.layout, call.around)
+                for name, value in given.items()
             }
         guards = self._slots[call.slot]
         for name, value in given.items():
@@ -188,7 +189,7 @@ class Session:
         return call.inputs | {name: guards[name].tensor for name in given}, guards
 
     def _facts(
-        self, inputs: Inputs, outputs: tuple[Any, ...], guards: Mapping[str, Guarded]
+        self, inputs: Inputs, outputs: tuple[Any, ...], guards: Mapping[str, GuardedTensor]
     ) -> dict[str, list[str]]:
         tensors = [output for output in outputs if type(output) is Tensor]
         return {

@@ -28,7 +28,7 @@ import triton
 
 import hwnas
 
-__all__ = ["Snooping", "State", "asking_line"]
+__all__ = ["FileAccessRecord", "State", "asking_line"]
 
 _LIBRARY = (sysconfig.get_path("stdlib"), "<frozen", "<string>")
 _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
@@ -65,7 +65,7 @@ _MODULES: tuple[str, ...] = (
 _MODULES += ("triton.testing", "numpy", "os", "gc", "sys", "builtins")
 
 
-class Snooping:
+class FileAccessRecord:
     """Record of what a file reads besides its inputs."""
 
     def __init__(self) -> None:

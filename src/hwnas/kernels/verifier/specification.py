@@ -18,15 +18,15 @@ from hwnas.kernels.activations import ACTIVATIONS
 from hwnas.kernels.operator import Inputs, Operator, Sizes, dtype_name
 from hwnas.kernels.tolerance import in_float64
 from hwnas.kernels.verifier.calls import as_tuple
-from hwnas.kernels.verifier.candidate import Rules
-from hwnas.kernels.verifier.nursery import Ended, Limits, Nursery
+from hwnas.kernels.verifier.candidate import KernelRules
+from hwnas.kernels.verifier.fork_server import ForkServer, JobLimits, JobResult
 from hwnas.kernels.verifier.wire import inputs_from, inputs_to, message
 
-__all__ = ["OfFile", "OfOperator", "Specification", "Truth"]
+__all__ = ["ExpectedOutputs", "FileSpecification", "OperatorSpecification", "Specification"]
 
 
 @dataclass(frozen=True)
-class Truth:
+class ExpectedOutputs:
     """Expected outputs of a kernel.
 
     Attributes:
@@ -57,7 +57,9 @@ class Specification(Protocol):
     def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
         """Return random inputs for each (sizes, type, seed); None where these are not accepted."""
 
-    def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
+    def truths(
+        self, questions: Sequence[tuple[Inputs, torch.dtype]]
+    ) -> list[ExpectedOutputs | None]:
         """Return the expected outputs for each (inputs, type); None where these are refused."""
 
     def options(self, inputs: Inputs) -> dict[str, list[Any]]:
@@ -70,7 +72,7 @@ class Specification(Protocol):
         """
 
 
-class OfOperator:
+class OperatorSpecification:
     """Specification given by one of hwnas's own operators."""
 
     def __init__(self, operator: Operator) -> None:
@@ -83,7 +85,9 @@ class OfOperator:
         """Return examples of the operator; None where it does not accept them."""
         return [self._example(*each) for each in asked]
 
-    def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
+    def truths(
+        self, questions: Sequence[tuple[Inputs, torch.dtype]]
+    ) -> list[ExpectedOutputs | None]:
         """Return the outputs of the operator's reference; None where it refuses the inputs."""
         return [self._truth(inputs) for inputs, _ in questions]
 
@@ -106,7 +110,7 @@ class OfOperator:
         except (KernelError, RuntimeError, ValueError, IndexError, ArithmeticError):
             return None  # sizes that the operator cannot have: a window larger than the image
 
-    def _truth(self, inputs: Inputs) -> Truth | None:
+    def _truth(self, inputs: Inputs) -> ExpectedOutputs | None:
         try:
             self._operator.bound(**inputs)
             exact = as_tuple(self._operator.reference(**in_float64(inputs)))
@@ -117,13 +121,13 @@ class OfOperator:
             plain = as_tuple(self._operator.reference(**inputs))
         except RuntimeError:  # PyTorch does not have every function for every type
             plain = ()
-        return Truth(exact, plain, dtypes)
+        return ExpectedOutputs(exact, plain, dtypes)
 
 
-class OfFile:
+class FileSpecification:
     """Specification given by a user's file, whose code runs in processes of its own."""
 
-    def __init__(self, rules: Rules, nursery: Nursery, limits: Limits) -> None:
+    def __init__(self, rules: KernelRules, nursery: ForkServer, limits: JobLimits) -> None:
         self._path, self._nursery, self._limits = rules.path, nursery, limits
         self.sizes = rules.sizes
         self.dtypes = rules.dtypes
@@ -141,7 +145,9 @@ class OfFile:
             for told, tensors in self._done("examples", parts)
         ]
 
-    def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
+    def truths(
+        self, questions: Sequence[tuple[Inputs, torch.dtype]]
+    ) -> list[ExpectedOutputs | None]:
         """Return the outputs of the file's ``reference``; None where it raises an error.
 
         The output types are those that it gives for inputs in their own types. If it cannot compute
@@ -205,7 +211,7 @@ _ASKED = {"examples": "inputs", "truths": "reference"}
 
 
 def answers_of(
-    ended: Ended, path: str, *, asked_for_rules: bool = False
+    ended: JobResult, path: str, *, asked_for_rules: bool = False
 ) -> list[tuple[dict[str, Any], list[Tensor]]]:
     """Return the messages of a job that follow its report on the import of a file.
 
@@ -238,9 +244,9 @@ def _near(value: int) -> list[int]:
     return [value, value + 5, value - 7]
 
 
-def _split(tensors: list[Tensor], exact: int, dtype: torch.dtype) -> Truth:
+def _split(tensors: list[Tensor], exact: int, dtype: torch.dtype) -> ExpectedOutputs:
     plain = tuple(tensors[exact:])
     dtypes = tuple(output.dtype for output in plain) or tuple(
         dtype if output.is_floating_point() else output.dtype for output in tensors[:exact]
     )
-    return Truth(tuple(tensors[:exact]), plain, dtypes)
+    return ExpectedOutputs(tuple(tensors[:exact]), plain, dtypes)

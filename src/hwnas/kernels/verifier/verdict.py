@@ -6,13 +6,13 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["Check", "Verdict"]
+__all__ = ["KernelCheck", "KernelVerdict"]
 
 _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Check:
+class KernelCheck:
     """Result of one check of a kernel.
 
     Attributes:
@@ -34,7 +34,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class KernelVerdict:
     """Results of all checks of a kernel.
 
     Attributes:
@@ -49,7 +49,7 @@ class Verdict:
     device: str
     interpreted: bool
     seed: int
-    checks: tuple[Check, ...]
+    checks: tuple[KernelCheck, ...]
 
     @property
     def ok(self) -> bool:

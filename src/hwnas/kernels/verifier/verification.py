@@ -12,21 +12,26 @@ from typing import Any
 
 from hwnas.errors import KernelError
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.verifier.calls import Outcome, Process
+from hwnas.kernels.verifier.calls import CallOutcome, Process
 from hwnas.kernels.verifier.candidate import (
-    Candidate,
+    KernelUnderTest,
     parsed,
     read_candidate,
     read_rules,
     refuse_signature,
 )
 from hwnas.kernels.verifier.checks import CHECKS
+from hwnas.kernels.verifier.fork_server import ForkServer, JobLimits
 from hwnas.kernels.verifier.judging import Result
-from hwnas.kernels.verifier.nursery import Limits, Nursery
-from hwnas.kernels.verifier.plan import LAST, LATE, Trial, plan
-from hwnas.kernels.verifier.specification import OfFile, OfOperator, Specification, answers_of
+from hwnas.kernels.verifier.plan import LAST, LATE, VerificationCall, plan
+from hwnas.kernels.verifier.specification import (
+    FileSpecification,
+    OperatorSpecification,
+    Specification,
+    answers_of,
+)
 from hwnas.kernels.verifier.suspicious import suspicious
-from hwnas.kernels.verifier.verdict import Check, Verdict
+from hwnas.kernels.verifier.verdict import KernelCheck, KernelVerdict
 
 __all__ = ["verify"]
 
@@ -42,9 +47,9 @@ def verify(
     reference: Path | None = None,
     *,
     seed: int | None = None,
-    limits: Limits | None = None,
-    nursery: Nursery | None = None,
-) -> Verdict:
+    limits: JobLimits | None = None,
+    nursery: ForkServer | None = None,
+) -> KernelVerdict:
     """Verify a kernel that may be wrong in any way, or made to look right.
 
     Args:
@@ -62,9 +67,9 @@ def verify(
     """
     candidate = read_candidate(source)
     seed = secrets.randbits(62) if seed is None else seed
-    limits = limits or Limits()
+    limits = limits or JobLimits()
     with contextlib.ExitStack() as stack:
-        nursery = nursery or stack.enter_context(Nursery())
+        nursery = nursery or stack.enter_context(ForkServer())
         specification = _specification(candidate, reference, nursery, limits)
         on_card = nursery.device.type != "cpu"
         calls = 0 if candidate.path is None else _CALLS
@@ -73,8 +78,8 @@ def verify(
             trials = [trial for trial in trials if not trial.plain or trial.aim == "options"]
         refuse_signature(candidate, list(trials[0].question.inputs))
         process = _Process(candidate, nursery, limits)
-        made: list[tuple[Trial, Outcome]] = []
-        checks: list[Check] = []
+        made: list[tuple[VerificationCall, CallOutcome]] = []
+        checks: list[KernelCheck] = []
         for stage in range(3):  # slow calls are made only of a kernel that is right so far
             for name in _PROCESSES:
                 asked = [t for t in trials if t.process == name and _stage(t) == stage]
@@ -84,20 +89,22 @@ def verify(
                     outcomes = process.outcomes(asked, name, late=stage > 0)
                     made += zip(asked, outcomes, strict=False)
             if process.unloadable is not None:
-                checks = [Check("loads", "failed", process.unloadable)]
+                checks = [KernelCheck("loads", "failed", process.unloadable)]
                 break
             checks = [*_checks(specification, made), _source(candidate), process.sandbox()]
             if any(check.status == "failed" for check in checks):
                 break
     interpreted = nursery.device.type == "cpu"
-    return Verdict(source, str(nursery.device), interpreted, seed, tuple(checks))
+    return KernelVerdict(source, str(nursery.device), interpreted, seed, tuple(checks))
 
 
-def _stage(trial: Trial) -> int:
+def _stage(trial: VerificationCall) -> int:
     return 2 if trial.aim in LAST else int(trial.aim in LATE)
 
 
-def _affordable(asked: Sequence[Trial], made: Sequence[tuple[Trial, Outcome]]) -> list[Trial]:
+def _affordable(
+    asked: Sequence[VerificationCall], made: Sequence[tuple[VerificationCall, CallOutcome]]
+) -> list[VerificationCall]:
     """Return the calls for which a kernel is fast enough, judged by its calls so far."""
 
     def quick(*aims: str) -> bool:
@@ -107,13 +114,13 @@ def _affordable(asked: Sequence[Trial], made: Sequence[tuple[Trial, Outcome]]) -
 
 
 def _specification(
-    candidate: Candidate, reference: Path | None, nursery: Nursery, limits: Limits
+    candidate: KernelUnderTest, reference: Path | None, nursery: ForkServer, limits: JobLimits
 ) -> Specification:
     if reference is None and candidate.operator is not None:
-        return OfOperator(OPERATORS[candidate.operator])
+        return OperatorSpecification(OPERATORS[candidate.operator])
     path = reference or candidate.path
     assert path is not None
-    return OfFile(read_rules(path), nursery, limits)
+    return FileSpecification(read_rules(path), nursery, limits)
 
 
 class _Process:
@@ -123,14 +130,16 @@ class _Process:
         unloadable: Reason why the kernel's file cannot be imported, or None.
     """
 
-    def __init__(self, candidate: Candidate, nursery: Nursery, limits: Limits) -> None:
+    def __init__(self, candidate: KernelUnderTest, nursery: ForkServer, limits: JobLimits) -> None:
         self.unloadable: str | None = None
         self._candidate, self._nursery, self._limits = candidate, nursery, limits
         self._guard = nursery.device.type == "cpu"
         self._refused: dict[str, None] = {}
         self._unguarded = "" if self._guard else "a GPU's driver makes calls of its own"
 
-    def outcomes(self, trials: Sequence[Trial], process: Process, *, late: bool) -> list[Outcome]:
+    def outcomes(
+        self, trials: Sequence[VerificationCall], process: Process, *, late: bool
+    ) -> list[CallOutcome]:
         """Make calls and return their outcomes, up to a timeout or too many crashes."""
         candidate = self._candidate
         header: dict[str, Any] = {
@@ -143,7 +152,7 @@ class _Process:
         limits = self._limits
         if late:  # sizes are many times larger
             limits = replace(limits, seconds=_PATIENCE * limits.seconds)
-        outcomes: list[Outcome] = []
+        outcomes: list[CallOutcome] = []
         deaths = 0
         while len(outcomes) < len(trials):
             parts = [trial.call.message() for trial in trials[len(outcomes) :]]
@@ -155,44 +164,48 @@ class _Process:
                 return []
             told = answers_of(ended, candidate.name)
             outcomes += [
-                replace(Outcome.received(*each), seconds=seconds)
+                replace(CallOutcome.received(*each), seconds=seconds)
                 for each, seconds in zip(told, ended.seconds[1:], strict=False)
             ]
             if len(outcomes) == len(trials):
                 break
             outcomes.append(
-                Outcome(error=ended.how or "the process ended early", died=True, hung=ended.hung)
+                CallOutcome(
+                    error=ended.how or "the process ended early", died=True, hung=ended.hung
+                )
             )
             deaths += 1
             if ended.hung or deaths == _DEATHS:
                 break
         return outcomes
 
-    def sandbox(self) -> Check:
+    def sandbox(self) -> KernelCheck:
         """Return the check that the kernel made no forbidden system calls."""
         if self._refused:
-            return Check("sandbox", "failed", "; ".join(list(self._refused)[:4]))
+            return KernelCheck("sandbox", "failed", "; ".join(list(self._refused)[:4]))
         if self._unguarded:
-            return Check(
+            return KernelCheck(
                 "sandbox", "not applicable", f"system calls were not supervised: {self._unguarded}"
             )
-        return Check("sandbox", "passed", "it opened no files and started no processes")
+        return KernelCheck("sandbox", "passed", "it opened no files and started no processes")
 
 
-def _source(candidate: Candidate) -> Check:
+def _source(candidate: KernelUnderTest) -> KernelCheck:
     """Return the check that a file and its local imports use only what kernels need."""
     if candidate.tree is None or candidate.path is None:
-        return Check("source", "not applicable", "it is an operator of hwnas")
+        return KernelCheck("source", "not applicable", "it is an operator of hwnas")
     beside = [path.stem for path in candidate.beside]
     found = suspicious(candidate.tree, beside)
     for path in candidate.beside:
         found += [f"{path.name}: {text}" for text in suspicious(parsed(path), beside)]
     if found:
-        return Check("source", "failed", "; ".join(found[:4]))
-    return Check("source", "passed", "it uses only what kernels need")
+        return KernelCheck("source", "failed", "; ".join(found[:4]))
+    return KernelCheck("source", "passed", "it uses only what kernels need")
 
 
-def _checks(specification: Specification, made: Sequence[tuple[Trial, Outcome]]) -> list[Check]:
+def _checks(
+    specification: Specification, made: Sequence[tuple[VerificationCall, CallOutcome]]
+) -> list[KernelCheck]:
     """Return the results of all checks.
 
     Only now are the expected outputs computed, once for each question.

@@ -15,7 +15,7 @@ from hwnas.search.evolution.algorithm import ALGORITHMS, REAL_VARIATION, Algorit
 from hwnas.search.evolution.box import Box, RealGenes
 from hwnas.search.evolution.codes import Canonical, CodeGenes
 from hwnas.search.evolution.genes import Genes
-from hwnas.search.evolution.result import Evolution, result_of
+from hwnas.search.evolution.result import EvolutionResult, result_of
 from hwnas.search.evolution.scores import Score, Scores, checked_scores
 from hwnas.search.threads import has_one_thread, one_thread
 from hwnas.search_spaces import SearchSpace
@@ -41,7 +41,7 @@ def evolve(
     initial: npt.ArrayLike | Tensor | None = None,
     canonical: Canonical | None = None,
     on_generation: OnGeneration | None = None,
-) -> Evolution:
+) -> EvolutionResult:
     """Find the front of any function that scores many candidates at once.
 
     The loop follows EvoMO (Liang et al., "Bridging Evolutionary Multiobjective Optimization and GPU

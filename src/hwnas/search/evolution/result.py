@@ -11,14 +11,14 @@ import numpy.typing as npt
 from hwnas.search.evolution.scores import Scores
 from hwnas.search.front import non_dominated
 
-__all__ = ["Evolution", "result_of"]
+__all__ = ["EvolutionResult", "result_of"]
 
 Individuals = npt.NDArray[Any]
 """Int64 codes, or float32 points of a box; shape (N, variables)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Evolution:
+class EvolutionResult:
     """Last generation of an evolution, with its front.
 
     Attributes:
@@ -39,7 +39,7 @@ class Evolution:
     evaluations: int
 
 
-def result_of(population: Individuals, scores: Scores, evaluations: int) -> Evolution:
+def result_of(population: Individuals, scores: Scores, evaluations: int) -> EvolutionResult:
     """Build the result from the last generation and its scores."""
     losses, violations = scores.losses.cpu().numpy(), scores.violations.cpu().numpy()
     feasible = np.flatnonzero(violations <= 0)
@@ -47,4 +47,6 @@ def result_of(population: Individuals, scores: Scores, evaluations: int) -> Evol
     _, first = np.unique(population[best], axis=0, return_index=True)
     best = best[first]
     best = best[np.lexsort(losses[best].T[::-1])]
-    return Evolution(population, losses, violations, population[best], losses[best], evaluations)
+    return EvolutionResult(
+        population, losses, violations, population[best], losses[best], evaluations
+    )

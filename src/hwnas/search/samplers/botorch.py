@@ -19,9 +19,9 @@ from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import places
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search.front import Losses, non_dominated, reference_point
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["QLogNEHVI"]
@@ -32,7 +32,7 @@ _DRAWN = 64  # Monte Carlo samples of an expectation
 _NEIGHBOURS_AT_RANDOM = 200
 
 
-class QLogNEHVI(PlannedSampler):
+class QLogNEHVI(BatchSampler):
     """Sampler that maximises the noisy expected hypervolume improvement of a relaxed network.
 
     The acquisition function is qLogNEHVI (Daulton, Balandat and Bakshy, NeurIPS 2021, in the form
@@ -60,7 +60,7 @@ class QLogNEHVI(PlannedSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: Knowledge | None = None,
+        knowledge: SpaceFeatures | None = None,
         start: int = _START,
         restarts: int = 4,
         raw_samples: int = 64,
@@ -73,16 +73,18 @@ class QLogNEHVI(PlannedSampler):
         self.start, self.restarts, self.raw_samples = max(start, 2), restarts, raw_samples
 
     def plan(
-        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
-        """See `PlannedSampler.plan`."""
+        """See `BatchSampler.plan`."""
         if len(history) < self.start:
             return random_start(knowledge, history, count, rng)
         with _reproducible(int(rng.integers(2**31))):
             found = self._optimised(knowledge, history, count, int(rng.integers(2**31)))
         return _nearest(knowledge, history, found, rng)
 
-    def _optimised(self, knowledge: Knowledge, history: History, count: int, seed: int) -> Numbers:
+    def _optimised(
+        self, knowledge: SpaceFeatures, history: History, count: int, seed: int
+    ) -> Numbers:
         """Return the relaxed networks that maximise the acquisition function, (count, D)."""
         from botorch.optim.optimize import optimize_acqf
 
@@ -159,7 +161,7 @@ def _reference(history: History) -> Losses:
     return point
 
 
-def _relaxed(knowledge: Knowledge, codes: Codes) -> Numbers:
+def _relaxed(knowledge: SpaceFeatures, codes: Codes) -> Numbers:
     """Relax networks (n, P) to numbers in 0..1, (n, D)."""
     if knowledge.ordered:
         found: Numbers = codes / np.maximum(knowledge.sizes - 1, 1)
@@ -168,7 +170,7 @@ def _relaxed(knowledge: Knowledge, codes: Codes) -> Numbers:
 
 
 def _nearest(
-    knowledge: Knowledge, history: History, wanted: Numbers, rng: np.random.Generator
+    knowledge: SpaceFeatures, history: History, wanted: Numbers, rng: np.random.Generator
 ) -> Codes:
     """Return the nearest network to each relaxed one among those not proposed, if any is left."""
     if knowledge.listed:
@@ -186,7 +188,7 @@ def _nearest(
     return left[picked]
 
 
-def _neighbours(knowledge: Knowledge, point: Numbers) -> Codes:
+def _neighbours(knowledge: SpaceFeatures, point: Numbers) -> Codes:
     """Return the network that a point rounds to and all that differ from it in one position."""
     code = np.zeros(len(knowledge.sizes), dtype=np.int64)
     if knowledge.ordered:

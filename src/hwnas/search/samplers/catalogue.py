@@ -11,14 +11,14 @@ from optuna.samplers import BaseSampler
 
 from hwnas.plugin import build, resolve
 from hwnas.search.samplers import stock
+from hwnas.search.samplers.batch import BatchSampler
 from hwnas.search.samplers.botorch import QLogNEHVI
 from hwnas.search.samplers.growth import Growth
 from hwnas.search.samplers.guided import GuidedSampler
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.planned import PlannedSampler
 from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
 from hwnas.search.samplers.proxy_order import ProxyOrder
 from hwnas.search.samplers.reinforce import Reinforce
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search.samplers.stratified import Stratified
 
 __all__ = ["SAMPLERS", "make_sampler"]
@@ -49,7 +49,7 @@ def make_sampler(
     options: Mapping[str, Any],
     trials: int = 200,
     batch: int = 4,
-    knowledge: Knowledge | None = None,
+    knowledge: SpaceFeatures | None = None,
     known: int = 0,
 ) -> BaseSampler:
     """Build a sampler from its name in a recipe.
@@ -61,7 +61,7 @@ def make_sampler(
         trials: Number of candidates that the search evaluates in all.
         batch: Number of candidates that are evaluated at a time.
         knowledge: Description of the space: its options, features and known costs.
-        known: Number of trials that the study already holds. A `PlannedSampler` continues from
+        known: Number of trials that the study already holds. A `BatchSampler` continues from
             these trials. Any other sampler would draw the same random numbers again, so its seed is
             mixed with this number.
 
@@ -73,7 +73,7 @@ def make_sampler(
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         factory = resolve("sampler", name, SAMPLERS)
         made = build("search.options", factory, options, seed=_mixed(seed, known), **given)
-        if isinstance(made, PlannedSampler):
+        if isinstance(made, BatchSampler):
             made = build("search.options", factory, options, seed=seed, **given)
     return made
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from hwnas.errors import ConfigError
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search.front import Losses, non_dominated
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.replay import Replay
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["Growth"]
@@ -26,7 +26,7 @@ _SMALLEST_OF = 3  # random options per position, of which a root takes the small
 _DRAWN = 50  # random networks per root that is needed
 
 
-class Growth(PlannedSampler):
+class Growth(BatchSampler):
     """Sampler that enlarges one choice of a network on the front, picked by a bandit.
 
     It follows "Efficient Architecture Search by Network Transformation" (Cai et al., AAAI 2018),
@@ -55,7 +55,7 @@ class Growth(PlannedSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: Knowledge | None = None,
+        knowledge: SpaceFeatures | None = None,
         roots: int = _ROOTS,
     ) -> None:
         super().__init__(seed, batch, knowledge)
@@ -65,9 +65,9 @@ class Growth(PlannedSampler):
         self._bandit = Replay(self._begin, self._learn)
 
     def plan(
-        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
-        """See `PlannedSampler.plan`."""
+        """See `BatchSampler.plan`."""
         if len(history) < self.roots:
             return _planted(knowledge, history, count, rng)
         bandit = self._bandit(history)
@@ -86,7 +86,7 @@ class Growth(PlannedSampler):
         return found[:count]
 
     def _children(
-        self, knowledge: Knowledge, history: History, parents: Codes
+        self, knowledge: SpaceFeatures, history: History, parents: Codes
     ) -> tuple[Codes, npt.NDArray[np.int64]]:
         """Return the unseen networks one move away from the parents, and their moves, (N,)."""
         grown, arms = [parents[:0]], [np.zeros(0, dtype=np.int64)]
@@ -163,7 +163,7 @@ def _best(history: History) -> npt.NDArray[np.int64]:
     return nearest
 
 
-def _raised(knowledge: Knowledge, codes: Codes, position: int) -> Codes:
+def _raised(knowledge: SpaceFeatures, codes: Codes, position: int) -> Codes:
     """Advance one position of networks (n, P) to its next option; drop unchanged networks."""
     below = codes[codes[:, position] < knowledge.sizes[position] - 1]
     raised = below.copy()
@@ -173,7 +173,7 @@ def _raised(knowledge: Knowledge, codes: Codes, position: int) -> Codes:
     return others
 
 
-def _lowered(knowledge: Knowledge, codes: Codes, position: int) -> list[bytes]:
+def _lowered(knowledge: SpaceFeatures, codes: Codes, position: int) -> list[bytes]:
     """Return the key of each network's (n, P) parent under `_raised`; empty if there is none."""
     above = codes[:, position] > 0
     lowered = codes.copy()
@@ -186,7 +186,9 @@ def _lowered(knowledge: Knowledge, codes: Codes, position: int) -> list[bytes]:
     return [row.tobytes() if there else b"" for row, there in zip(lowered, back, strict=True)]
 
 
-def _planted(knowledge: Knowledge, history: History, count: int, rng: np.random.Generator) -> Codes:
+def _planted(
+    knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+) -> Codes:
     """Return new small networks, or random ones where there are too few small ones."""
     if knowledge.rows is None:
         shape = (_SMALLEST_OF, _DRAWN * count, len(knowledge.sizes))

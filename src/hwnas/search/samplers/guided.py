@@ -8,12 +8,12 @@ from typing import Literal
 import numpy as np
 
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.search.acquisition import Dominated
+from hwnas.search.acquisition import BoxDecomposition
 from hwnas.search.front import Losses, front_by_front, non_dominated
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.outlook import Draws, Outlook
-from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import pool, random_start
+from hwnas.search.samplers.posterior import Draws, Posterior
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["GuidedSampler"]
@@ -31,7 +31,7 @@ _Look = Literal["logarithmic", "linear"]
 _LOOKS: tuple[_Look, ...] = ("logarithmic", "linear")
 
 
-class GuidedSampler(PlannedSampler):
+class GuidedSampler(BatchSampler):
     """Sampler that maximises the expected hypervolume improvement over predicted objectives.
 
     It follows LINAS (Cummings et al., "A Hardware-Aware System for Accelerating Deep Neural Network
@@ -55,7 +55,7 @@ class GuidedSampler(PlannedSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: Knowledge | None = None,
+        knowledge: SpaceFeatures | None = None,
         start: int = _START,
     ) -> None:
         super().__init__(seed, batch, knowledge)
@@ -63,13 +63,13 @@ class GuidedSampler(PlannedSampler):
         self._draws: tuple[int, dict[int, Draws]] = 0, {}
 
     def plan(
-        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
-        """See `PlannedSampler.plan`."""
+        """See `BatchSampler.plan`."""
         if len(history) < self.start:
             return _spread(knowledge, history, count, rng)
         known = _informative(history)
-        outlook = Outlook.learnt(knowledge, known, self._hyperparameters(knowledge, history))
+        outlook = Posterior.learnt(knowledge, known, self._hyperparameters(knowledge, history))
         signs = history.signs
 
         def hoped(codes: Codes) -> tuple[Losses, Losses]:
@@ -79,7 +79,7 @@ class GuidedSampler(PlannedSampler):
         candidates = pool(knowledge, known, hoped, rng, max(_POPULATION, 4 * count), _GENERATIONS)
         return _Choice(outlook, known, candidates).best(count)
 
-    def _hyperparameters(self, knowledge: Knowledge, history: History) -> dict[int, Draws]:
+    def _hyperparameters(self, knowledge: SpaceFeatures, history: History) -> dict[int, Draws]:
         """Return hyperparameters fitted to the first trials, refitted at every growth by `_REFIT`.
 
         They are a pure function of the history, as a resumed search needs.
@@ -87,7 +87,7 @@ class GuidedSampler(PlannedSampler):
         steps = int(np.log(len(history) / self.start) / np.log(_REFIT) + 1e-9)
         first = min(int(np.ceil(self.start * _REFIT**steps)), len(history))
         if self._draws[0] != first:
-            learnt = Outlook.learnt(knowledge, _informative(history.first(first)), {})
+            learnt = Posterior.learnt(knowledge, _informative(history.first(first)), {})
             found = {
                 j: each.surrogate.draws
                 for j, each in enumerate(learnt.objectives)
@@ -97,7 +97,9 @@ class GuidedSampler(PlannedSampler):
         return self._draws[1]
 
 
-def _spread(knowledge: Knowledge, history: History, count: int, rng: np.random.Generator) -> Codes:
+def _spread(
+    knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+) -> Codes:
     """Draw random networks for the start, evenly spread over the first known cost."""
     drawn = random_start(knowledge, history, _SPREAD * count, rng)
     prices = knowledge.price(drawn)
@@ -128,7 +130,7 @@ def _informative(history: History) -> History:
 class _Choice:
     """Choice of a batch from a pool of candidates."""
 
-    outlook: Outlook
+    outlook: Posterior
     history: History
     candidates: Codes
 
@@ -175,7 +177,7 @@ class _Choice:
         if not len(ends):
             return feasible
         reference = ends.max(0) + _MARGIN * np.maximum(np.ptp(ends, axis=0), _LEAST_RANGE)
-        return Dominated.by(known, reference).improvement(means, deviations) * feasible
+        return BoxDecomposition.by(known, reference).improvement(means, deviations) * feasible
 
 
 def _relative(gains: Numbers) -> Numbers:

@@ -9,8 +9,8 @@ import numpy as np
 
 from hwnas.search.evolution import evolve
 from hwnas.search.front import Losses, non_dominated
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.planned import History
+from hwnas.search.samplers.batch import History
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["pool", "random_start"]
@@ -22,7 +22,7 @@ Score = Callable[[Codes], tuple[Losses, Losses]]
 
 
 def pool(
-    knowledge: Knowledge,
+    knowledge: SpaceFeatures,
     history: History,
     score: Score,
     rng: np.random.Generator,
@@ -63,7 +63,7 @@ def pool(
 
 
 def random_start(
-    knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+    knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
 ) -> Codes:
     """Return random networks that were not proposed and keep the limits on known costs.
 

@@ -13,9 +13,9 @@ from sklearn.svm import SVR
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.surrogate import Surrogate
 from hwnas.search.front import Losses, pick_spread
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import pool, random_start
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["PredictedFront", "forest", "linas", "surrogate_nsga2"]
@@ -26,11 +26,11 @@ _GENERATIONS = 50
 
 Predict = Callable[[Codes], Numbers]
 """Function from networks (N, P) to predicted losses (N,)."""
-Learn = Callable[[Knowledge, Codes, Numbers, int], Predict]
+Learn = Callable[[SpaceFeatures, Codes, Numbers, int], Predict]
 """Function that fits a predictor to n networks (n, P) and their losses (n,), with a seed."""
 
 
-class PredictedFront(PlannedSampler):
+class PredictedFront(BatchSampler):
     """Sampler that proposes random networks first and then spreads over the predicted front.
 
     Objectives with a known cost are not learnt. In a small space all networks are predicted; in a
@@ -49,16 +49,16 @@ class PredictedFront(PlannedSampler):
         learn: Learn,
         seed: int = 0,
         batch: int = 4,
-        knowledge: Knowledge | None = None,
+        knowledge: SpaceFeatures | None = None,
         start: int = _START,
     ) -> None:
         super().__init__(seed, batch, knowledge)
         self.learn, self.start = learn, start
 
     def plan(
-        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
-        """See `PlannedSampler.plan`."""
+        """See `BatchSampler.plan`."""
         if len(history) < self.start:
             return random_start(knowledge, history, count, rng)
         predicts = self._learnt(knowledge, history)
@@ -76,7 +76,7 @@ class PredictedFront(PlannedSampler):
         allowed = np.flatnonzero(missed <= 0)
         return candidates[allowed[pick_spread(losses[allowed], count)]]
 
-    def _learnt(self, knowledge: Knowledge, history: History) -> dict[int, Predict]:
+    def _learnt(self, knowledge: SpaceFeatures, history: History) -> dict[int, Predict]:
         priced = knowledge.price(history.codes[:1])
         return {
             j: self.learn(knowledge, history.codes, losses, self.seed)
@@ -86,27 +86,27 @@ class PredictedFront(PlannedSampler):
 
 
 def linas(
-    seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
+    seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
     """Build LINAS (Cummings et al., 2022): NSGA-II over a ridge and a support vector machine."""
     return PredictedFront(_ridge_and_svr, seed, batch, knowledge, start)
 
 
 def forest(
-    seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
+    seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
     """Build a sampler that learns by extremely randomised trees (Geurts et al., 2006)."""
     return PredictedFront(_trees, seed, batch, knowledge, start)
 
 
 def surrogate_nsga2(
-    seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
+    seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
     """Build NSGA-II over the means of the Gaussian processes that `GuidedSampler` uses."""
     return PredictedFront(_process, seed, batch, knowledge, start)
 
 
-def _ridge_and_svr(knowledge: Knowledge, codes: Codes, losses: Numbers, seed: int) -> Predict:
+def _ridge_and_svr(knowledge: SpaceFeatures, codes: Codes, losses: Numbers, seed: int) -> Predict:
     features = _features(knowledge, codes)
     models: tuple[Any, ...] = RidgeCV(np.logspace(-3, 3, 13)), SVR(C=10.0, epsilon=0.01)
     centre, unit = float(losses.mean()), float(losses.std()) or 1.0
@@ -121,15 +121,15 @@ def _ridge_and_svr(knowledge: Knowledge, codes: Codes, losses: Numbers, seed: in
     return predict
 
 
-def _trees(knowledge: Knowledge, codes: Codes, losses: Numbers, seed: int) -> Predict:
+def _trees(knowledge: SpaceFeatures, codes: Codes, losses: Numbers, seed: int) -> Predict:
     model = ExtraTreesRegressor(100, random_state=seed).fit(_features(knowledge, codes), losses)
     return lambda asked: np.asarray(model.predict(_features(knowledge, asked)))
 
 
-def _process(knowledge: Knowledge, codes: Codes, losses: Numbers, seed: int) -> Predict:
+def _process(knowledge: SpaceFeatures, codes: Codes, losses: Numbers, seed: int) -> Predict:
     surrogate = Surrogate.fitted(knowledge.parts(codes), losses)
     return lambda asked: surrogate.predict(knowledge.parts(asked))[0]
 
 
-def _features(knowledge: Knowledge, codes: Codes) -> Numbers:
+def _features(knowledge: SpaceFeatures, codes: Codes) -> Numbers:
     return np.hstack(list(knowledge.parts(codes).linear.values()))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from hwnas.search.front import front_by_front
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import pool
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["ProxyOrder"]
 
 
-class ProxyOrder(PlannedSampler):
+class ProxyOrder(BatchSampler):
     """Sampler that visits the front of a zero-cost proxy and the known costs, then the next front.
 
-    The proxy is `Knowledge.proxy`. Objectives without a known cost are ignored.
+    The proxy is `SpaceFeatures.proxy`. Objectives without a known cost are ignored.
 
     Args:
         seed: Seed of the order within a front.
@@ -25,9 +25,9 @@ class ProxyOrder(PlannedSampler):
     """
 
     def plan(
-        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
-        """See `PlannedSampler.plan`."""
+        """See `BatchSampler.plan`."""
 
         def score(codes: Codes) -> tuple[np.ndarray, np.ndarray]:
             prices = knowledge.price(codes)

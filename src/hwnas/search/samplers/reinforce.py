@@ -13,10 +13,10 @@ from hwnas.errors import ConfigError
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search.evolution.directions import lattice_within
 from hwnas.search.front import Losses
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.replay import Replay
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["Reinforce"]
@@ -27,7 +27,7 @@ _DRAWS = 200  # networks drawn from a policy for each proposal, in a space that 
 _TINY = 1e-12
 
 
-class Reinforce(PlannedSampler):
+class Reinforce(BatchSampler):
     """Sampler that draws networks from policies trained with REINFORCE.
 
     As in ProxylessNAS (Cai, Zhu and Han, ICLR 2019, section 3.3.1) a policy is an independent
@@ -65,7 +65,7 @@ class Reinforce(PlannedSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: Knowledge | None = None,
+        knowledge: SpaceFeatures | None = None,
         learning_rate: float = 1.0,
         entropy: float = 0.01,
         decay: float = 0.95,
@@ -81,9 +81,9 @@ class Reinforce(PlannedSampler):
         self._listed: tuple[Codes, Numbers] | None = None
 
     def plan(
-        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
-        """See `PlannedSampler.plan`."""
+        """See `BatchSampler.plan`."""
         policies = self._policies(history)
         turns = (len(history) + np.arange(count)) % len(policies.logits)
         if knowledge.listed:
@@ -97,7 +97,7 @@ class Reinforce(PlannedSampler):
 
     def _without_replacement(
         self,
-        knowledge: Knowledge,
+        knowledge: SpaceFeatures,
         history: History,
         policies: _Policies,
         turns: Codes,
@@ -211,7 +211,7 @@ def _rewards(history: History, directions: Losses) -> Numbers:
     return np.where(penalty > 0, -penalty, rewards)
 
 
-def _in_effect(knowledge: Knowledge, codes: Codes) -> Numbers:
+def _in_effect(knowledge: SpaceFeatures, codes: Codes) -> Numbers:
     """Return 1 for each position of networks (n, P) whose option has an effect, else 0."""
     known = knowledge.canonical(codes)
     effect = np.ones(codes.shape)
@@ -223,7 +223,7 @@ def _in_effect(knowledge: Knowledge, codes: Codes) -> Numbers:
 
 
 def _drawn(
-    knowledge: Knowledge,
+    knowledge: SpaceFeatures,
     history: History,
     policies: _Policies,
     turns: Codes,

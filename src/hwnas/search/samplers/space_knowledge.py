@@ -15,8 +15,8 @@ from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.shipped_scores import shipped_scores
 from hwnas.search.objective import LATENCY, Objective
-from hwnas.search.samplers.knowledge import Knowledge, Price
-from hwnas.search_spaces import SearchSpace, StepTable
+from hwnas.search.samplers.space_features import PredictedObjective, SpaceFeatures
+from hwnas.search_spaces import OperatorCountTable, SearchSpace
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["knowledge_of_space"]
@@ -28,7 +28,7 @@ def knowledge_of_space(
     space: SearchSpace,
     objectives: Sequence[Objective] = (),
     costs: Mapping[str, CostSource] | None = None,
-) -> Knowledge:
+) -> SpaceFeatures:
     """Return a sampler's description of a space: its options, features, proxies and known costs.
 
     Known costs are those that the search records: latencies as their predictors give them, counted
@@ -44,7 +44,7 @@ def knowledge_of_space(
         costs: Cost sources by the name of the target of an objective.
     """
     known = _Known(space, tuple(objectives), costs or {})
-    return Knowledge(
+    return SpaceFeatures(
         {choice.name: choice.options for choice in space.choices},
         statistics=known.statistics if known.has_steps else None,
         scores=known.scores if known.has_scores else None,
@@ -59,7 +59,7 @@ def knowledge_of_space(
 
 @dataclass
 class _Known:
-    """Functions of codes that a `Knowledge` of a space consists of."""
+    """Functions of codes that a `SpaceFeatures` of a space consists of."""
 
     space: SearchSpace
     objectives: tuple[Objective, ...]
@@ -107,10 +107,10 @@ class _Known:
         assert found is not None
         return found
 
-    def prices(self, codes: Codes) -> dict[int, Price]:
+    def prices(self, codes: Codes) -> dict[int, PredictedObjective]:
         """Return the values of the objectives with a known cost, by index."""
         none = np.zeros(len(codes))
-        return {j: Price(value, none) for j, (value, _) in self._values(codes).items()}
+        return {j: PredictedObjective(value, none) for j, (value, _) in self._values(codes).items()}
 
     def allowed(self, codes: Codes) -> npt.NDArray[np.bool_]:
         """Return which networks keep the limits on known costs and use their input, (N,)."""
@@ -126,7 +126,7 @@ class _Known:
                 kept &= sign * seen <= sign * objective.limit
         return kept
 
-    def _taken(self, codes: Codes) -> StepTable:
+    def _taken(self, codes: Codes) -> OperatorCountTable:
         steps = self.space.steps(codes)
         assert steps is not None
         return steps

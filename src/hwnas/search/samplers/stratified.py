@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import ConfigError
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["Stratified"]
@@ -18,7 +18,7 @@ _NEAREST = 0.25  # share of a stratum's networks, by distance from its middle
 _UNEVEN = 0.2  # standard deviation of a choice's level in 0..1 about the scale of the network
 
 
-class Stratified(PlannedSampler):
+class Stratified(BatchSampler):
     """Sampler that divides the range of the first known cost into strata and takes one of each.
 
     The middles of the strata have equal ratios of cost. Networks are drawn near those that are
@@ -42,7 +42,7 @@ class Stratified(PlannedSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: Knowledge | None = None,
+        knowledge: SpaceFeatures | None = None,
         most_macs: float | None = None,
         range: float = 16.0,
     ) -> None:
@@ -54,9 +54,9 @@ class Stratified(PlannedSampler):
         self.most_macs, self.range = most_macs, range
 
     def plan(
-        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
-        """See `PlannedSampler.plan`."""
+        """See `BatchSampler.plan`."""
         drawn = _nearly_even(knowledge, history, rng)
         if len(drawn) < count:
             drawn = np.unique(random_start(knowledge, history, _DRAWN, rng), axis=0)
@@ -73,7 +73,7 @@ class Stratified(PlannedSampler):
         return found
 
 
-def _nearly_even(knowledge: Knowledge, history: History, rng: np.random.Generator) -> Codes:
+def _nearly_even(knowledge: SpaceFeatures, history: History, rng: np.random.Generator) -> Codes:
     """Draw new, allowed, nearly evenly scaled networks of every scale; none from a table."""
     if knowledge.rows is not None:
         return np.empty((0, len(knowledge.sizes)), dtype=np.int64)
@@ -87,14 +87,14 @@ def _nearly_even(knowledge: Knowledge, history: History, rng: np.random.Generato
     return codes[knowledge.allowed(codes)]
 
 
-def _unevenness(knowledge: Knowledge, codes: Codes) -> npt.NDArray[np.float64]:
+def _unevenness(knowledge: SpaceFeatures, codes: Codes) -> npt.NDArray[np.float64]:
     """Return the standard deviation of the levels of each network's scalable choices, (N,)."""
     counting = _scalable(knowledge) & knowledge.effective(codes)
     found = np.ma.masked_array(knowledge.levels(codes), ~counting).std(1)
     return np.asarray(found.filled(0.0), dtype=np.float64)
 
 
-def _scalable(knowledge: Knowledge) -> npt.NDArray[np.bool_]:
+def _scalable(knowledge: SpaceFeatures) -> npt.NDArray[np.bool_]:
     """Return which positions have numbers as options, which are ordered, (P,)."""
     options = knowledge.options.values()
     return np.array([all(isinstance(o, int | float) for o in each) for each in options], bool)

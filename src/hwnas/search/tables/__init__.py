@@ -2,14 +2,14 @@
 
 from hwnas.search.tables.benchmark import SearchRow, bench_search
 from hwnas.search.tables.hints import Calibration, known_prices
+from hwnas.search.tables.hypervolume_metric import HypervolumeMetric, tight_box, wide_box
 from hwnas.search.tables.table import ObjectiveTable, read_objective_table, read_test_table
-from hwnas.search.tables.yardstick import Yardstick, tight_box, wide_box
 
 __all__ = [
     "Calibration",
+    "HypervolumeMetric",
     "ObjectiveTable",
     "SearchRow",
-    "Yardstick",
     "bench_search",
     "known_prices",
     "read_objective_table",

@@ -18,10 +18,10 @@ from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.shipped_scores import shipped_scores
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import Direction
-from hwnas.search.samplers import Knowledge, PlannedSampler, Price, make_sampler
+from hwnas.search.samplers import BatchSampler, PredictedObjective, SpaceFeatures, make_sampler
 from hwnas.search.tables.hints import Calibration, known_prices
+from hwnas.search.tables.hypervolume_metric import HypervolumeMetric, Rows, tight_box, wide_box
 from hwnas.search.tables.table import Column, ObjectiveTable
-from hwnas.search.tables.yardstick import Rows, Yardstick, tight_box, wide_box
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["SearchRow", "bench_search", "searched_rows"]
@@ -111,7 +111,7 @@ def bench_search(
     return rows
 
 
-def knowledge_of(table: ObjectiveTable, prices: Mapping[int, Price]) -> Knowledge:
+def knowledge_of(table: ObjectiveTable, prices: Mapping[int, PredictedObjective]) -> SpaceFeatures:
     """Return what a sampler knows of a table: networks, features, proxy scores, predicted costs.
 
     Networks whose output does not depend on their input are excluded from evaluation.
@@ -120,11 +120,13 @@ def knowledge_of(table: ObjectiveTable, prices: Mapping[int, Price]) -> Knowledg
     def of_rows(values: Numbers | None) -> Callable[[Codes], Numbers] | None:
         return None if values is None else lambda codes: values[table.rows_of(codes)]
 
-    def priced(codes: Codes) -> dict[int, Price]:
+    def priced(codes: Codes) -> dict[int, PredictedObjective]:
         rows = table.rows_of(codes) if prices else slice(0)
-        return {j: Price(p.values[rows], p.deviations[rows]) for j, p in prices.items()}
+        return {
+            j: PredictedObjective(p.values[rows], p.deviations[rows]) for j, p in prices.items()
+        }
 
-    return Knowledge(
+    return SpaceFeatures(
         {f"position{i}": range(count) for i, count in enumerate(table.space.options)},
         of_rows(table.statistics),
         of_rows(shipped_scores(table.space, table.codes)),
@@ -173,7 +175,7 @@ def _told(column: Column, sampler: BaseSampler) -> tuple[Direction, Numbers]:
     """
     most = 100.0 if column.values.max() > 1 else 1.0
     inside = column.values.min() >= 0 and column.values.max() <= most
-    if isinstance(sampler, PlannedSampler) or column.direction == "minimize" or not inside:
+    if isinstance(sampler, BatchSampler) or column.direction == "minimize" or not inside:
         return column.direction, column.values
     return "minimize", most - column.values
 
@@ -206,11 +208,11 @@ class _Measure:
     test: ObjectiveTable | None
 
     @cached_property
-    def _boxes(self) -> tuple[Yardstick, Yardstick]:
+    def _boxes(self) -> tuple[HypervolumeMetric, HypervolumeMetric]:
         return tight_box(self.table), wide_box(self.table)
 
     @cached_property
-    def _test_box(self) -> Yardstick | None:
+    def _test_box(self) -> HypervolumeMetric | None:
         return None if self.test is None else tight_box(self.test)
 
     def __call__(

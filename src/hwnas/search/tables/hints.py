@@ -12,9 +12,9 @@ from hwnas.plugin import closest
 from hwnas.predictors.cost_table import read_arrays
 from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.methods import Reading, Sources
+from hwnas.predictors.methods import DeviceMeasurement, KnownDevices
 from hwnas.predictors.transfer import Transfer, transfer
-from hwnas.search.samplers import Price
+from hwnas.search.samplers import PredictedObjective
 from hwnas.search.tables.table import Column, ObjectiveTable, column_names
 
 __all__ = ["Calibration", "known_prices"]
@@ -26,7 +26,7 @@ _META_TRAIN = (
 )  # fmt: skip
 """Meta-training devices of HELP (Lee et al., NeurIPS 2021)."""
 
-Prices = Mapping[int, Price]
+Prices = Mapping[int, PredictedObjective]
 """Expected costs of all rows of a table, by the index of the objective."""
 
 
@@ -38,7 +38,7 @@ def known_prices(table: ObjectiveTable, array: str) -> Prices:
     """
     none = np.zeros(len(table.codes))
     found = {
-        j: Price(column.values, none)
+        j: PredictedObjective(column.values, none)
         for j, column in enumerate(table.columns)
         if array in (column.array, column.label)
     }
@@ -103,15 +103,15 @@ class Calibration:
             measure = _reader(table.columns[j].values)
             forecast = learner.predict(offered, every, self.samples, measure, rng)
             reach = np.log(forecast.upper / forecast.lower) / (2 * NORMAL_90)
-            found[j] = Price(forecast.cost, reach)
+            found[j] = PredictedObjective(forecast.cost, reach)
         return found
 
 
-def _reader(values: Numbers) -> Callable[[int], Reading]:
-    return lambda row: Reading(float(values[row]))
+def _reader(values: Numbers) -> Callable[[int], DeviceMeasurement]:
+    return lambda row: DeviceMeasurement(float(values[row]))
 
 
-def _sources(table: ObjectiveTable, column: Column, train: Sequence[str]) -> Sources:
+def _sources(table: ObjectiveTable, column: Column, train: Sequence[str]) -> KnownDevices:
     arrays = read_arrays(column.file)
     costs: Numbers = arrays[column.array].astype(np.float64)
     names = column_names(arrays, costs.shape[1]) or [str(i) for i in range(costs.shape[1])]
@@ -129,4 +129,4 @@ def _sources(table: ObjectiveTable, column: Column, train: Sequence[str]) -> Sou
         )
     pool = np.arange(min(_POOL, len(table.codes)))
     columns = np.array([names.index(name) for name in known])
-    return Sources(table.space, table.codes, pool, tuple(known), costs[np.ix_(pool, columns)])
+    return KnownDevices(table.space, table.codes, pool, tuple(known), costs[np.ix_(pool, columns)])

@@ -17,7 +17,7 @@ from hwnas.predictors.blocks import blocks_of_steps
 from hwnas.predictors.cost_table import read_arrays
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search.objective import Direction
-from hwnas.search_spaces import StepTable
+from hwnas.search_spaces import OperatorCountTable
 from hwnas.search_spaces.tabular import Arrays, Codes, TabularSpace, tabular_space
 
 __all__ = ["Column", "ObjectiveTable", "read_column", "read_objective_table", "read_test_table"]
@@ -81,7 +81,7 @@ class ObjectiveTable:
         return self.space.connected(self.codes)
 
     @cached_property
-    def _steps(self) -> StepTable | None:
+    def _steps(self) -> OperatorCountTable | None:
         return self.space.steps(self.codes)
 
     @cached_property

@@ -8,7 +8,7 @@ from hwnas.search.training.checkpoint import (
     weights_identity,
 )
 from hwnas.search.training.config import CONTINUABLE, NO_EFFECT
-from hwnas.search.training.steps import Moment, Teacher
+from hwnas.search.training.steps import StepContext, Teacher
 from hwnas.search.training.supernet import (
     SupernetTraining,
     read_rows,
@@ -19,7 +19,7 @@ from hwnas.search.training.trainer import (
     NetworkStep,
     SupernetStep,
     TrainConfig,
-    TrainingRow,
+    TrainingPoint,
     fit,
 )
 
@@ -28,13 +28,13 @@ __all__ = [
     "NO_EFFECT",
     "Batch",
     "Mixed",
-    "Moment",
     "NetworkStep",
+    "StepContext",
     "SupernetStep",
     "SupernetTraining",
     "Teacher",
     "TrainConfig",
-    "TrainingRow",
+    "TrainingPoint",
     "fit",
     "load_weights",
     "read_rows",

@@ -23,13 +23,13 @@ from hwnas.search.training.sampling import Sampling, sampling_rule
 from hwnas.search.training.workers import Workers
 from hwnas.search_spaces import Architecture, Supernet
 
-__all__ = ["Moment", "NetworkStep", "Step", "SupernetStep", "Teacher"]
+__all__ = ["NetworkStep", "StepContext", "SupernetStep", "Teacher", "TrainingStep"]
 
 _ASKED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepContext:
     """Context of a step within its training.
 
     Attributes:
@@ -79,7 +79,7 @@ class Teacher:
     input_shape: tuple[int, int, int]
     said: Tensor | None = None
 
-    def says(self, task: Task, part: Batch, moment: Moment) -> Tensor:
+    def says(self, task: Task, part: Batch, moment: StepContext) -> Tensor:
         """Return the teacher's outputs for a part of a batch, float32."""
         if self.said is not None:
             assert part.rows is not None
@@ -124,10 +124,10 @@ class Teacher:
         return outputs.float()
 
 
-class Step(Protocol):
+class TrainingStep(Protocol):
     """Forward and backward passes of one training step, which leave gradients."""
 
-    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients; return the mean losses of the step's first and last network.
 
         Args:
@@ -153,7 +153,7 @@ class SupernetStep:
     distillation_loss: str = "kl"
     teacher: Teacher | None = None
 
-    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients of every network; return the first and last network's losses.
 
         A loss that is not finite takes the place of the last network's loss.
@@ -187,7 +187,7 @@ class SupernetStep:
     def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
         return distillation_loss(self.task, self.distillation_loss)
 
-    def _train(self, part: Batch, moment: Moment, networks: Sequence[Architecture]) -> Tensor:
+    def _train(self, part: Batch, moment: StepContext, networks: Sequence[Architecture]) -> Tensor:
         teacher = None
         if self.teacher is not None:
             teacher = self.teacher.says(self.task, part, moment)
@@ -204,7 +204,7 @@ class SupernetStep:
             losses.append(loss.detach())
         return torch.stack(losses)
 
-    def _outputs(self, part: Batch, moment: Moment, network: Architecture) -> Tensor:
+    def _outputs(self, part: Batch, moment: StepContext, network: Architecture) -> Tensor:
         self.supernet.activate(network)
         shape = self.supernet.space.input_shape(network)
         with moment.forward_passes(part.images):
@@ -212,7 +212,9 @@ class SupernetStep:
             outputs: Tensor = self.supernet(inputs)
         return outputs.float()
 
-    def _losses(self, part: Batch, moment: Moment, networks: Sequence[Architecture]) -> list[float]:
+    def _losses(
+        self, part: Batch, moment: StepContext, networks: Sequence[Architecture]
+    ) -> list[float]:
         """Return losses on labels, averaged over the workers so that all draw the same networks."""
         with torch.no_grad():
             outputs = (self._outputs(part, moment, network) for network in networks)
@@ -234,7 +236,7 @@ class NetworkStep:
     distillation: float = 0.5
     distillation_loss: str = "kl"
 
-    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients; return the loss twice."""
         total = torch.zeros((), device=batch.images.device)
         for part in batch.parts(moment.parts):
@@ -268,7 +270,7 @@ class NetworkStep:
     def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
         return distillation_loss(self.task, self.distillation_loss)
 
-    def _loss(self, outputs: Tensor, part: Batch, moment: Moment) -> Tensor:
+    def _loss(self, outputs: Tensor, part: Batch, moment: StepContext) -> Tensor:
         loss = part.loss(self.task, outputs)
         if self.teacher is None:
             return loss

@@ -18,7 +18,7 @@ from hwnas.search.data import ImageData
 from hwnas.search.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
 from hwnas.search.training.steps import Teacher
-from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingRow, fit
+from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingPoint, fit
 from hwnas.search.training.workers import Workers
 from hwnas.search_spaces import SearchSpace, Supernet
 
@@ -53,7 +53,7 @@ class SupernetTraining:
 
 
 def train_supernet(
-    training: SupernetTraining, on_row: Callable[[TrainingRow], None] = lambda row: None
+    training: SupernetTraining, on_row: Callable[[TrainingPoint], None] = lambda row: None
 ) -> Path:
     """Train a supernet, or resume from the checkpoint in the folder.
 
@@ -81,13 +81,13 @@ def train_supernet(
     return training.folder / WEIGHTS
 
 
-def read_rows(folder: Path) -> list[TrainingRow]:
+def read_rows(folder: Path) -> list[TrainingPoint]:
     """Read the training curve; after a resumption, each step appears once."""
     path = folder / ROWS
-    rows: dict[int, TrainingRow] = {}
+    rows: dict[int, TrainingPoint] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
-            row = TrainingRow(**json.loads(line))
+            row = TrainingPoint(**json.loads(line))
         except (ValueError, TypeError):
             continue  # a line that was cut off by a kill
         rows = {step: kept for step, kept in rows.items() if step < row.step}
@@ -99,7 +99,7 @@ def _train(
     training: SupernetTraining,
     workers: Workers,
     device: torch.device,
-    on_row: Callable[[TrainingRow], None],
+    on_row: Callable[[TrainingPoint], None],
 ) -> None:
     try:
         supernet = _trained(training, workers, device, on_row)
@@ -115,7 +115,7 @@ def _trained(
     training: SupernetTraining,
     workers: Workers,
     device: torch.device,
-    on_row: Callable[[TrainingRow], None],
+    on_row: Callable[[TrainingPoint], None],
 ) -> Supernet:
     torch.manual_seed(training.seed)
     config = training.config
@@ -179,12 +179,12 @@ def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
 class _Curve:
     """Writer of the training curve: points at intervals, points with notes, and the last point."""
 
-    def __init__(self, file: TextIO, on_row: Callable[[TrainingRow], None]) -> None:
+    def __init__(self, file: TextIO, on_row: Callable[[TrainingPoint], None]) -> None:
         self._file, self._on_row = file, on_row
         self._last = -_ROW_SECONDS
-        self._skipped: TrainingRow | None = None
+        self._skipped: TrainingPoint | None = None
 
-    def add(self, row: TrainingRow) -> None:
+    def add(self, row: TrainingPoint) -> None:
         self._skipped = row
         if row.note or row.seconds - self._last >= _ROW_SECONDS:
             self._last = row.seconds
@@ -266,7 +266,7 @@ def _cause(error: BaseException) -> HwnasError:
 class _following:
     """Context in which a callback receives the rows that another process appends to a file."""
 
-    def __init__(self, path: Path, on_row: Callable[[TrainingRow], None]) -> None:
+    def __init__(self, path: Path, on_row: Callable[[TrainingPoint], None]) -> None:
         self._path, self._on_row = path, on_row
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -287,7 +287,7 @@ class _following:
                 file.seek(position)
                 whole, newline, _ = file.read().rpartition(b"\n")
             position += len(whole) + len(newline)
-            rows = [TrainingRow(**json.loads(line)) for line in whole.splitlines()]
+            rows = [TrainingPoint(**json.loads(line)) for line in whole.splitlines()]
             for row in rows:
                 if row.note or row is rows[-1]:
                     self._on_row(row)

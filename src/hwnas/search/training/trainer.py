@@ -30,14 +30,14 @@ from hwnas.search.training.checkpoint import (
 from hwnas.search.training.config import TrainConfig
 from hwnas.search.training.memory import ran_out_of_memory
 from hwnas.search.training.schedule import Schedule
-from hwnas.search.training.steps import Moment, NetworkStep, Step, SupernetStep
+from hwnas.search.training.steps import NetworkStep, StepContext, SupernetStep, TrainingStep
 from hwnas.search.training.workers import Workers
 
-__all__ = ["NetworkStep", "SupernetStep", "TrainConfig", "TrainingRow", "fit"]
+__all__ = ["NetworkStep", "SupernetStep", "TrainConfig", "TrainingPoint", "fit"]
 
 
 @dataclass(frozen=True)
-class TrainingRow:
+class TrainingPoint:
     """Point of the training curves.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Clock:
 
 def fit(
     network: nn.Module,
-    step: Step,
+    step: TrainingStep,
     split: Split,
     config: TrainConfig,
     seed: int,
@@ -86,7 +86,7 @@ def fit(
     rank: int = 0,
     world: int = 1,
     until: float = 1.0,
-    on_row: Callable[[TrainingRow], None] = lambda row: None,
+    on_row: Callable[[TrainingPoint], None] = lambda row: None,
 ) -> Position:
     """Train until the budget is used up.
 
@@ -137,13 +137,13 @@ def fit(
 
 def _fit(
     network: nn.Module,
-    step: Step,
+    step: TrainingStep,
     schedule: Schedule,
     workers: Workers,
     checkpoint: Path | None,
     run: str,
     until: float,
-    on_row: Callable[[TrainingRow], None],
+    on_row: Callable[[TrainingPoint], None],
 ) -> Position:
     config = schedule.config
     optimizer = _optimizer(network, config)
@@ -162,7 +162,7 @@ def _fit(
         for group in optimizer.param_groups:
             group["lr"] = rate
         batch = schedule.batch(index, workers.rank, workers.world, resolution).to(device)
-        moment = Moment(
+        moment = StepContext(
             random.Random(), index, share, schedule.seed, parts, autocast, workers, resolution
         )
         found = _within_memory(network, step, batch, moment, optimizer, config)
@@ -175,7 +175,7 @@ def _fit(
             average.update(index)
         seconds = clock.seconds
         note = "; ".join(each for each in (told, found.note) if each)
-        on_row(TrainingRow(index, schedule.epoch(index), seconds, *losses, rate, share, note))
+        on_row(TrainingPoint(index, schedule.epoch(index), seconds, *losses, rate, share, note))
         told = ""
         index += 1
         due = workers.rank == 0 and seconds - last_saved > config.checkpoint_seconds
@@ -259,9 +259,9 @@ class _Made:
 
 def _within_memory(
     network: nn.Module,
-    step: Step,
+    step: TrainingStep,
     batch: Batch,
-    moment: Moment,
+    moment: StepContext,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
 ) -> _Made:
@@ -299,9 +299,9 @@ def _within_memory(
 
 def _attempt(
     network: nn.Module,
-    step: Step,
+    step: TrainingStep,
     batch: Batch,
-    moment: Moment,
+    moment: StepContext,
     optimizer: torch.optim.Optimizer,
 ) -> _Made:
     """Make a step; if it fails on one worker, it fails on all of them."""
@@ -317,7 +317,7 @@ def _attempt(
     return _Made(losses, moment.parts, flat=flat)
 
 
-def _begun(moment: Moment, rank: int) -> Moment:
+def _begun(moment: StepContext, rank: int) -> StepContext:
     """Return the context with reset random numbers, so that a second attempt draws the same."""
     rng = random.Random(f"{moment.seed}-{moment.step}")
     torch.manual_seed(rng.getrandbits(32) + rank)  # for dropout

@@ -2,6 +2,6 @@
 
 from hwnas.search_spaces.any_model.analysis import elastic
 from hwnas.search_spaces.any_model.sources import named_elastic
-from hwnas.search_spaces.any_model.space import ElasticSpace, Fixed
+from hwnas.search_spaces.any_model.space import ElasticSpace, FixedModule
 
-__all__ = ["ElasticSpace", "Fixed", "elastic", "named_elastic"]
+__all__ = ["ElasticSpace", "FixedModule", "elastic", "named_elastic"]

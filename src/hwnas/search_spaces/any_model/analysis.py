@@ -16,7 +16,7 @@ from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.any_model.importance import importance_order
 from hwnas.search_spaces.any_model.multihead import with_separate_heads
 from hwnas.search_spaces.any_model.narrowing import narrow_groups, within
-from hwnas.search_spaces.any_model.space import ElasticSpace, Fixed
+from hwnas.search_spaces.any_model.space import ElasticSpace, FixedModule
 from hwnas.search_spaces.any_model.trial import (
     check_traceable,
     checked_output,
@@ -80,7 +80,7 @@ def elastic(
         )
     reorder(network, {group: importance_order(network, group) for group in good})
     by_layer = {name.partition("#")[0]: reason for name, reason in fixed.items()}
-    listed = tuple(Fixed(name, reason) for name, reason in by_layer.items())
+    listed = tuple(FixedModule(name, reason) for name, reason in by_layer.items())
     shape = (example.shape[1], example.shape[2], example.shape[3])
     return ElasticSpace(network, shape, good, depths, listed, pretrained)
 

@@ -22,14 +22,14 @@ from hwnas.search_spaces.any_model.axes import Axis, held
 from hwnas.search_spaces.any_model.groups import Attribute, ChannelGroup, Member, Positions
 from hwnas.search_spaces.any_model.trial import alike, narrowed, permutable, scrambled
 
-__all__ = ["Attention", "attentions", "head_groups", "with_width"]
+__all__ = ["AttentionHeads", "attentions", "head_groups", "with_width"]
 
 _NOT_COUNTS = ("dim", "size", "width", "channels")
 _PROJECTIONS = 3  # queries, keys and values
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionHeads:
     """Module with attention heads, and the layers around them.
 
     Attributes:
@@ -57,11 +57,11 @@ class Attention:
         return frozenset([*(Axis(maker, "out") for maker in self.makers), Axis(self.reader, "in")])
 
 
-def attentions(network: nn.Module, example: Tensor) -> tuple[Attention, ...]:
+def attentions(network: nn.Module, example: Tensor) -> tuple[AttentionHeads, ...]:
     """Return the attentions of a network; of nested modules with heads, the innermost."""
     owners = {name: n for name, module in network.named_modules() if (n := _heads(module))}
     calls = _calls(network, example, owners)
-    found: dict[str, Attention] = {}
+    found: dict[str, AttentionHeads] = {}
     for name in sorted(owners, key=lambda name: -name.count(".")):
         attention = _attention(network, name, owners[name], calls)
         if attention is not None:
@@ -70,11 +70,11 @@ def attentions(network: nn.Module, example: Tensor) -> tuple[Attention, ...]:
 
 
 def head_groups(
-    network: nn.Module, example: Tensor, found: Sequence[Attention]
-) -> dict[Attention, ChannelGroup]:
+    network: nn.Module, example: Tensor, found: Sequence[AttentionHeads]
+) -> dict[AttentionHeads, ChannelGroup]:
     """Return the channels of each attention that can lose heads on its own, as a group."""
     random = scrambled(network, example)
-    whole: dict[Attention, ChannelGroup] = {}
+    whole: dict[AttentionHeads, ChannelGroup] = {}
     for attention in found:
         for layout in ("projections", "heads"):
             group = _group(network, attention, layout)
@@ -87,7 +87,7 @@ def head_groups(
 
 
 def with_width(
-    network: nn.Module, example: Tensor, width: ChannelGroup, narrow: Sequence[Attention]
+    network: nn.Module, example: Tensor, width: ChannelGroup, narrow: Sequence[AttentionHeads]
 ) -> ChannelGroup | None:
     """Return a group whose width also decides the number of heads of attentions.
 
@@ -156,7 +156,9 @@ def _is_projection(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear)
 
 
-def _attention(network: nn.Module, name: str, heads: int, calls: Sequence[str]) -> Attention | None:
+def _attention(
+    network: nn.Module, name: str, heads: int, calls: Sequence[str]
+) -> AttentionHeads | None:
     """Return the attention of an owner that ran once; None if there is none.
 
     The attention consists of the layers between the owner's start and end, and perhaps the next
@@ -175,7 +177,7 @@ def _attention(network: nn.Module, name: str, heads: int, calls: Sequence[str]) 
         made = {n: _widths_of(network, n)[1] / channels for n in makers}
         used = tuple(n for n, times in made.items() if times in (1, 2, 3))
         if not channels % heads and sum(made[n] for n in used) == _PROJECTIONS:
-            return Attention(name, heads, channels // heads, used, reader[0])
+            return AttentionHeads(name, heads, channels // heads, used, reader[0])
     return None
 
 
@@ -187,7 +189,7 @@ def _widths_of(network: nn.Module, name: str) -> tuple[int, int]:
     return layer.in_channels, layer.out_channels
 
 
-def _group(network: nn.Module, attention: Attention, layout: str) -> ChannelGroup:
+def _group(network: nn.Module, attention: AttentionHeads, layout: str) -> ChannelGroup:
     """Return the channels of all heads, if each maker has them in this layout.
 
     Args:
@@ -214,7 +216,7 @@ def _group(network: nn.Module, attention: Attention, layout: str) -> ChannelGrou
 
 
 def _tried(
-    random: nn.Module, attention: Attention, group: ChannelGroup, example: Tensor
+    random: nn.Module, attention: AttentionHeads, group: ChannelGroup, example: Tensor
 ) -> ChannelGroup | None:
     """Return the group with the attributes that make the network correct without half of the heads.
 
@@ -231,7 +233,7 @@ def _tried(
     return None
 
 
-def _attributes(owner: nn.Module, attention: Attention) -> Iterator[tuple[Attribute, ...]]:
+def _attributes(owner: nn.Module, attention: AttentionHeads) -> Iterator[tuple[Attribute, ...]]:
     """Yield the numbers of an owner that may decrease with its heads, likelier sets first."""
     numbers = _numbers(owner)
     counts = [

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 
 from hwnas.search_spaces.any_model.axes import Axis
 from hwnas.search_spaces.any_model.groups import ChannelGroup, channel_groups
-from hwnas.search_spaces.any_model.heads import Attention, attentions, head_groups, with_width
+from hwnas.search_spaces.any_model.heads import AttentionHeads, attentions, head_groups, with_width
 from hwnas.search_spaces.any_model.trial import checked_output, cuttable, is_output, permutable
 
 __all__ = ["narrow_groups", "within"]
@@ -122,7 +122,7 @@ def _with_heads(
     network: nn.Module,
     example: Tensor,
     groups: Sequence[ChannelGroup],
-    found: Sequence[Attention],
+    found: Sequence[AttentionHeads],
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
     """Return all groups, including those of heads, and the reasons for heads in no group.
 

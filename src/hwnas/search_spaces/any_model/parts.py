@@ -22,7 +22,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.any_model.blocks import Run
 from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.space import SearchSpace
-from hwnas.search_spaces.steps import PartTable, Step, StepTable, counted
+from hwnas.search_spaces.steps import OperatorCountTable, OperatorSignature, PartTable, counted
 from hwnas.search_spaces.workload import trace
 
 __all__ = ["KnownParts", "known_parts"]
@@ -113,7 +113,7 @@ class _Traces:
         self._largest = space.encode(space.largest()).astype(np.int64)
         self._rng = np.random.default_rng(0)
         self._codes: list[Codes] = []
-        self._rows: list[tuple[Step, ...]] = []
+        self._rows: list[tuple[OperatorSignature, ...]] = []
         self._blocks: tuple[str, ...] = ()
 
     def parts(self) -> KnownParts | None:
@@ -129,18 +129,18 @@ class _Traces:
         steps = self._settled(depends)
         if steps is None:
             return None
-        sizes: dict[tuple[tuple[int, ...], str], list[list[Step]]] = defaultdict(list)
+        sizes: dict[tuple[tuple[int, ...], str], list[list[OperatorSignature]]] = defaultdict(list)
         for columns, block, each in zip(depends, self._blocks, steps, strict=True):
             sizes[columns, block].append(each)
         places = tuple(self._place(columns, block) for columns, block in sizes)
         parts = [
-            ([Counter[Step]()] if block else [])
+            ([Counter[OperatorSignature]()] if block else [])
             + [Counter(part) for part in zip(*each, strict=True)]
             for (_, block), each in sizes.items()
         ]
         return KnownParts(PartTable.of(parts), places)
 
-    def _settled(self, depends: Sequence[tuple[int, ...]]) -> list[list[Step]] | None:
+    def _settled(self, depends: Sequence[tuple[int, ...]]) -> list[list[OperatorSignature]] | None:
         """Return each operator at all of its sizes, after as few random traces as that takes.
 
         Returns:
@@ -155,7 +155,7 @@ class _Traces:
                 return settled
         return None
 
-    def _singles(self) -> dict[int, tuple[Step, ...]]:
+    def _singles(self) -> dict[int, tuple[OperatorSignature, ...]]:
         """Return traces of networks that differ from the largest in one choice only.
 
         Returns:
@@ -176,13 +176,13 @@ class _Traces:
             code[column] = self._rng.integers(len(widths))
         return code
 
-    def _add(self, code: Codes) -> tuple[Step, ...]:
+    def _add(self, code: Codes) -> tuple[OperatorSignature, ...]:
         row, self._blocks = _traced(self._space, code, self._runs)
         self._codes.append(code)
         self._rows.append(row)
         return row
 
-    def _steps(self, operator: int, columns: tuple[int, ...]) -> list[Step] | None:
+    def _steps(self, operator: int, columns: tuple[int, ...]) -> list[OperatorSignature] | None:
         """Return an operator at all options that it depends on.
 
         Returns:
@@ -217,7 +217,9 @@ class _Traces:
         return _Place(columns, options, None)
 
 
-def _resized(step: Step, macs: int, read: int, written: int, weights: int) -> Step:
+def _resized(
+    step: OperatorSignature, macs: int, read: int, written: int, weights: int
+) -> OperatorSignature:
     return replace(step, macs=macs, read_bytes=read, written_bytes=written, weight_bytes=weights)
 
 
@@ -232,7 +234,7 @@ def _monomials(widths: Sequence[Sequence[int]], scale: Sequence[int]) -> npt.NDA
 
 def _traced(
     space: SearchSpace, code: Codes, runs: Mapping[str, Run]
-) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+) -> tuple[tuple[OperatorSignature, ...], tuple[str, ...]]:
     """Return the operators of a network of full depth, and the block of each, empty if none."""
     architecture = space.decode(code)
     order: list[str] = []
@@ -253,14 +255,14 @@ def _traced(
         network.get_submodule(name).register_forward_pre_hook(before(name))
         network.get_submodule(name).register_forward_hook(after)
     workload = trace(network, space.input_shape(architecture))
-    steps: list[Step] = []
+    steps: list[OperatorSignature] = []
     blocks: list[str] = []
     block, marks = "", iter(order)
     for operator in workload.operators:
         if _MARKER in operator.name:
             block = next(marks)
         else:
-            steps.append(Step.of(operator, workload))
+            steps.append(OperatorSignature.of(operator, workload))
             blocks.append(block)
     return tuple(steps), tuple(blocks)
 
@@ -273,7 +275,7 @@ def _agrees(space: SearchSpace, found: KnownParts) -> bool:
     codes = np.vstack([space.encode(space.smallest()), drawn]).astype(np.int64)
     workloads = [space.workload(space.decode(code)) for code in codes]
     table, chosen = found.of(codes)
-    expected = list(_counters(StepTable.of_workloads(workloads)))
+    expected = list(_counters(OperatorCountTable.of_workloads(workloads)))
     costs = counted(table.networks(chosen))
     return (
         list(_counters(table.deployed.networks(chosen))) == expected
@@ -283,6 +285,6 @@ def _agrees(space: SearchSpace, found: KnownParts) -> bool:
     )
 
 
-def _counters(table: StepTable) -> Iterator[dict[Step, int]]:
+def _counters(table: OperatorCountTable) -> Iterator[dict[OperatorSignature, int]]:
     for row in table.counts.toarray():
         yield {step: int(n) for step, n in zip(table.steps, row, strict=True) if n}

@@ -29,11 +29,11 @@ from hwnas.search_spaces.any_model.cutting import (
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Option
-from hwnas.search_spaces.skeletons import Skeleton
-from hwnas.search_spaces.slots import Piece, Slot
+from hwnas.search_spaces.shared_modules import SharedModule
 from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.weight_views import WeightBinding, WeightView
 
-__all__ = ["ElasticSkeletons"]
+__all__ = ["ElasticModules"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Variant:
     """
 
     numbers: Mapping[str, Any]
-    piece: Piece
+    piece: WeightBinding
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class _Site:
     variants: dict[tuple[Option, ...], _Variant] = field(default_factory=dict)
 
 
-class ElasticSkeletons:
-    """Networks of an elastic space without weights; see `hwnas.search_spaces.skeletons`.
+class ElasticModules:
+    """Networks of an elastic space without weights; see `hwnas.search_spaces.shared_modules`.
 
     The newest skeleton replaces the one before.
 
@@ -112,7 +112,7 @@ class ElasticSkeletons:
             for site in self._sites
         }
 
-    def of(self, architecture: Architecture) -> Skeleton:
+    def of(self, architecture: Architecture) -> SharedModule:
         """Return the skeleton of a network.
 
         Raises:
@@ -121,13 +121,13 @@ class ElasticSkeletons:
         if architecture.space != self._fingerprint:
             self._space.check(architecture)
         values = dict(architecture.values)
-        pieces: list[Piece] = []
+        pieces: list[WeightBinding] = []
         skipped = set()
         for name, rank, holder, block in self._switches:
             key = block.rpartition(".")[2]
             if rank < values[name]:  # type: ignore[operator]  # depths are numbers
                 holder[key] = self._blocks[block]
-                pieces.append(Piece(self._blocks[block], (), ()))
+                pieces.append(WeightBinding(self._blocks[block], (), ()))
             else:
                 holder[key] = self._nothing
                 skipped.add(block)
@@ -140,7 +140,7 @@ class ElasticSkeletons:
                 variant = site.variants[options] = self._variant(site, values)
             site.module.__dict__.update(variant.numbers)
             pieces.append(variant.piece)
-        return Skeleton(self._frame, tuple(pieces))
+        return SharedModule(self._frame, tuple(pieces))
 
     def _found(self, groups: Mapping[str, ChannelGroup]) -> list[_Site]:
         within: dict[str, dict[str, ChannelGroup]] = defaultdict(dict)
@@ -163,10 +163,12 @@ class ElasticSkeletons:
         }
         what = plan(self._whole, widths, shapes=self._shapes)
         slots = tuple(self._slots(site, what))
-        piece = Piece(site.module, slots, tuple(s for s in slots if s.segments and s.buffer))
+        piece = WeightBinding(
+            site.module, slots, tuple(s for s in slots if s.segments and s.buffer)
+        )
         return _Variant(self._numbers(site, what), piece)
 
-    def _slots(self, site: _Site, what: Cut) -> list[Slot]:
+    def _slots(self, site: _Site, what: Cut) -> list[WeightView]:
         found = []
         for holder in (site.module._parameters, site.module._buffers):
             for key, tensor in holder.items():
@@ -176,7 +178,7 @@ class ElasticSkeletons:
                     for dim, positions in dims.items():
                         shape[dim] = len(positions)
                     found.append(
-                        Slot(
+                        WeightView(
                             holder,
                             key,
                             name,

@@ -18,17 +18,17 @@ from hwnas.search_spaces.any_model.blocks import Run
 from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
-from hwnas.search_spaces.any_model.skeletons import ElasticSkeletons
+from hwnas.search_spaces.any_model.skeletons import ElasticModules
 from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.choices import Choice, Option, When
+from hwnas.search_spaces.choices import Choice, ChoiceCondition, Option
 from hwnas.search_spaces.space import SearchSpace, Segments
 from hwnas.search_spaces.steps import PartTable
 
-__all__ = ["ElasticSpace", "Fixed"]
+__all__ = ["ElasticSpace", "FixedModule"]
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedModule:
     """Layer or block of a network that could not be made elastic.
 
     Attributes:
@@ -63,7 +63,7 @@ class ElasticSpace(SearchSpace):
         image_shape: tuple[int, int, int],
         widths: Mapping[ChannelGroup, tuple[int, ...]],
         depths: Mapping[Run, tuple[int, ...]],
-        fixed: tuple[Fixed, ...],
+        fixed: tuple[FixedModule, ...],
         pretrained: bool = False,
     ) -> None:
         self.fixed, self.pretrained = fixed, pretrained
@@ -119,12 +119,12 @@ class ElasticSpace(SearchSpace):
         found = {name: segments_of(dims) for name, dims in tensors}
         return {name: segments for name, segments in found.items() if segments}
 
-    def skeletons(self, shared: Container[str]) -> ElasticSkeletons:
+    def skeletons(self, shared: Container[str]) -> ElasticModules:
         """See `SearchSpace.skeletons`.
 
         Skeletons are assembled in microseconds.
         """
-        return ElasticSkeletons(self, self._blank, self._groups, self._width, self._runs, shared)
+        return ElasticModules(self, self._blank, self._groups, self._width, self._runs, shared)
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
         """See `SearchSpace.parts`.
@@ -169,7 +169,9 @@ class ElasticSpace(SearchSpace):
     def _width(self, choice: str, option: Option) -> int:
         return self._groups[choice].width(int(option))
 
-    def _condition(self, group: ChannelGroup, depths: Mapping[Run, tuple[int, ...]]) -> When | None:
+    def _condition(
+        self, group: ChannelGroup, depths: Mapping[Run, tuple[int, ...]]
+    ) -> ChoiceCondition | None:
         """Return the condition under which a group has an effect; None if it always has one.
 
         A group inside one skippable block has an effect only if that block is present.
@@ -178,7 +180,7 @@ class ElasticSpace(SearchSpace):
             for rank, block in enumerate(run.blocks):
                 if all(member.axis.name.startswith(f"{block}.") for member in group.members):
                     kept: tuple[Option, ...] = tuple(d for d in depths[run] if d > rank)
-                    return When(name, kept) if len(kept) < len(depths[run]) else None
+                    return ChoiceCondition(name, kept) if len(kept) < len(depths[run]) else None
         return None
 
 

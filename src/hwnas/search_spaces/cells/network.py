@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from hwnas.search_spaces.tabular.nasbench201 import EDGES
 
-__all__ = ["Cell", "Halving", "Nothing", "head", "operation", "stem"]
+__all__ = ["Cell", "Halving", "ZeroOperation", "head", "operation", "stem"]
 
 _NODES = 4
 
 
-class Nothing(nn.Module):
+class ZeroOperation(nn.Module):
     """Operation ``none`` of an edge: its output is zero."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class Cell(nn.Module):
             brought = [
                 edge(nodes[start])
                 for edge, (start, end) in zip(self.edges, EDGES, strict=True)
-                if end == node and not isinstance(edge, Nothing)
+                if end == node and not isinstance(edge, ZeroOperation)
             ]
             nodes.append(_total(brought) if brought else torch.zeros_like(x))
         return nodes[-1]
@@ -73,7 +73,7 @@ class Halving(nn.Module):
 def operation(channels: int, name: str) -> nn.Module:
     """Return the operation of an edge by its name: (N, C, H, W) -> (N, C, H, W)."""
     if name == "none":
-        return Nothing()
+        return ZeroOperation()
     if name == "skip_connect":
         return nn.Identity()
     if name == "avg_pool_3x3":

@@ -18,12 +18,12 @@ from torch import nn
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.block_space import BlockSpace, row
+from hwnas.search_spaces.block_specs import BlockSpec
 from hwnas.search_spaces.cells.network import Cell, Halving, head, operation, stem
 from hwnas.search_spaces.cells.steps import Skeleton, chosen_parts, part_table
 from hwnas.search_spaces.choices import Choice
-from hwnas.search_spaces.places import Place
-from hwnas.search_spaces.sketch import Sketch
-from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.sketch import OperatorCounter
+from hwnas.search_spaces.steps import OperatorSignature, PartTable
 from hwnas.search_spaces.tabular import NasBench201Space
 from hwnas.search_spaces.tabular.nasbench201 import EDGES, OPERATIONS
 
@@ -89,15 +89,17 @@ class CellSpace(BlockSpace):
         return channels, height, width
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[BlockSpec, ...]:
         """Stem, edges of each cell, blocks that halve the resolution, and head."""
-        found = [Place("stem", partial(stem, self.image_shape[2], self.channels))]
+        found = [BlockSpec("stem", partial(stem, self.image_shape[2], self.channels))]
         for stage, factor in enumerate(_WIDTHS):
             channels = self.channels * factor
             if stage:
-                found.append(Place(f"halving{stage}", partial(Halving, channels // 2, channels)))
+                found.append(
+                    BlockSpec(f"halving{stage}", partial(Halving, channels // 2, channels))
+                )
             found += [
-                Place(
+                BlockSpec(
                     f"stage{stage}.{cell}.edges.{edge}",
                     partial(operation, channels),
                     {"name": choice.name},
@@ -105,7 +107,7 @@ class CellSpace(BlockSpace):
                 for cell in range(self.cells)
                 for edge, choice in enumerate(self.choices)
             ]
-        return *found, Place("head", partial(head, channels, self.outputs))
+        return *found, BlockSpec("head", partial(head, channels, self.outputs))
 
     def frame(self, blocks: Mapping[str, nn.Module]) -> nn.Sequential:
         """See `BlockSpace.frame`."""
@@ -161,12 +163,14 @@ class CellSpace(BlockSpace):
             height, width = -(-height // 2), -(-width // 2)
         return part_table(tuple(stages), self.cells, _OPTIONS, self._rest(tuple(stages)))
 
-    def _rest(self, stages: Skeleton) -> Counter[Step]:
+    def _rest(self, stages: Skeleton) -> Counter[OperatorSignature]:
         """Return the operator counts of stem, blocks that halve the resolution, and head."""
         (channels, height, width), *others = stages
-        body = Sketch(self.image_shape[2], height, width=width).conv(channels, 3, activation=False)
+        body = OperatorCounter(self.image_shape[2], height, width=width).conv(
+            channels, 3, activation=False
+        )
         for channels, *_ in others:
-            shortcut = Sketch(body.channels, body.side, steps=body.steps, width=body.width)
+            shortcut = OperatorCounter(body.channels, body.side, steps=body.steps, width=body.width)
             shortcut.simple("pool", stride=2).conv(channels, activation=False, norm=False)
             body.simple("activation").conv(channels, 3, stride=2, activation=False)
             body.simple("activation").conv(channels, 3, activation=False).simple("elementwise", 2)

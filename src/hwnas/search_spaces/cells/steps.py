@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.search_spaces.sketch import Sketch
-from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.sketch import OperatorCounter
+from hwnas.search_spaces.steps import OperatorSignature, PartTable
 from hwnas.search_spaces.tabular.nasbench201 import EDGES
 
 __all__ = ["Skeleton", "chosen_parts", "part_table"]
@@ -35,7 +35,7 @@ Skeleton = tuple[tuple[int, int, int], ...]
 
 
 def part_table(
-    stages: Skeleton, cells: int, operations: Sequence[str], rest: Counter[Step]
+    stages: Skeleton, cells: int, operations: Sequence[str], rest: Counter[OperatorSignature]
 ) -> PartTable:
     """Return the operator counts of each operation of an edge, of zeros, of sums, and of the rest.
 
@@ -46,13 +46,13 @@ def part_table(
         rest: Operator counts of all but the cells.
     """
 
-    def both(*drafts: Callable[[Sketch], object]) -> list[Counter[Step]]:
+    def both(*drafts: Callable[[OperatorCounter], object]) -> list[Counter[OperatorSignature]]:
         """Return each draft live, then each draft dead."""
         return [_drafted(draft, stages, cells, dead) for dead in (False, True) for draft in drafts]
 
     edges = [both(*(_edge(operation) for operation in operations))] * len(EDGES)
-    zeros = [[Counter[Step](), *both(_zeros)]] * _LAST
-    sums = [[Counter[Step](), *both(_sum_of(2), _sum_of(1))]] * len(_PAIRS)
+    zeros = [[Counter[OperatorSignature](), *both(_zeros)]] * _LAST
+    sums = [[Counter[OperatorSignature](), *both(_sum_of(2), _sum_of(1))]] * len(_PAIRS)
     return PartTable.of([*edges, *zeros, *sums, [rest]])
 
 
@@ -118,15 +118,15 @@ def _sums_of_one(carries: Flags, skips: Flags, brought: Integers) -> Flags:
 
 
 def _drafted(
-    draft: Callable[[Sketch], object], stages: Skeleton, cells: int, dead: bool
-) -> Counter[Step]:
-    steps: Counter[Step] = Counter()
+    draft: Callable[[OperatorCounter], object], stages: Skeleton, cells: int, dead: bool
+) -> Counter[OperatorSignature]:
+    steps: Counter[OperatorSignature] = Counter()
     for channels, height, width in stages:
-        draft(Sketch(channels, height, cells, dead, steps, width))
+        draft(OperatorCounter(channels, height, cells, dead, steps, width))
     return steps
 
 
-def _edge(operation: str) -> Callable[[Sketch], object]:
+def _edge(operation: str) -> Callable[[OperatorCounter], object]:
     if operation == "avg_pool_3x3":
         return lambda sketch: sketch.simple("pool")
     if operation in ("none", "skip_connect"):
@@ -135,10 +135,10 @@ def _edge(operation: str) -> Callable[[Sketch], object]:
     return lambda sketch: sketch.simple("activation").conv(sketch.channels, size, activation=False)
 
 
-def _zeros(sketch: Sketch) -> object:
+def _zeros(sketch: OperatorCounter) -> object:
     """Draft a node of zeros: PyTorch creates them from a tensor of the shape and detaches them."""
     return sketch.simple("other").view()
 
 
-def _sum_of(tensors: int) -> Callable[[Sketch], object]:
+def _sum_of(tensors: int) -> Callable[[OperatorCounter], object]:
     return lambda sketch: sketch.simple("elementwise", inputs=tensors)

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from torch import nn
 
 from hwnas.search_spaces.block_space import rows
-from hwnas.search_spaces.choices import Choice, When
+from hwnas.search_spaces.block_specs import BlockSpec
+from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.hybrid.config import HybridConfig, HybridStage
 from hwnas.search_spaces.hybrid.network import Hybrid, block, head, stem
 from hwnas.search_spaces.hybrid.presets import PRESETS
 from hwnas.search_spaces.hybrid.steps import chosen_parts, part_table
-from hwnas.search_spaces.places import Place
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.steps import PartTable
 
@@ -52,7 +52,7 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
                 yield from _choices_of_block(stage, f"stage{s}", b)
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[BlockSpec, ...]:
         """Blocks, stem and head; all depend on the width."""
         config, width = self.config, {"width": "width"}
         found = []
@@ -61,9 +61,11 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
                 names = ("kind", *stage.ratios) if b else ("expand_ratio",)
                 decided_by = width | {name: f"stage{s}.block{b}.{name}" for name in names}
                 make = partial(block, config, s, b)
-                found.append(Place(f"stages.{s}.{b}", make, decided_by, f"stage{s}.depth", b + 1))
-        found.append(Place("stem", partial(stem, config), width))
-        return *found, Place("head", partial(head, config), width)
+                found.append(
+                    BlockSpec(f"stages.{s}.{b}", make, decided_by, f"stage{s}.depth", b + 1)
+                )
+        found.append(BlockSpec("stem", partial(stem, config), width))
+        return *found, BlockSpec("head", partial(head, config), width)
 
     def frame(self, blocks: Mapping[str, nn.Module]) -> Hybrid:
         """See `BlockSpace.frame`."""
@@ -80,11 +82,11 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
 
 def _choices_of_block(stage: HybridStage, name: str, b: int) -> Iterator[Choice]:
     """Yield the choices of a block after a stage's first: its kind, and the ratios of that kind."""
-    there = When.deeper(f"{name}.depth", stage.depth, b)
+    there = ChoiceCondition.deeper(f"{name}.depth", stage.depth, b)
     kind = Choice(f"{name}.block{b}.kind", stage.blocks, there)
     yield kind
     for ratio, kinds in stage.ratios.items():
-        when = there if kinds == stage.blocks else When(kind.name, kinds)
+        when = there if kinds == stage.blocks else ChoiceCondition(kind.name, kinds)
         yield Choice(f"{name}.block{b}.{ratio}", getattr(stage, ratio), when)
 
 

@@ -13,14 +13,14 @@ from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.hybrid.config import HybridConfig
 from hwnas.search_spaces.hybrid.network import attention, convolution, head, stem
 from hwnas.search_spaces.layers import Context, scaled_channels
-from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.steps import OperatorSignature, PartTable
 from hwnas.search_spaces.traced import traced_steps
 
 __all__ = ["chosen_parts", "part_table"]
 
 _ABSENT = 0
 
-Parts = list[Counter[Step]]
+Parts = list[Counter[OperatorSignature]]
 
 
 def part_table(config: HybridConfig) -> PartTable:
@@ -91,7 +91,7 @@ def _channels(config: HybridConfig, stage: int, width: float) -> tuple[int, int]
     return scaled_channels(before, width), scaled_channels(config.stages[stage].channels, width)
 
 
-def _rest(config: HybridConfig, width: float, resolution: int) -> Counter[Step]:
+def _rest(config: HybridConfig, width: float, resolution: int) -> Counter[OperatorSignature]:
     """Return the operator counts of stem and head."""
     side = _sides(config, resolution)[-1]
     _, channels = _channels(config, len(config.stages) - 1, width)

@@ -17,7 +17,8 @@ from torch import nn
 
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.block_space import rows
-from hwnas.search_spaces.choices import Choice, When
+from hwnas.search_spaces.block_specs import BlockSpec, Values
+from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.layers import Activation, scaled_channels
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
@@ -26,7 +27,6 @@ from hwnas.search_spaces.mobilenet.operators import block_shape
 from hwnas.search_spaces.mobilenet.presets import PRESETS
 from hwnas.search_spaces.mobilenet.published import indices_of, rows_of, table_of
 from hwnas.search_spaces.mobilenet.steps import chosen_parts, part_table, skipped
-from hwnas.search_spaces.places import Place, Values
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space import StageOutline
 from hwnas.search_spaces.steps import PartTable
@@ -61,16 +61,16 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         for s, stage in enumerate(self.config.stages):
             yield Choice(f"stage{s}.depth", stage.depth)
             for b in range(max(stage.depth)):
-                when = When.deeper(f"stage{s}.depth", stage.depth, b)
+                when = ChoiceCondition.deeper(f"stage{s}.depth", stage.depth, b)
                 for name, options in stage.decisions.items():
                     yield Choice(f"stage{s}.block{b}.{name}", options, when)
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[BlockSpec, ...]:
         """Stem, blocks, head and classifier; all depend on the width."""
         config, width = self.config, {"width": "width"}
         blocks = [
-            Place(
+            BlockSpec(
                 f"stages.{s}.{b}",
                 partial(block, config, s, b),
                 width | {name: f"stage{s}.block{b}.{name}" for name in stage.decisions},
@@ -81,10 +81,10 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
             for b in range(max(stage.depth))
         ]
         return (
-            Place("stem", partial(stem, config), width),
+            BlockSpec("stem", partial(stem, config), width),
             *blocks,
-            Place("head", partial(head, config), width),
-            Place("classifier", partial(classifier, config), width),
+            BlockSpec("head", partial(head, config), width),
+            BlockSpec("classifier", partial(classifier, config), width),
         )
 
     def frame(self, blocks: Mapping[str, nn.Module]) -> MobileNet:

@@ -12,8 +12,8 @@ from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.operators import SKIP, BlockShape, block_shape
-from hwnas.search_spaces.sketch import Sketch
-from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.sketch import OperatorCounter
+from hwnas.search_spaces.steps import OperatorSignature, PartTable
 
 __all__ = ["chosen_parts", "part_table", "skipped"]
 
@@ -31,10 +31,10 @@ def part_table(config: MobileNetConfig) -> PartTable:
         for width in config.width
         for resolution in config.resolution
     ]
-    places: list[list[Counter[Step]]] = []
+    places: list[list[Counter[OperatorSignature]]] = []
     for s, stage in enumerate(config.stages):
-        first: list[Counter[Step]] = [Counter()]
-        later: list[Counter[Step]] = [Counter()]
+        first: list[Counter[OperatorSignature]] = [Counter()]
+        later: list[Counter[OperatorSignature]] = [Counter()]
         for width, sides in sizes:
             inputs, outputs = _channels(config, s, width)
             first += _blocks(stage, inputs, outputs, sides[1 + s], stage.stride)
@@ -82,7 +82,9 @@ def _channels(config: MobileNetConfig, stage: int, width: float) -> tuple[int, i
     return scaled_channels(before, width), scaled_channels(config.stages[stage].channels, width)
 
 
-def _blocks(stage: Stage, inputs: int, outputs: int, side: int, stride: int) -> list[Counter[Step]]:
+def _blocks(
+    stage: Stage, inputs: int, outputs: int, side: int, stride: int
+) -> list[Counter[OperatorSignature]]:
     if stage.operators:
         sizes = (inputs, outputs, side, stride)
         return [_operator(stage, *sizes, block_shape(name)) for name in stage.operators]
@@ -103,9 +105,9 @@ def _block(
     stride: int,
     groups: int = 1,
     always_expand: bool = False,
-) -> Counter[Step]:
+) -> Counter[OperatorSignature]:
     """Return the operator counts of a `hwnas.search_spaces.layers.InvertedBottleneck`."""
-    block = Sketch(inputs, side)
+    block = OperatorCounter(inputs, side)
     if always_expand or hidden != inputs:
         block.conv(hidden, groups=groups)
     if groups > 1:
@@ -121,22 +123,24 @@ def _block(
 
 def _operator(
     stage: Stage, inputs: int, outputs: int, side: int, stride: int, shape: BlockShape | None
-) -> Counter[Step]:
+) -> Counter[OperatorSignature]:
     """Return the operator counts of a block by its name, or of what replaces a skipped one."""
     if shape is not None:
         hidden, kernel_size = inputs * shape.expand_ratio, shape.kernel_size
         return _block(stage, inputs, hidden, outputs, side, kernel_size, stride, shape.groups, True)
     if stride == 1 and inputs == outputs:
         return Counter()
-    return Sketch(inputs, side).conv(outputs, 1, stride).steps
+    return OperatorCounter(inputs, side).conv(outputs, 1, stride).steps
 
 
-def _rest(config: MobileNetConfig, width: float, side: int, head_side: int) -> Counter[Step]:
+def _rest(
+    config: MobileNetConfig, width: float, side: int, head_side: int
+) -> Counter[OperatorSignature]:
     """Return the operator counts of stem, head and classifier."""
-    stem = Sketch(config.in_channels, side)
+    stem = OperatorCounter(config.in_channels, side)
     stem.conv(scaled_channels(config.stem_channels, width), 3, config.stem_stride)
     channels = scaled_channels(config.stages[-1].channels, width)
-    head = Sketch(channels, head_side, steps=stem.steps)
+    head = OperatorCounter(channels, head_side, steps=stem.steps)
     head.conv(scaled_channels(config.head_channels, width)).pool()
     if config.feature_channels:
         head.linear(scaled_channels(config.feature_channels, width), biased=config.feature_bias)

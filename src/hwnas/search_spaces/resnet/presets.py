@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 
-__all__ = ["PRESETS", "Preset"]
+__all__ = ["PRESETS", "ResNetPreset"]
 
 
 @dataclass(frozen=True)
-class Preset:
+class ResNetPreset:
     """Configuration for images of any size.
 
     Attributes:
@@ -120,11 +120,11 @@ _INVERTED = ResNetConfig(
     stem_pool=False,
 )
 
-PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(_TINY, (14, 21, 28)),
-    "small": Preset(_SMALL, (10, 12, 14)),
-    "inverted": Preset(_INVERTED, (10, 12, 14), least_map=12),
-    "compact": Preset(_COMPACT, (10, 12, 14), least_map=24),
-    "mixed": Preset(_MIXED, (10, 12, 14), least_map=48),
-    "resnet-50": Preset(_RESNET_50, (8, 10, 12, 14)),
+PRESETS: Mapping[str, ResNetPreset] = {
+    "tiny": ResNetPreset(_TINY, (14, 21, 28)),
+    "small": ResNetPreset(_SMALL, (10, 12, 14)),
+    "inverted": ResNetPreset(_INVERTED, (10, 12, 14), least_map=12),
+    "compact": ResNetPreset(_COMPACT, (10, 12, 14), least_map=24),
+    "mixed": ResNetPreset(_MIXED, (10, 12, 14), least_map=48),
+    "resnet-50": ResNetPreset(_RESNET_50, (8, 10, 12, 14)),
 }

@@ -18,9 +18,9 @@ from torch import nn
 
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.block_space import rows
-from hwnas.search_spaces.choices import Choice, When
+from hwnas.search_spaces.block_specs import BlockSpec
+from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
-from hwnas.search_spaces.places import Place
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 from hwnas.search_spaces.resnet.network import ResNet, block, classifier, first_block, stem
@@ -58,14 +58,14 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
             yield Choice(f"stage{s}.width", config.width)
             yield Choice(f"stage{s}.depth", stage.depth)
             for b in range(max(stage.depth)):
-                when = When.deeper(f"stage{s}.depth", stage.depth, b)
+                when = ChoiceCondition.deeper(f"stage{s}.depth", stage.depth, b)
                 yield Choice(f"stage{s}.block{b}.expand_ratio", stage.expand_ratio, when)
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[BlockSpec, ...]:
         """Stem, blocks and classifier; a first block also depends on the width before it."""
         config, before = self.config, "stem.width"
-        found = [Place("stem", partial(stem, config), {"width": before})]
+        found = [BlockSpec("stem", partial(stem, config), {"width": before})]
         for s, stage in enumerate(config.stages):
             for b in range(max(stage.depth)):
                 decided_by = {
@@ -75,9 +75,11 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
                 make = partial(block, config, s)
                 if b == 0:
                     decided_by["before"], make = before, partial(first_block, config, s)
-                found.append(Place(f"stages.{s}.{b}", make, decided_by, f"stage{s}.depth", b + 1))
+                found.append(
+                    BlockSpec(f"stages.{s}.{b}", make, decided_by, f"stage{s}.depth", b + 1)
+                )
             before = f"stage{s}.width"
-        return *found, Place("classifier", partial(classifier, config), {"width": before})
+        return *found, BlockSpec("classifier", partial(classifier, config), {"width": before})
 
     def frame(self, blocks: Mapping[str, nn.Module]) -> ResNet:
         """See `BlockSpace.frame`."""

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
-from hwnas.search_spaces.sketch import Sketch
-from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.sketch import OperatorCounter
+from hwnas.search_spaces.steps import OperatorSignature, PartTable
 
 __all__ = ["chosen_parts", "part_table"]
 
@@ -28,7 +28,7 @@ def part_table(config: ResNetConfig) -> PartTable:
     places = [[_stem(config, side[0], width) for side in sides for width in config.width]]
     before = [config.stem_at(width) for width in config.width]
     for s, stage in enumerate(config.stages):
-        first, later = [], [Counter[Step]()]
+        first, later = [], [Counter[OperatorSignature]()]
         for side in sides:
             for inputs in before:
                 first += _blocks(stage, config.width, side[2 + s], inputs)
@@ -69,15 +69,15 @@ def _sides(config: ResNetConfig, resolution: int) -> list[int]:
     )
 
 
-def _stem(config: ResNetConfig, side: int, width: float) -> Counter[Step]:
-    stem = Sketch(config.in_channels, side)
+def _stem(config: ResNetConfig, side: int, width: float) -> Counter[OperatorSignature]:
+    stem = OperatorCounter(config.in_channels, side)
     stem.conv(config.stem_at(width), config.stem_kernel_size, config.stem_stride)
     return (stem.simple("pool", stride=config.strides[1]) if config.stem_pool else stem).steps
 
 
 def _blocks(
     stage: ResNetStage, widths: tuple[float, ...], side: int, inputs: int | None = None
-) -> list[Counter[Step]]:
+) -> list[Counter[OperatorSignature]]:
     """Return all first blocks of a stage that take ``inputs`` channels; all later ones if None."""
     return [
         _block(stage, side, inputs, stage.hidden_at(width, ratio), stage.channels_at(width))
@@ -88,10 +88,10 @@ def _blocks(
 
 def _block(
     stage: ResNetStage, side: int, inputs: int | None, hidden: int, outputs: int
-) -> Counter[Step]:
+) -> Counter[OperatorSignature]:
     """Return the operator counts of a block of `hwnas.search_spaces.layers`."""
     stride = 1 if inputs is None else stage.stride
-    block = Sketch(inputs or outputs, side)
+    block = OperatorCounter(inputs or outputs, side)
     if stage.block in ("fused", "inverted"):
         residual = stride == 1 and inputs in (None, outputs)
         if stage.block == "fused":
@@ -105,10 +105,10 @@ def _block(
     else:
         block.conv(hidden).conv(hidden, 3, stride).conv(outputs, activation=False)
     if inputs is not None:
-        shortcut = Sketch(inputs, side, steps=block.steps)
+        shortcut = OperatorCounter(inputs, side, steps=block.steps)
         shortcut.conv(outputs, 1, stride, activation=False)
     return block.simple("elementwise", inputs=2).simple("activation").steps
 
 
-def _classifier(config: ResNetConfig, side: int, channels: int) -> Counter[Step]:
-    return Sketch(channels, side).pool().linear(config.outputs).steps
+def _classifier(config: ResNetConfig, side: int, channels: int) -> Counter[OperatorSignature]:
+    return OperatorCounter(channels, side).pool().linear(config.outputs).steps

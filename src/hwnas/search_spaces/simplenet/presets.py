@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from hwnas.search_spaces.simplenet.config import Group
 
-__all__ = ["PRESETS", "Preset"]
+__all__ = ["PRESETS", "SimpleNetPreset"]
 
 
 @dataclass(frozen=True)
-class Preset:
+class SimpleNetPreset:
     """Named configuration for images of any size.
 
     Attributes:
@@ -39,19 +39,19 @@ _DEPTHS = ((2, 3, 4), (1, 2, 3), (1, 2), (3,), (1,))
 _WIDTHS = (0.25, 0.5, 0.75, 1)
 
 
-def _published(channels: Sequence[tuple[int, ...]]) -> Preset:
+def _published(channels: Sequence[tuple[int, ...]]) -> SimpleNetPreset:
     """Return a space with a single network, as it is in the paper."""
-    return Preset(tuple(Group(*each) for each in zip(channels, _KERNELS, strict=True)))
+    return SimpleNetPreset(tuple(Group(*each) for each in zip(channels, _KERNELS, strict=True)))
 
 
-def _elastic(channels: Sequence[tuple[int, ...]]) -> Preset:
+def _elastic(channels: Sequence[tuple[int, ...]]) -> SimpleNetPreset:
     """Return a space of networks that are at most as wide and as deep as a published one."""
     each = zip(channels, _KERNELS, _DEPTHS, strict=True)
-    return Preset(tuple(Group(*sizes, _WIDTHS) for sizes in each), (0.75, 1))
+    return SimpleNetPreset(tuple(Group(*sizes, _WIDTHS) for sizes in each), (0.75, 1))
 
 
-PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(
+PRESETS: Mapping[str, SimpleNetPreset] = {
+    "tiny": SimpleNetPreset(
         (
             Group((16, 24, 24), depth=(2, 3), width=(0.5, 1)),
             Group((32, 32), depth=(1, 2), width=(0.5, 1)),

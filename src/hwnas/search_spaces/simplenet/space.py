@@ -20,9 +20,9 @@ from torch import nn
 from hwnas.plugin import resolve
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.block_space import rows
-from hwnas.search_spaces.choices import Choice, When
+from hwnas.search_spaces.block_specs import BlockSpec
+from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
-from hwnas.search_spaces.places import Place
 from hwnas.search_spaces.simplenet.config import Group, SimpleNetConfig
 from hwnas.search_spaces.simplenet.network import SimpleNet, classifier, layer
 from hwnas.search_spaces.simplenet.presets import PRESETS
@@ -58,21 +58,21 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
         for g, group in enumerate(self.config.groups):
             yield Choice(f"group{g}.depth", group.depth)
             for b in range(len(group.channels)):
-                when = When.deeper(f"group{g}.depth", group.depth, b)
+                when = ChoiceCondition.deeper(f"group{g}.depth", group.depth, b)
                 yield Choice(f"group{g}.layer{b}.width", group.width, when)
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[BlockSpec, ...]:
         """Layers, which depend on their channels and those before, and classifier."""
         found, inputs = [], "channels"
         for g, group in enumerate(self.config.groups):
             for b, kernel_size in enumerate(group.kernel_size):
                 channels = {"inputs": inputs, "outputs": f"group{g}.layer{b}.channels"}
                 make = partial(layer, kernel_size)
-                found.append(Place(f"groups.{g}.{b}", make, channels, f"group{g}.depth", b + 1))
+                found.append(BlockSpec(f"groups.{g}.{b}", make, channels, f"group{g}.depth", b + 1))
                 inputs = channels["outputs"]
             inputs = f"group{g}.channels"
-        last = Place("classifier", partial(classifier, self.config), {"inputs": inputs})
+        last = BlockSpec("classifier", partial(classifier, self.config), {"inputs": inputs})
         return *found, last
 
     def values(self, architecture: Architecture) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.simplenet.config import SimpleNetConfig
-from hwnas.search_spaces.sketch import Sketch
-from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.sketch import OperatorCounter
+from hwnas.search_spaces.steps import OperatorSignature, PartTable
 
 __all__ = ["chosen_parts", "part_table"]
 
@@ -23,18 +23,18 @@ def part_table(config: SimpleNetConfig) -> PartTable:
     The end of a group is the max pooling, or the classifier after the last group. Layers are
     ordered by resolution, input channels and output channels; ends by resolution and channels.
     """
-    places: list[list[Counter[Step]]] = []
+    places: list[list[Counter[OperatorSignature]]] = []
     for g, group in enumerate(config.groups):
         sides = [_halved(resolution, g) for resolution in config.resolution]
         for b, kernel_size in enumerate(group.kernel_size):
             layers = [
-                Sketch(inputs, side).conv(outputs, kernel_size).steps
+                OperatorCounter(inputs, side).conv(outputs, kernel_size).steps
                 for side in sides
                 for inputs in config.taken(g, b)
                 for outputs in group.options(b)
             ]
             places.append([Counter(), *layers])
-        ends = [Sketch(channels, side) for side in sides for channels in config.given(g)]
+        ends = [OperatorCounter(channels, side) for side in sides for channels in config.given(g)]
         last = g == len(config.groups) - 1
         places.append([_after(end, config.outputs if last else 0) for end in ends])
     return PartTable.of(places)
@@ -64,6 +64,6 @@ def _halved(side: int, times: int) -> int:
     return side
 
 
-def _after(end: Sketch, outputs: int) -> Counter[Step]:
+def _after(end: OperatorCounter, outputs: int) -> Counter[OperatorSignature]:
     """Return the counts after a group: of the classifier if it has outputs, else of max pooling."""
     return (end.pool().linear(outputs) if outputs else end.simple("pool", stride=2)).steps

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.sketch import Sketch
-from hwnas.search_spaces.steps import Assembly, Step, StepTable
+from hwnas.search_spaces.sketch import OperatorCounter
+from hwnas.search_spaces.steps import Assembly, OperatorCountTable, OperatorSignature
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, integer_matrix
 
 __all__ = ["FBNetSpace"]
@@ -60,22 +60,22 @@ class FBNetSpace:
         skeleton = np.zeros((len(codes), 1), dtype=np.int64)
         return Assembly(_parts(), np.hstack([codes, skeleton]))
 
-    def steps(self, codes: Codes) -> StepTable:
+    def steps(self, codes: Codes) -> OperatorCountTable:
         """Return the operator counts of whole networks."""
-        return StepTable.of_parts(self.parts(codes))
+        return OperatorCountTable.of_parts(self.parts(codes))
 
 
 @cache
-def _parts() -> tuple[tuple[Counter[Step], ...], ...]:
-    layers: list[tuple[Counter[Step], ...]] = []
+def _parts() -> tuple[tuple[Counter[OperatorSignature], ...], ...]:
+    layers: list[tuple[Counter[OperatorSignature], ...]] = []
     inputs, side = _STEM, _SIDE
     for count, channels, first_stride in _STAGES:
         for stride in (first_stride, *[1] * (count - 1)):
             place = inputs, side, channels, stride
             layers.append((*(_block(*place, *b) for b in _BLOCKS), _skip(*place)))
             inputs, side = channels, -(-side // stride)
-    stem = Sketch(3, _SIDE).conv(_STEM, 3)
-    head = Sketch(inputs, side, steps=stem.steps).conv(_HEAD).pool().linear(_CLASSES)
+    stem = OperatorCounter(3, _SIDE).conv(_STEM, 3)
+    head = OperatorCounter(inputs, side, steps=stem.steps).conv(_HEAD).pool().linear(_CLASSES)
     return *layers, (head.steps,)
 
 
@@ -87,9 +87,9 @@ def _block(
     kernel_size: int,
     expansion: int,
     groups: int,
-) -> Counter[Step]:
+) -> Counter[OperatorSignature]:
     hidden = inputs * expansion
-    block = Sketch(inputs, side).conv(hidden, groups=groups)
+    block = OperatorCounter(inputs, side).conv(hidden, groups=groups)
     block.conv(hidden, kernel_size, stride, groups=hidden)
     block.conv(channels, groups=groups, activation=False)
     if inputs == channels and stride == 1:
@@ -97,8 +97,8 @@ def _block(
     return block.steps
 
 
-def _skip(inputs: int, side: int, channels: int, stride: int) -> Counter[Step]:
+def _skip(inputs: int, side: int, channels: int, stride: int) -> Counter[OperatorSignature]:
     """Return the counts of a skip: none, or a pointwise convolution where the shape changes."""
     if inputs == channels and stride == 1:
         return Counter()
-    return Sketch(inputs, side).conv(channels, 1, stride).steps
+    return OperatorCounter(inputs, side).conv(channels, 1, stride).steps

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.sketch import Sketch
-from hwnas.search_spaces.steps import Assembly, Step, StepTable
+from hwnas.search_spaces.sketch import OperatorCounter
+from hwnas.search_spaces.steps import Assembly, OperatorCountTable, OperatorSignature
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, integer_matrix
 
 __all__ = ["EDGES", "OPERATIONS", "NasBench201Space"]
@@ -97,9 +97,9 @@ class NasBench201Space:
         skeleton = np.zeros((len(codes), 1), dtype=np.int64)
         return Assembly(_parts(), np.hstack([places, skeleton]))
 
-    def steps(self, codes: Codes) -> StepTable:
+    def steps(self, codes: Codes) -> OperatorCountTable:
         """Return the operator counts of whole networks."""
-        return StepTable.of_parts(self.parts(codes))
+        return OperatorCountTable.of_parts(self.parts(codes))
 
 
 def _dead(codes: Codes) -> npt.NDArray[np.bool_]:
@@ -142,7 +142,7 @@ def _reached(codes: Codes, from_input: bool) -> npt.NDArray[np.bool_]:
 
 
 @cache
-def _parts() -> tuple[tuple[Counter[Step], ...], ...]:
+def _parts() -> tuple[tuple[Counter[OperatorSignature], ...], ...]:
     """Return the operator counts of each edge's operations, live and dead, then of the rest."""
     edges = tuple(
         tuple(
@@ -155,10 +155,10 @@ def _parts() -> tuple[tuple[Counter[Step], ...], ...]:
     return *edges, (_skeleton(),)
 
 
-def _edge(operation: str, added: bool, dead: bool) -> Counter[Step]:
-    steps: Counter[Step] = Counter()
+def _edge(operation: str, added: bool, dead: bool) -> Counter[OperatorSignature]:
+    steps: Counter[OperatorSignature] = Counter()
     for channels, side in _STAGES:
-        sketch = Sketch(channels, side, repeat=_CELLS, dead=dead)
+        sketch = OperatorCounter(channels, side, repeat=_CELLS, dead=dead)
         if operation == "none":
             sketch.simple("elementwise")
         elif operation == "avg_pool_3x3":
@@ -172,11 +172,13 @@ def _edge(operation: str, added: bool, dead: bool) -> Counter[Step]:
     return steps
 
 
-def _skeleton() -> Counter[Step]:
+def _skeleton() -> Counter[OperatorSignature]:
     """Return the operator counts of stem, blocks that halve the resolution, and head."""
-    body = Sketch(3, 32).conv(_STAGES[0][0], 3, activation=False)
+    body = OperatorCounter(3, 32).conv(_STAGES[0][0], 3, activation=False)
     for channels, _ in _STAGES[1:]:
-        shortcut = Sketch(body.channels, body.side, steps=body.steps).simple("pool", stride=2)
+        shortcut = OperatorCounter(body.channels, body.side, steps=body.steps).simple(
+            "pool", stride=2
+        )
         shortcut.conv(channels, activation=False)
         body.simple("activation").conv(channels, 3, stride=2, activation=False)
         body.simple("activation").conv(channels, 3, activation=False).simple("elementwise", 2)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.sketch import Sketch
-from hwnas.search_spaces.steps import Assembly, Step, StepTable
+from hwnas.search_spaces.sketch import OperatorCounter
+from hwnas.search_spaces.steps import Assembly, OperatorCountTable, OperatorSignature
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, joined_matrix
 
 __all__ = ["OFAMobileNetSpace"]
@@ -86,9 +86,9 @@ class OFAMobileNetSpace:
         blocks = codes[:, :-1] + _PER_PLACE * which[:, None]
         return Assembly(together, np.hstack([blocks, which[:, None]]))
 
-    def steps(self, codes: Codes) -> StepTable:
+    def steps(self, codes: Codes) -> OperatorCountTable:
         """Return the operator counts of whole networks."""
-        return StepTable.of_parts(self.parts(codes))
+        return OperatorCountTable.of_parts(self.parts(codes))
 
 
 def _index(name: str, values: Codes, options: tuple[int, ...]) -> Codes:
@@ -101,9 +101,9 @@ def _index(name: str, values: Codes, options: tuple[int, ...]) -> Codes:
 
 
 @cache
-def _parts(resolution: int) -> tuple[tuple[Counter[Step], ...], ...]:
+def _parts(resolution: int) -> tuple[tuple[Counter[OperatorSignature], ...], ...]:
     """Return the operator counts of each possible block at each place, then of stem and head."""
-    stem = Sketch(3, resolution).conv(_STEM, 3, stride=2)
+    stem = OperatorCounter(3, resolution).conv(_STEM, 3, stride=2)
     stem.conv(_STEM, 3, groups=_STEM).conv(_STEM, activation=False).simple("elementwise", inputs=2)
     places = []
     inputs, side = stem.channels, stem.side
@@ -114,9 +114,9 @@ def _parts(resolution: int) -> tuple[tuple[Counter[Step], ...], ...]:
                 for kernel_size in _KERNELS
                 for expansion in _EXPANSIONS
             ]
-            places.append((Counter[Step](), *blocks))
+            places.append((Counter[OperatorSignature](), *blocks))
             inputs, side = channels, -(-side // stride)
-    head = Sketch(inputs, side, steps=stem.steps).conv(_EXPAND).pool()
+    head = OperatorCounter(inputs, side, steps=stem.steps).conv(_EXPAND).pool()
     head.conv(_FEATURES).linear(_CLASSES)
     return *places, (head.steps,)
 
@@ -129,9 +129,11 @@ def _block(
     kernel_size: int,
     expansion: int,
     gated: bool,
-) -> Counter[Step]:
+) -> Counter[OperatorSignature]:
     hidden = inputs * expansion
-    block = Sketch(inputs, side).conv(hidden).conv(hidden, kernel_size, stride, groups=hidden)
+    block = (
+        OperatorCounter(inputs, side).conv(hidden).conv(hidden, kernel_size, stride, groups=hidden)
+    )
     if gated:
         block.gate(_multiple_of_8(hidden / 4))
     block.conv(channels, activation=False)

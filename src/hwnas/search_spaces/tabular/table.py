@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.steps import Assembly, StepTable
+from hwnas.search_spaces.steps import Assembly, OperatorCountTable
 
 __all__ = ["Arrays", "Codes", "TabularSpace", "checked_codes", "integer_matrix", "joined_matrix"]
 
@@ -63,7 +63,7 @@ class TabularSpace(Protocol):
         """Return the parts of the networks; None if only the integers are known."""
         ...
 
-    def steps(self, codes: Codes) -> StepTable | None:
+    def steps(self, codes: Codes) -> OperatorCountTable | None:
         """Return the operator counts of the networks; None if only the integers are known."""
         ...
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from torch import nn
 
 from hwnas.search_spaces.block_space import row
-from hwnas.search_spaces.choices import Choice, When
+from hwnas.search_spaces.block_specs import BlockSpec
+from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
-from hwnas.search_spaces.places import Place
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.steps import PartTable
 from hwnas.search_spaces.vit.config import Position, VitConfig
@@ -46,19 +46,19 @@ class VitSpace(ConfiguredSpace[VitConfig]):
         for name in ("resolution", "patch_size", "width", "depth"):
             yield Choice(name, getattr(self.config, name))
         for b in range(max(self.config.depth)):
-            when = When.deeper("depth", self.config.depth, b)
+            when = ChoiceCondition.deeper("depth", self.config.depth, b)
             for name in self._of_blocks:
                 yield Choice(f"block{b}.{name}", getattr(self.config, name), when)
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[BlockSpec, ...]:
         """Blocks, head and embedding; all depend on the width."""
         config, width = self.config, {"width": "width"}
         of_patches = width | {"patch_size": "patch_size"}
         if config.position == "table":
             of_patches["resolution"] = "resolution"
         blocks = (
-            Place(
+            BlockSpec(
                 f"blocks.{b}",
                 partial(block, config),
                 width | {name: f"block{b}.{name}" for name in self._of_blocks},
@@ -67,8 +67,8 @@ class VitSpace(ConfiguredSpace[VitConfig]):
             )
             for b in range(max(config.depth))
         )
-        last = Place("head", partial(head, config), width)
-        return *blocks, last, Place("embedding", partial(embedding, config), of_patches)
+        last = BlockSpec("head", partial(head, config), width)
+        return *blocks, last, BlockSpec("embedding", partial(embedding, config), of_patches)
 
     def frame(self, blocks: Mapping[str, nn.Module]) -> VisionTransformer:
         """See `BlockSpace.frame`."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.layers import Attention, FeedForward, PreNorm
-from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.steps import OperatorSignature, PartTable
 from hwnas.search_spaces.traced import traced_steps
 from hwnas.search_spaces.vit.config import VitConfig, hidden_width
 from hwnas.search_spaces.vit.network import embedding, head
@@ -30,21 +30,25 @@ def part_table(config: VitConfig) -> PartTable:
     sizes = list(itertools.product(config.width, config.patch_size, config.resolution))
 
     @functools.cache
-    def attention(width: int, tokens: int, heads: int, rank: float | None) -> Counter[Step]:
+    def attention(
+        width: int, tokens: int, heads: int, rank: float | None
+    ) -> Counter[OperatorSignature]:
         return traced_steps(
             lambda: PreNorm(width, Attention(width, heads, config.head_width, rank)),
             (tokens, width),
         )
 
     @functools.cache
-    def feed_forward(width: int, tokens: int, ratio: float, rank: float | None) -> Counter[Step]:
+    def feed_forward(
+        width: int, tokens: int, ratio: float, rank: float | None
+    ) -> Counter[OperatorSignature]:
         hidden = hidden_width(width, ratio)
         return traced_steps(
             lambda: PreNorm(width, FeedForward(width, hidden, rank)), (tokens, width)
         )
 
-    attentions: list[Counter[Step]] = [Counter()]
-    perceptrons: list[Counter[Step]] = [Counter()]
+    attentions: list[Counter[OperatorSignature]] = [Counter()]
+    perceptrons: list[Counter[OperatorSignature]] = [Counter()]
     for width, patch, side in sizes:
         tokens = (side // patch) ** 2
         attentions += [
@@ -73,7 +77,7 @@ def chosen_parts(config: VitConfig, indices: Indices) -> npt.NDArray[np.int64]:
     return np.column_stack([*columns, size])
 
 
-def _rest(config: VitConfig, width: int, patch: int, side: int) -> Counter[Step]:
+def _rest(config: VitConfig, width: int, patch: int, side: int) -> Counter[OperatorSignature]:
     """Return the operator counts of embedding and head."""
     tokens = (side // patch) ** 2
     return traced_steps(

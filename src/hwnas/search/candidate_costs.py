@@ -14,11 +14,11 @@ from hwnas.search.failure import Failure, Outcome
 from hwnas.search.objective import COUNTED, LATENCY, Objective, label_on
 from hwnas.search_spaces import Candidate, SearchSpace, Workload
 
-__all__ = ["Price", "if_priced", "prices_of"]
+__all__ = ["CandidateCosts", "if_priced", "prices_of"]
 
 
 @dataclass(frozen=True)
-class Price:
+class CandidateCosts:
     """Costs of a candidate that are known before evaluation.
 
     Attributes:
@@ -38,7 +38,7 @@ def prices_of(
     candidates: Sequence[Candidate],
     objectives: Sequence[Objective],
     costs: Mapping[str, CostSource],
-) -> list[Price]:
+) -> list[CandidateCosts]:
     """Return the costs of candidates in each objective that is a cost.
 
     There is an estimate for each objective and, if it reduces several targets, for each target.
@@ -63,13 +63,16 @@ def prices_of(
         estimates.append(row | {o.label: o.estimate(known) for o in latencies})
     counted = [{name: count(w) for name, count in COUNTED.items()} for w in workloads]
     return [
-        Price({**counts, **{label: e.mean for label, e in row.items()}}, row, counts)
+        CandidateCosts({**counts, **{label: e.mean for label, e in row.items()}}, row, counts)
         for row, counts in zip(estimates, counted, strict=True)
     ]
 
 
 def if_priced(
-    candidate: Candidate, objectives: Sequence[Objective], price: Price, evaluation: Evaluation
+    candidate: Candidate,
+    objectives: Sequence[Objective],
+    price: CandidateCosts,
+    evaluation: Evaluation,
 ) -> Outcome:
     """Return the evaluation, or a failure if a cost of the candidate is not finite."""
     for label in (o.label for o in objectives if o.label in price.values):

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.blocks import Blocks, Scale, counts, places
+from hwnas.predictors.blocks import Blocks, BlockScaling, counts, places
 from hwnas.predictors.gaussian_process import Numbers, Parts
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["LISTED", "Knowledge", "Price"]
+__all__ = ["LISTED", "PredictedObjective", "SpaceFeatures"]
 
 LISTED = 20_000
 """Largest number of networks of a space that is enumerated."""
@@ -30,7 +30,7 @@ _STATISTICS, _SCORES = "statistics", "scores"
 
 
 @dataclass(frozen=True)
-class Price:
+class PredictedObjective:
     """Predicted values of one objective for N networks.
 
     Attributes:
@@ -44,7 +44,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class SpaceFeatures:
     """Search space as codes, with the features and known costs of its networks.
 
     Attributes:
@@ -74,7 +74,7 @@ class Knowledge:
     statistics: Callable[[Codes], Numbers] | None = None
     scores: Callable[[Codes], Numbers] | None = None
     size: Callable[[Codes], Numbers] | None = None
-    price: Callable[[Codes], Mapping[int, Price]] = lambda codes: {}
+    price: Callable[[Codes], Mapping[int, PredictedObjective]] = lambda codes: {}
     allowed: Callable[[Codes], npt.NDArray[np.bool_]] = lambda codes: np.ones(len(codes), bool)
     known_limits: frozenset[str] = frozenset()
     canonical: Callable[[Codes], Codes] = lambda codes: codes
@@ -84,7 +84,7 @@ class Knowledge:
     macs: Callable[[Codes], Numbers] | None = None
 
     @classmethod
-    def of_distributions(cls, distributions: Mapping[str, BaseDistribution]) -> Knowledge:
+    def of_distributions(cls, distributions: Mapping[str, BaseDistribution]) -> SpaceFeatures:
         """Return a description of the space of a study's trials, which has the options only.
 
         Raises:
@@ -186,9 +186,9 @@ class Knowledge:
         return np.asarray(self.levels(codes).mean(1))
 
     @cached_property
-    def _scales(self) -> dict[str, Scale]:
+    def _scales(self) -> dict[str, BlockScaling]:
         sample = self.draw(_SAMPLE, np.random.default_rng(0))
-        return {name: Scale.over(block) for name, block in self._blocks(sample).items()}
+        return {name: BlockScaling.over(block) for name, block in self._blocks(sample).items()}
 
     def _blocks(self, codes: Codes) -> Blocks:
         seen = codes if self.alike is None else self.alike(codes)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hwnas.deploy.io import OutputMeaning
 from hwnas.errors import DataError
 
-__all__ = ["Answers", "Disagreement", "compare_answers"]
+__all__ = ["Disagreement", "PredictionAgreement", "compare_answers"]
 
 _WORST = 5
 
@@ -36,7 +36,7 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
-class Answers:
+class PredictionAgreement:
     """Agreement of a variant with the original network, on the same images.
 
     Attributes:
@@ -62,7 +62,7 @@ class Answers:
 
 def compare_answers(
     meaning: OutputMeaning, outputs: NDArray[Any], expected: NDArray[Any]
-) -> Answers:
+) -> PredictionAgreement:
     """Compare the outputs of a variant with those of the original network.
 
     Args:
@@ -84,7 +84,7 @@ def compare_answers(
     if meaning.kind == "values":
         order = np.argsort(-by_image, kind="stable")[:_WORST]
         worst = [Disagreement(int(i), float(by_image[i])) for i in order]
-        return Answers(len(outputs), None, {}, float(difference.mean()), worst)
+        return PredictionAgreement(len(outputs), None, {}, float(difference.mean()), worst)
     said, known = outputs.argmax(1), expected.argmax(1)
     same = said == known
     by_class = {
@@ -98,7 +98,9 @@ def compare_answers(
         Disagreement(int(i), float(by_image[i]), *_answers(meaning, said[i], known[i]))
         for i in order
     ]
-    return Answers(len(outputs), float(same.mean()), by_class, float(difference.mean()), worst)
+    return PredictionAgreement(
+        len(outputs), float(same.mean()), by_class, float(difference.mean()), worst
+    )
 
 
 def _answers(meaning: OutputMeaning, said: Any, known: Any) -> tuple[str, str]:

@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from hwnas.predictors.blocks import Scale, blocks_of_codes, rows_of
+from hwnas.predictors.blocks import BlockScaling, blocks_of_codes, rows_of
 from hwnas.predictors.cost_table import CostTable
-from hwnas.predictors.experience import Experience, Source
 from hwnas.predictors.gaussian_process import Mixture
+from hwnas.predictors.transfer_prior import DeviceDataset, TransferPrior
 
 POOL = np.arange(150)
 
 
-def experience(table: CostTable, devices: list[str], shuffled: bool = False) -> Experience:
+def experience(table: CostTable, devices: list[str], shuffled: bool = False) -> TransferPrior:
     blocks = rows_of(blocks_of_codes(table.space, table.codes), POOL)
     rng = np.random.default_rng(0)
     sources = []
     for device in devices:
         logs = np.log(table.costs[POOL, table.column(device)])
-        sources.append(Source(device, blocks, rng.permutation(logs) if shuffled else logs))
-    return Experience(tuple(sources), blocks)
+        sources.append(DeviceDataset(device, blocks, rng.permutation(logs) if shuffled else logs))
+    return TransferPrior(tuple(sources), blocks)
 
 
-def predicted(table: CostTable, known: Experience, device: str, samples: int) -> np.ndarray:
+def predicted(table: CostTable, known: TransferPrior, device: str, samples: int) -> np.ndarray:
     blocks = blocks_of_codes(table.space, table.codes)
     parts = known.parts(known.see(blocks))
     rows = np.random.default_rng(1).choice(POOL, samples, replace=False)
@@ -75,9 +75,9 @@ def test_a_family_is_left_out_as_a_whole(table: CostTable) -> None:
     known = experience(table, ["slow", "core", "gpu", "chip"])
     first, *rest = known.sources
     twin = replace(first, name="twin", logs=first.logs + 0.1)
-    apart = Experience((first, twin, *rest), known.reference)
+    apart = TransferPrior((first, twin, *rest), known.reference)
     related = tuple(replace(source, family="slow") for source in (first, twin))
-    together = Experience((*related, *rest), known.reference)
+    together = TransferPrior((*related, *rest), known.reference)
     assert apart.others(0) == [1, 2, 3, 4]
     assert together.others(0) == together.others(1) == [2, 3, 4]
     place = together.parts(together.see(known.reference)).names.index("differences")
@@ -96,12 +96,12 @@ def test_rows_can_be_taken_before_or_after(table: CostTable) -> None:
 
 def test_a_scale_makes_columns_even_and_drops_constants() -> None:
     block = np.array([[1.0, 10.0, 7.0], [3.0, 30.0, 7.0], [5.0, 20.0, 7.0]])
-    scaled = Scale.over(block)(block)
+    scaled = BlockScaling.over(block)(block)
     np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-12)
     assert (scaled**2).sum(1).mean() == pytest.approx(1.0)
     assert scaled[:, 0].std() == pytest.approx(scaled[:, 1].std())
     assert not scaled[:, 2].any()
-    raw = Scale.over(block, whiten=False)(block)
+    raw = BlockScaling.over(block, whiten=False)(block)
     assert (raw**2).sum(1).mean() == pytest.approx(1.0)
     assert raw[:, 1].std() / raw[:, 0].std() == pytest.approx(block[:, 1].std() / block[:, 0].std())
     assert math.isclose(float(raw[:, 2].sum()), 0.0)

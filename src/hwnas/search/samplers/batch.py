@@ -18,11 +18,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.errors import ConfigError
 from hwnas.search.front import Losses
-from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search.threads import one_thread
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["BATCH", "History", "PlannedSampler", "keys_of"]
+__all__ = ["BATCH", "BatchSampler", "History", "keys_of"]
 
 BATCH = "hwnas:batch"
 """System attribute of a trial that holds the number of its batch and its position in it."""
@@ -94,7 +94,7 @@ class _Batch:
     taken: set[int] = field(default_factory=set)
 
 
-class PlannedSampler(BaseSampler):
+class BatchSampler(BaseSampler):
     """Base class of batch samplers.
 
     A batch is a pure function of the seed and the trials finished before it. A search that is
@@ -110,7 +110,9 @@ class PlannedSampler(BaseSampler):
             first trial, which is random.
     """
 
-    def __init__(self, seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None) -> None:
+    def __init__(
+        self, seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None
+    ) -> None:
         if batch < 1:
             raise ConfigError(f"batch is {batch}; expected at least 1")
         self.seed, self.batch, self.knowledge = seed, batch, knowledge
@@ -121,7 +123,7 @@ class PlannedSampler(BaseSampler):
 
     @abstractmethod
     def plan(
-        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """Plan the proposals of a batch.
 
@@ -150,7 +152,7 @@ class PlannedSampler(BaseSampler):
         if not search_space or _ENQUEUED in trial.system_attrs:
             return {}
         if self.knowledge is None:
-            self.knowledge = Knowledge.of_distributions(search_space)
+            self.knowledge = SpaceFeatures.of_distributions(search_space)
         batch = self._current(self.knowledge, study)
         position = next(i for i in count() if i not in batch.taken)
         batch.taken.add(position)
@@ -163,7 +165,7 @@ class PlannedSampler(BaseSampler):
         """Sample a parameter at random, in a plain study's first trial or if no network is left."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
-    def _current(self, knowledge: Knowledge, study: Study) -> _Batch:
+    def _current(self, knowledge: SpaceFeatures, study: Study) -> _Batch:
         """Return the batch of the next proposal, planned if the last one is used up."""
         trials = study.get_trials(deepcopy=False)
         batch = self._batch or self._begun(knowledge, study, trials)
@@ -174,7 +176,7 @@ class PlannedSampler(BaseSampler):
         return batch
 
     def _begun(
-        self, knowledge: Knowledge, study: Study, trials: Sequence[FrozenTrial]
+        self, knowledge: SpaceFeatures, study: Study, trials: Sequence[FrozenTrial]
     ) -> _Batch | None:
         """Return the last batch of an earlier process, with its proposals marked as taken."""
         places = {t.number: t.system_attrs[BATCH] for t in trials if BATCH in t.system_attrs}
@@ -188,7 +190,7 @@ class PlannedSampler(BaseSampler):
         return batch
 
     def _planned(
-        self, knowledge: Knowledge, study: Study, trials: Sequence[FrozenTrial], number: int
+        self, knowledge: SpaceFeatures, study: Study, trials: Sequence[FrozenTrial], number: int
     ) -> _Batch:
         before = self._known(knowledge, trials)
         # Trials are evaluated in batches, and the first batch may hold trials that this sampler did
@@ -202,7 +204,7 @@ class PlannedSampler(BaseSampler):
         with one_thread():
             return _Batch(number, size, self.plan(knowledge, history, size, rng))
 
-    def _known(self, knowledge: Knowledge, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    def _known(self, knowledge: SpaceFeatures, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         """Return the trials whose codes are known."""
         for trial in trials:
             if trial.number not in self._codes and knowledge.options.keys() <= trial.params.keys():
@@ -211,7 +213,7 @@ class PlannedSampler(BaseSampler):
 
     def _history(
         self,
-        knowledge: Knowledge,
+        knowledge: SpaceFeatures,
         study: Study,
         known: Sequence[FrozenTrial],
         finished: Sequence[FrozenTrial],

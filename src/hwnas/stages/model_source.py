@@ -20,12 +20,12 @@ from hwnas.search import TASKS
 from hwnas.search.data import DataConfig, ImageData, load_data
 from hwnas.search.evaluate import SplitName
 from hwnas.search.task import Task, classification
-from hwnas.stages.examination import SplitExaminer
-from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.job import Job, RunInputs, SearchGoal
 from hwnas.stages.pick import picked
+from hwnas.stages.split_evaluator import SplitEvaluator
 from hwnas.stages.trusted import trusted_job
 
-__all__ = ["Images", "Shipped", "opened"]
+__all__ = ["Images", "ModelSource", "opened"]
 
 _IMAGES_AT_ONCE = 64
 _LEVELS = 4  # maximum number of folders between a run and its bundles
@@ -47,7 +47,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Shipped:
+class ModelSource:
     """Network as ONNX, with its bundle, images and run where they are available.
 
     Attributes:
@@ -60,14 +60,14 @@ class Shipped:
     model: Path
     bundle: Bundle | None = None
     images: Images | None = None
-    ingredients: Ingredients | None = None
+    ingredients: RunInputs | None = None
 
     def at_once(self, batch: int) -> int:
         """Return the number of images to evaluate at a time, for targets of this batch size."""
         # A user's own file may accept only one batch size.
         return batch if self.bundle is None else _IMAGES_AT_ONCE
 
-    def examiner(self, split: SplitName, batch: int) -> SplitExaminer | None:
+    def examiner(self, split: SplitName, batch: int) -> SplitEvaluator | None:
         """Return an evaluator of the network's variants on a split; None without images.
 
         Args:
@@ -79,11 +79,11 @@ class Shipped:
         task, data, preprocessing = self.images.task, self.images.data, self.images.preprocessing
         known = self.bundle is not None
         of_split = {"validation": data.validation, "test": data.test}[split]
-        return SplitExaminer(task, of_split, split, preprocessing, self.at_once(batch), known)
+        return SplitEvaluator(task, of_split, split, preprocessing, self.at_once(batch), known)
 
 
 @contextlib.contextmanager
-def opened(source: Path, data: str | None = None, pick: str | None = None) -> Iterator[Shipped]:
+def opened(source: Path, data: str | None = None, pick: str | None = None) -> Iterator[ModelSource]:
     """Open the folder of a run, the folder of a bundle, or an ONNX file.
 
     Args:
@@ -105,7 +105,7 @@ def opened(source: Path, data: str | None = None, pick: str | None = None) -> It
     if pick is not None:
         raise ConfigError("--pick is for the networks of a run; give the run's folder")
     if not source.is_dir():
-        yield Shipped(source, images=None if data is None else _images_of_file(source, data))
+        yield ModelSource(source, images=None if data is None else _images_of_file(source, data))
         return
     bundle = Bundle.load(source)
     run = _run_around(bundle.folder)
@@ -114,7 +114,7 @@ def opened(source: Path, data: str | None = None, pick: str | None = None) -> It
             yield _of_run(job, bundle, data)
         return
     images = None if data is None else _images_of_bundle(bundle, data)
-    yield Shipped(bundle.onnx_file, bundle, images)
+    yield ModelSource(bundle.onnx_file, bundle, images)
 
 
 def _run_around(folder: Path) -> Path | None:
@@ -124,7 +124,7 @@ def _run_around(folder: Path) -> Path | None:
 
 
 def _picked(job: Job, pick: str | None) -> Bundle:
-    found = picked(job, Goal(job.recipe.objective), pick, None)
+    found = picked(job, SearchGoal(job.recipe.objective), pick, None)
     if isinstance(found, Bundle):
         return found
     raise ConfigError(
@@ -133,12 +133,12 @@ def _picked(job: Job, pick: str | None) -> Bundle:
     )
 
 
-def _of_run(job: Job, bundle: Bundle, data: str | None) -> Shipped:
+def _of_run(job: Job, bundle: Bundle, data: str | None) -> ModelSource:
     if data is not None:
         raise ConfigError("--data does not apply: a run has its images")
     ingredients = job.ingredients
     images = Images(ingredients.task, ingredients.data, bundle.preprocessing)
-    return Shipped(bundle.onnx_file, bundle, images, ingredients)
+    return ModelSource(bundle.onnx_file, bundle, images, ingredients)
 
 
 def _images_of_bundle(bundle: Bundle, source: str) -> Images:

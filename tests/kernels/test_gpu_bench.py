@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
-from hwnas.kernels.card_bench import CardBench
-from hwnas.kernels.card_tuning import CardTuning, keep, task_of, versions_here
+from hwnas.kernels.gpu_bench import GpuBench
+from hwnas.kernels.gpu_tuning import GpuTuning, keep, task_of, versions_here
 from hwnas.kernels.launch import Launch
 from hwnas.kernels.operator import Config, Inputs
 from hwnas.kernels.pointwise import Pointwise, pointwise
-from hwnas.kernels.timer import CardTimer, Times
-from hwnas.kernels.tuned import Entry, TunedTable, own_path
+from hwnas.kernels.timer import GpuTimer, Times
+from hwnas.kernels.tuned import TunedEntry, TunedTable, own_path
 
 H200 = ACCELERATORS["nvidia-h200"]
 CPU = torch.device("cpu")
@@ -42,8 +42,8 @@ class Careless(Pointwise):
         return [Launch(launch.kernel, (down - 1, across), launch.arguments, launch.constants)]
 
 
-def bench(operator: Pointwise = pointwise, dtype: torch.dtype = torch.float16) -> CardBench:
-    return CardBench(operator, SIZES, dtype, H200, CardTimer(), CPU)
+def bench(operator: Pointwise = pointwise, dtype: torch.dtype = torch.float16) -> GpuBench:
+    return GpuBench(operator, SIZES, dtype, H200, GpuTimer(), CPU)
 
 
 def test_what_is_right_is_within_what_is_allowed() -> None:
@@ -67,7 +67,7 @@ def test_the_footprint_is_that_of_the_grid() -> None:
 
 def test_many_programs_share_few_multiprocessors() -> None:
     small = Accelerator("small", 90, 4, 1024)
-    found = CardBench(pointwise, SIZES, torch.float16, small, CardTimer(), CPU).footprint(CONFIG)
+    found = GpuBench(pointwise, SIZES, torch.float16, small, GpuTimer(), CPU).footprint(CONFIG)
     assert found.busiest_bytes == pytest.approx(2 * bench().footprint(CONFIG).busiest_bytes)
 
 
@@ -85,9 +85,9 @@ def test_times_are_quantiles() -> None:
 
 
 def test_results_say_how_they_were_timed() -> None:
-    assert CardTimer.cold(H200).flush_bytes == 120 * 2**20
-    assert CardTimer.cold(H200).description == "CUDA graph, second-level cache cold"
-    assert CardTimer(graph=False).description == "started from Python, second-level cache warm"
+    assert GpuTimer.cold(H200).flush_bytes == 120 * 2**20
+    assert GpuTimer.cold(H200).description == "CUDA graph, second-level cache cold"
+    assert GpuTimer(graph=False).description == "started from Python, second-level cache warm"
 
 
 def test_results_that_are_kept_at_the_same_time_are_all_kept(
@@ -95,7 +95,7 @@ def test_results_that_are_kept_at_the_same_time_are_all_kept(
 ) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
     entries = [
-        Entry("pointwise", "float16", SIZES | {"pixels": pixels}, CONFIG, Times(1, 2, 3, 30),
+        TunedEntry("pointwise", "float16", SIZES | {"pixels": pixels}, CONFIG, Times(1, 2, 3, 30),
               "CUDA graph", {}, versions_here(), "2026-01-01")
         for pixels in range(1, 41)
     ]  # fmt: skip
@@ -105,8 +105,8 @@ def test_results_that_are_kept_at_the_same_time_are_all_kept(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("timer", [CardTimer(), CardTimer(graph=False), CardTimer(2**27)])
-def test_more_work_takes_longer_on_a_card(timer: CardTimer) -> None:
+@pytest.mark.parametrize("timer", [GpuTimer(), GpuTimer(graph=False), GpuTimer(2**27)])
+def test_more_work_takes_longer_on_a_card(timer: GpuTimer) -> None:
     small, large = (torch.ones(2**power, device="cuda") for power in (16, 26))
     less, more = (Times.of(timer.stopwatch(values.neg_)(10)) for values in (small, large))
     assert 0 < less.p50_us < more.p50_us
@@ -116,7 +116,7 @@ def test_more_work_takes_longer_on_a_card(timer: CardTimer) -> None:
 def test_tuning_on_a_card_keeps_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
     card = Accelerator.here()
-    outcome, entry = CardTuning(card, CardTimer.cold(card), 10.0).tune(
+    outcome, entry = GpuTuning(card, GpuTimer.cold(card), 10.0).tune(
         pointwise, SIZES | {"pixels": 3136}, torch.float16
     )
     assert entry

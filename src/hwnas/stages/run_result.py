@@ -16,7 +16,7 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, Scored, SearchResult
 from hwnas.search.objective import LATENCY, Objective, label_on
 from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
-from hwnas.stages.job import Goal, Job
+from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.limits import LimitCheck, LimitState, of_bundle, overall, recheck, shortfall, told
 from hwnas.stages.reference import REFERENCE, reference_of
 from hwnas.stages.search import found
@@ -24,7 +24,7 @@ from hwnas.stages.shortlist import read_tried
 
 __all__ = [
     "FrontRow",
-    "Summary",
+    "RunResult",
     "breaking",
     "checks_of",
     "example_image",
@@ -96,7 +96,7 @@ class FrontRow:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunResult:
     """Result of one search of a run.
 
     Attributes:
@@ -163,7 +163,7 @@ class Summary:
             *([] if added else [further]),
         )
 
-    def with_limits(self, checks: Mapping[str, tuple[LimitCheck, ...]]) -> Summary:
+    def with_limits(self, checks: Mapping[str, tuple[LimitCheck, ...]]) -> RunResult:
         """Return the same summary with limit checks of networks, given by id."""
         rows = tuple(replace(row, limits=checks.get(row.id, ())) for row in self.front)
         return replace(self, front=rows)
@@ -190,7 +190,7 @@ def example_image(run: Path) -> Path:
     return run / "example.png"
 
 
-def summarise(job: Job, goal: Goal) -> Summary:
+def summarise(job: Job, goal: SearchGoal) -> RunResult:
     """Read the results of a goal from the run folder."""
     metric = job.ingredients.task.metrics[0]
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
@@ -225,7 +225,7 @@ def better(
     )
 
 
-def _reference_row(run: Path, goal: Goal, bundle: Bundle, metric: str) -> FrontRow:
+def _reference_row(run: Path, goal: SearchGoal, bundle: Bundle, metric: str) -> FrontRow:
     """Return the reference network as a row of the table."""
     counted = {
         row["name"]: row["value"]
@@ -253,12 +253,12 @@ def _reference_row(run: Path, goal: Goal, bundle: Bundle, metric: str) -> FrontR
 
 def summary_of(
     folder: RunFolder,
-    goal: Goal,
+    goal: SearchGoal,
     result: SearchResult,
     bundles: Mapping[str, Bundle],
     names: Mapping[str, str],
     metric: str,
-) -> Summary:
+) -> RunResult:
     """Return the summary of a search, without the reference network.
 
     Args:
@@ -278,7 +278,7 @@ def summary_of(
     report = out / "report.html"
     checks = checks_of(out, goal, bundles)
     units = units_of(bundles)
-    return Summary(
+    return RunResult(
         run=folder.path,
         output=out,
         metric=metric,
@@ -293,7 +293,7 @@ def summary_of(
 
 
 def checks_of(
-    out: Path, goal: Goal, bundles: Mapping[str, Bundle]
+    out: Path, goal: SearchGoal, bundles: Mapping[str, Bundle]
 ) -> dict[str, tuple[LimitCheck, ...]]:
     """Return the limit checks of all candidates that were made into finalists, by id.
 
@@ -306,7 +306,7 @@ def checks_of(
     return tried | {name: of_bundle(bundle, goal.objectives) for name, bundle in bundles.items()}
 
 
-def breaking(out: Path, goal: Goal, bundles: Mapping[str, Bundle]) -> set[str]:
+def breaking(out: Path, goal: SearchGoal, bundles: Mapping[str, Bundle]) -> set[str]:
     """Return the ids of the candidates that do not keep the limits; arguments as in `checks_of`."""
     checks = checks_of(out, goal, bundles)
     return {name for name, found in checks.items() if overall(found) != "kept"}
@@ -320,7 +320,7 @@ def units_of(bundles: Mapping[str, Bundle]) -> dict[str, str]:
 
 def front_row(
     run: Path,
-    goal: Goal,
+    goal: SearchGoal,
     trial: Scored,
     names: Mapping[str, str],
     bundle: Bundle | None,
@@ -359,7 +359,7 @@ def _intervals(trial: Scored, units: Mapping[str, str]) -> dict[str, tuple[float
     return found
 
 
-def write_front(summary: Summary, path: Path) -> None:
+def write_front(summary: RunResult, path: Path) -> None:
     """Write the front as a CSV table; numbers have full precision, missing values are empty.
 
     If there are several targets, each has its own columns.
@@ -375,7 +375,7 @@ def write_front(summary: Summary, path: Path) -> None:
     write_text(path, text.getvalue())
 
 
-def _cells(row: FrontRow, summary: Summary) -> dict[str, Any]:
+def _cells(row: FrontRow, summary: RunResult) -> dict[str, Any]:
     """Return the cells of a row of the table by column, except the choices of the architecture."""
     cells: dict[str, Any] = {"id": row.id, "picks": " ".join(row.picks)}
     cells |= {o.label: row.values[o.label] for o in summary.objectives}

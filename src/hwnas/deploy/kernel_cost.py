@@ -23,9 +23,9 @@ from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
 from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.choice import chosen_on
 from hwnas.kernels.operator import Config
-from hwnas.search_spaces import Step
+from hwnas.search_spaces import OperatorSignature
 
-__all__ = ["KernelSite", "KernelWork", "kernel_work"]
+__all__ = ["KernelCost", "KernelSite", "kernel_work"]
 
 _BYTES = 4  # per value, as steps count them
 _WHOLE_MAP = 16  # values per mean from which a pooling is assumed to cover a whole map
@@ -76,7 +76,7 @@ def _card(name: str) -> Accelerator:
 
 
 @dataclass(frozen=True)
-class KernelWork:
+class KernelCost:
     """Predicted cost of a step on a GPU; the costs of all steps of a network add up.
 
     Attributes:
@@ -119,7 +119,7 @@ class KernelWork:
 
 
 @lru_cache(maxsize=2**16)
-def kernel_work(step: Step, site: KernelSite) -> KernelWork:
+def kernel_work(step: OperatorSignature, site: KernelSite) -> KernelCost:
     """Return the predicted cost of a step at a site.
 
     The cost is zero if a compiler drops the step or if it is fused into a layer.
@@ -130,7 +130,7 @@ def kernel_work(step: Step, site: KernelSite) -> KernelWork:
             GPU.
     """
     if step.dead or step.kind in _FOLDED:
-        return KernelWork()
+        return KernelCost()
     call = call_of_step(step, site.batch)
     if call is not None:
         return _of_call(step, call, site)
@@ -144,7 +144,7 @@ def kernel_work(step: Step, site: KernelSite) -> KernelWork:
     return _in_torch(step, site)
 
 
-def _of_call(step: Step, call: StepCall, site: KernelSite) -> KernelWork:
+def _of_call(step: OperatorSignature, call: StepCall, site: KernelSite) -> KernelCost:
     operator = OPERATORS[call.operator]
     tensors = {
         name: torch.empty(shape, dtype=site.dtype, device="meta")
@@ -163,7 +163,7 @@ def _of_call(step: Step, call: StepCall, site: KernelSite) -> KernelWork:
     asked = operator.traffic(sizes, site.dtype, choice.config)
     squeezed = step.kind == "pointwise" and call.shapes["x"][1] == 1
     starts = 0.5 if squeezed else float(len(launches))
-    return KernelWork(
+    return KernelCost(
         launches=starts,
         moved_bytes=site.bytes_of(step.read_bytes + step.written_bytes, step.weight_bytes),
         asked_bytes=asked,
@@ -186,18 +186,18 @@ def _products(call: StepCall, grid: tuple[int, ...], config: Config) -> int:
     return math.prod(grid[:2]) * block * steps
 
 
-def _in_torch(step: Step, site: KernelSite) -> KernelWork:
+def _in_torch(step: OperatorSignature, site: KernelSite) -> KernelCost:
     moved = site.bytes_of(step.read_bytes + step.written_bytes, step.weight_bytes)
     return replace(_even(site, moved, step.macs, 1.0), torch_launches=1.0)
 
 
-def _even(site: KernelSite, moved: float, macs: int = 0, launches: float = 0.0) -> KernelWork:
+def _even(site: KernelSite, moved: float, macs: int = 0, launches: float = 0.0) -> KernelCost:
     """Return the cost of bytes, and of multiplications per image, spread over multiprocessors.
 
     All multiprocessors have equal shares.
     """
     parts, products = site.card.multiprocessors, macs * site.batch
-    return KernelWork(
+    return KernelCost(
         launches=launches,
         moved_bytes=moved,
         asked_bytes=moved,

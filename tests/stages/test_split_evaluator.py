@@ -9,7 +9,7 @@ from hwnas.deploy.io import Preprocessing
 from hwnas.errors import NonFiniteOutput
 from hwnas.search.split import Split
 from hwnas.search.task import Classification
-from hwnas.stages.examination import SplitExaminer, calibration_batches
+from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
 
 PREPROCESSING = Preprocessing(8, 8, 1, (0.5,), (0.5,))
 
@@ -29,7 +29,7 @@ def test_outputs_that_are_no_numbers_are_not_judged(side: str, value: float) -> 
     images = np.zeros((6, 8, 8, 1), np.uint8)
     split = Split(images, np.array([0, 1, 0, 1, 0, 1]), np.arange(6))
     task = Classification(("a", "b"), PREPROCESSING)
-    examiner = SplitExaminer(task, split, "test", PREPROCESSING, 2)
+    examiner = SplitEvaluator(task, split, "test", PREPROCESSING, 2)
     outputs = {
         name: np.eye(2, dtype=np.float32)[[0, 1, 0, 1, 0, 1]] for name in ("own", "expected")
     }

@@ -15,10 +15,10 @@ from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice, Option
 
-__all__ = ["RecipeSpace", "recipe_space"]
+__all__ = ["TrainingSpace", "recipe_space"]
 
 
-class RecipeSpace(ChoiceSpace):
+class TrainingSpace(ChoiceSpace):
     """Space of training settings; settings outside the space are as in ``[train]``.
 
     Args:
@@ -71,7 +71,7 @@ def recipe_space(
     epochs: tuple[float, ...] = (),
     batch_size: tuple[int, ...] = (),
     warmup: tuple[float, ...] = (),
-) -> RecipeSpace:
+) -> TrainingSpace:
     """Return the space of the role ``recipe`` in ``[space] name = ["mobilenet", "recipe"]``.
 
     Each argument lists the options of the same key of ``[train]``. An empty argument leaves that
@@ -91,7 +91,7 @@ def recipe_space(
     Raises:
         ConfigError: No setting has two options or more, or a setting has an option twice.
     """
-    return RecipeSpace(
+    return TrainingSpace(
         {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,

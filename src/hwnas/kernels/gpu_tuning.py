@@ -15,23 +15,23 @@ import triton
 
 from hwnas.atomic import locked
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.card_bench import CardBench
 from hwnas.kernels.choice import forget_choices, known_results
 from hwnas.kernels.cost_model import CostModel
+from hwnas.kernels.gpu_bench import GpuBench
 from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, dtype_name
-from hwnas.kernels.proposers import Proposer, Rules
-from hwnas.kernels.timer import CardTimer, Times
-from hwnas.kernels.trial import Task, Trial, key_of
-from hwnas.kernels.tuned import REFERENCE, Entry, TunedTable, own_path
-from hwnas.kernels.tuner import Outcome, tune
+from hwnas.kernels.proposers import Proposer, RuleProposer
+from hwnas.kernels.timer import GpuTimer, Times
+from hwnas.kernels.trial import TuningTask, TuningTrial, key_of
+from hwnas.kernels.tuned import REFERENCE, TunedEntry, TunedTable, own_path
+from hwnas.kernels.tuner import TuningResult, tune
 
-__all__ = ["CardTuning", "Rival", "keep", "task_of", "versions_here"]
+__all__ = ["GpuTuning", "Rival", "keep", "task_of", "versions_here"]
 
 Rival = Callable[[Inputs], Callable[[], object]]  # returns a call that computes the same on inputs
 
 
 @dataclass(frozen=True)
-class CardTuning:
+class GpuTuning:
     """Settings for the tuning of operators on the current GPU.
 
     Attributes:
@@ -42,21 +42,21 @@ class CardTuning:
         proposer: Function of a task and a seed that makes a proposer.
         rivals: Other implementations, by name, besides the operator's reference.
         seed: Seed of all random choices.
-        bench: Function that makes the bench on which an operator is tried, called as `CardBench`
+        bench: Function that makes the bench on which an operator is tried, called as `GpuBench`
             is.
     """
 
     card: Accelerator
-    timer: CardTimer
+    timer: GpuTimer
     seconds: float = 30.0
-    proposer: Callable[[Task, int], Proposer] = Rules
+    proposer: Callable[[TuningTask, int], Proposer] = RuleProposer
     rivals: Mapping[str, Rival] = field(default_factory=dict)
     seed: int = 0
-    bench: Callable[..., CardBench] = CardBench
+    bench: Callable[..., GpuBench] = GpuBench
 
     def tune(
         self, operator: Operator, sizes: Sizes, dtype: torch.dtype, model: CostModel | None = None
-    ) -> tuple[Outcome, Entry | None]:
+    ) -> tuple[TuningResult, TunedEntry | None]:
         """Tune one operator, and save the best result so far among the user's own results.
 
         Args:
@@ -84,7 +84,7 @@ class CardTuning:
         entry = partial(self._entry, operator, sizes, dtype)
         best_us = math.inf
 
-        def on_trial(trial: Trial) -> None:
+        def on_trial(trial: TuningTrial) -> None:
             nonlocal best_us
             if trial.verdict == "timed" and trial.p50_us < best_us:
                 best_us = trial.p50_us
@@ -115,10 +115,10 @@ class CardTuning:
         sizes: Sizes,
         dtype: torch.dtype,
         rivals: Mapping[str, Times],
-        trial: Trial,
-    ) -> Entry:
+        trial: TuningTrial,
+    ) -> TunedEntry:
         assert trial.times
-        return Entry(
+        return TunedEntry(
             operator=operator.name,
             dtype=dtype_name(dtype),
             sizes=sizes,
@@ -131,7 +131,7 @@ class CardTuning:
         )
 
 
-def task_of(operator: Operator, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Task:
+def task_of(operator: Operator, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> TuningTask:
     """Return the task, which starts with good configurations of near sizes and the default."""
     problem = operator.problem(sizes, dtype, card)
     entries = known_results(card).nearest(operator.name, dtype_name(dtype), sizes)
@@ -140,7 +140,7 @@ def task_of(operator: Operator, sizes: Sizes, dtype: torch.dtype, card: Accelera
     starts: dict[object, Config] = {}
     for config in (*near, operator.default_config(sizes, dtype)):
         starts.setdefault(key_of(config), config)
-    return Task(operator.name, sizes, dtype, card, problem, tuple(starts.values()))
+    return TuningTask(operator.name, sizes, dtype, card, problem, tuple(starts.values()))
 
 
 def versions_here() -> dict[str, str]:
@@ -152,7 +152,7 @@ def versions_here() -> dict[str, str]:
 
 
 def _raced(
-    bench: CardBench, rivals: Mapping[str, Rival]
+    bench: GpuBench, rivals: Mapping[str, Rival]
 ) -> tuple[dict[str, Times], tuple[str, ...]]:
     """Return the times of rivals, and a note for each rival that cannot run here."""
     times, absent = {}, []
@@ -164,7 +164,7 @@ def _raced(
     return times, tuple(absent)
 
 
-def keep(card: Accelerator, entry: Entry) -> None:
+def keep(card: Accelerator, entry: TunedEntry) -> None:
     """Save a result among the user's own; other processes may do so at the same time.
 
     Raises:

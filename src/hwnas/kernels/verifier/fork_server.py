@@ -28,7 +28,7 @@ import hwnas
 from hwnas.errors import DeviceError, KernelError
 from hwnas.kernels.verifier.wire import frame, message, messages, received
 
-__all__ = ["Ended", "Limits", "Nursery"]
+__all__ = ["ForkServer", "JobLimits", "JobResult"]
 
 _CHILD = "hwnas.kernels.verifier.child"
 _WORD = 8
@@ -46,7 +46,7 @@ _PASSED_ON += ("CUDA_", "NVIDIA_", "CC", "CPATH", "LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """Resource limits of a job.
 
     Attributes:
@@ -60,7 +60,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobResult:
     """Result of a job that has ended.
 
     Attributes:
@@ -80,7 +80,7 @@ class Ended:
     seconds: Sequence[float] = ()
 
 
-class Nursery:
+class ForkServer:
     """Fork server that runs each job in a new process; used in a ``with`` statement.
 
     Attributes:
@@ -107,8 +107,12 @@ class Nursery:
             self._folder.cleanup()
 
     def job(
-        self, header: Mapping[str, Any], parts: Sequence[bytes], path: Path | None, limits: Limits
-    ) -> Ended:
+        self,
+        header: Mapping[str, Any],
+        parts: Sequence[bytes],
+        path: Path | None,
+        limits: JobLimits,
+    ) -> JobResult:
         """Run a job in a new process, and return its result.
 
         Args:
@@ -146,7 +150,7 @@ class Nursery:
             seen = json.loads(self._exactly(self._word()))
             whole = len(told) == len(parts) + 1
             how = how or (None if whole else _how(status, hung, limits, log, path))
-            return Ended(told, how, hung, seen["refused"], seen["unguarded"], seconds)
+            return JobResult(told, how, hung, seen["refused"], seen["unguarded"], seconds)
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -187,7 +191,7 @@ def _talk(
     parts: Sequence[bytes],
     told: list[tuple[dict[str, Any], list[Tensor]]],
     seconds: list[float],
-    limits: Limits,
+    limits: JobLimits,
 ) -> tuple[bool, str | None]:
     """Send one part after the other, and append the answers and their times to the lists.
 
@@ -223,7 +227,9 @@ def _talk(
     return False, None
 
 
-def _how(status: int, hung: bool, limits: Limits, log: IO[bytes], path: Path | None) -> str | None:
+def _how(
+    status: int, hung: bool, limits: JobLimits, log: IO[bytes], path: Path | None
+) -> str | None:
     """Return why a process ended, and at which line of the file if that is known."""
     if hung:
         return f"no answer within {limits.seconds:g} s"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.space import Segments
 
-__all__ = ["Piece", "Slot", "corner", "pieces_of", "slots_of"]
+__all__ = ["WeightBinding", "WeightView", "corner", "pieces_of", "slots_of"]
 
 
 def corner(tensor: Tensor, shape: torch.Size) -> Tensor:
@@ -52,7 +52,7 @@ def pieces_of(tensor: Tensor, segments: Segments) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Slot:
+class WeightView:
     """Place in a skeleton for a part of a shared tensor.
 
     Attributes:
@@ -90,7 +90,7 @@ class Slot:
 
 def slots_of(
     module: nn.Module, prefix: str = "", segments: Mapping[str, Segments] | None = None
-) -> Iterator[Slot]:
+) -> Iterator[WeightView]:
     """Yield a slot for each parameter and buffer of a module.
 
     Args:
@@ -104,11 +104,13 @@ def slots_of(
                 if tensor is not None:
                     full = f"{name}.{key}" if name else key
                     joined = (segments or {}).get(full, ())
-                    yield Slot(holder, key, full, tensor.shape, joined, holder is each._buffers)
+                    yield WeightView(
+                        holder, key, full, tensor.shape, joined, holder is each._buffers
+                    )
 
 
 @dataclass(frozen=True)
-class Piece:
+class WeightBinding:
     """Block of a skeleton, or a whole skeleton, with its slots.
 
     Attributes:
@@ -118,5 +120,5 @@ class Piece:
     """
 
     module: nn.Module
-    slots: tuple[Slot, ...]
-    written: tuple[Slot, ...]
+    slots: tuple[WeightView, ...]
+    written: tuple[WeightView, ...]

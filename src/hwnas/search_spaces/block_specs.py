@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Key", "Place", "Values"]
+__all__ = ["BlockSpec", "Key", "Values"]
 
 Values = Mapping[str, Any]
 """Option of every choice, None if the choice has no effect, and values derived from the options."""
@@ -18,7 +18,7 @@ Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class BlockSpec:
     """Specification of a block: its place in the networks of a space, and how to make its module.
 
     Attributes:

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwnas.deploy.device import Target
-from hwnas.deploy.kernel_work import KernelSite, KernelWork, kernel_work
+from hwnas.deploy.kernel_cost import KernelCost, KernelSite, kernel_work
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.search_spaces import OperatorKind, Step
+from hwnas.search_spaces import OperatorKind, OperatorSignature
 
 H200, A100 = ACCELERATORS["nvidia-h200"], ACCELERATORS["nvidia-a100"]
 HALF = KernelSite(H200, torch.float16)
 
 
-def pointwise(inputs: int, outputs: int, pixels: int) -> Step:
+def pointwise(inputs: int, outputs: int, pixels: int) -> OperatorSignature:
     sizes = inputs * outputs * pixels, 4 * inputs * pixels, 4 * outputs * pixels
-    return Step("pointwise", *sizes, 4 * inputs * outputs, 1, 1)
+    return OperatorSignature("pointwise", *sizes, 4 * inputs * outputs, 1, 1)
 
 
 def test_a_layer_by_hand() -> None:
@@ -63,31 +63,33 @@ def test_a_batch_brings_more_of_all_but_weights_and_launches() -> None:
 @pytest.mark.parametrize(
     ("step", "moved"),
     [
-        (Step("activation", 0, 4000, 4000), 0),
-        (Step("layer_norm", 0, 4000, 4000, 32), 0),
-        (Step("view"), 0),
-        (Step("elementwise", 0, 8000, 4000), 2000),  # a residual
-        (Step("elementwise", 1000, 4040, 4000), 20),  # a gate
-        (Step("pool", 0, 4000, 40), 20),  # a mean over a map
+        (OperatorSignature("activation", 0, 4000, 4000), 0),
+        (OperatorSignature("layer_norm", 0, 4000, 4000, 32), 0),
+        (OperatorSignature("view"), 0),
+        (OperatorSignature("elementwise", 0, 8000, 4000), 2000),  # a residual
+        (OperatorSignature("elementwise", 1000, 4040, 4000), 20),  # a gate
+        (OperatorSignature("pool", 0, 4000, 40), 20),  # a mean over a map
     ],
 )
-def test_what_layers_take_in_is_no_launch(step: Step, moved: int) -> None:
+def test_what_layers_take_in_is_no_launch(step: OperatorSignature, moved: int) -> None:
     work = kernel_work(step, HALF)
     assert (work.launches, work.programs, work.moved_bytes) == (0, 0, moved)
 
 
 def test_what_no_operator_computes_is_left_to_pytorch() -> None:
-    pool = Step("pool", 0, 4000, 1000)
-    grouped = Step("conv", 9 * 4 * 32 * 64, 4 * 16 * 64, 4 * 32 * 64, 4 * 9 * 4 * 32, 3, 1)
+    pool = OperatorSignature("pool", 0, 4000, 1000)
+    grouped = OperatorSignature(
+        "conv", 9 * 4 * 32 * 64, 4 * 16 * 64, 4 * 32 * 64, 4 * 9 * 4 * 32, 3, 1
+    )
     for step in (pool, grouped):
         work = kernel_work(step, HALF)
         assert work.launches == work.torch_launches == 1
         assert work.moved_bytes == step.bytes_moved / 2
-    assert kernel_work(replace(pool, dead=True), HALF) == KernelWork()
+    assert kernel_work(replace(pool, dead=True), HALF) == KernelCost()
 
 
 STEPS = st.builds(
-    Step,
+    OperatorSignature,
     kind=st.sampled_from(get_args(OperatorKind)),
     macs=st.integers(0, 2**34),
     read_bytes=st.integers(0, 2**28),
@@ -101,7 +103,7 @@ STEPS = st.builds(
 
 @settings(max_examples=50)
 @given(step=STEPS, batch=st.sampled_from((1, 8, 64)))
-def test_whatever_a_step_says_all_is_finite(step: Step, batch: int) -> None:
+def test_whatever_a_step_says_all_is_finite(step: OperatorSignature, batch: int) -> None:
     """Also of files in other formats, whose bytes fit no float32 layer."""
     work = kernel_work(step, replace(HALF, batch=batch))
     assert all(math.isfinite(value) for value in work.values)

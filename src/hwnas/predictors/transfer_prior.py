@@ -13,10 +13,17 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.predictors.blocks import Blocks, Scale, rows_of
+from hwnas.predictors.blocks import Blocks, BlockScaling, rows_of
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior, likeliest, means
 
-__all__ = ["Experience", "Lessons", "Networks", "Source", "Widening", "scale_of"]
+__all__ = [
+    "ConformalScale",
+    "DeviceDataset",
+    "MetaLearnedHyperparameters",
+    "Networks",
+    "TransferPrior",
+    "scale_of",
+]
 
 _MOST_ROWS = 1000  # networks from which a known device is learnt
 _ROWS_FOR_WEIGHTS = 300  # of these, those from which the weights of the kernel's parts are learnt
@@ -26,7 +33,7 @@ _MOST_SAMPLES = 2  # factor on the largest number of samples tried, up to which 
 
 
 @dataclass(frozen=True)
-class Source:
+class DeviceDataset:
     """Known device, with the costs of networks on it.
 
     Attributes:
@@ -55,7 +62,7 @@ class Source:
         values: Numbers = (self.logs - self.logs.mean()) / max(float(self.logs.std()), 1e-9)
         return values
 
-    def first(self, count: int) -> Source:
+    def first(self, count: int) -> DeviceDataset:
         """Return the device with at most `count` of its networks, spread over all."""
         if len(self) <= count:
             return self
@@ -66,7 +73,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Widening:
+class ConformalScale:
     """Scale of the standard deviations of a process: a conformal calibration on known devices.
 
     Scales that were stored by earlier versions have a factor and an exponent only.
@@ -91,13 +98,13 @@ class Widening:
         return float(scale)
 
 
-def scale_of(widening: Widening | None, process: Mixture) -> float:
+def scale_of(widening: ConformalScale | None, process: Mixture) -> float:
     """Return the scale learnt from known devices, or else that of the process's own errors."""
     return process.own_scale if widening is None else widening.of(process)
 
 
 @dataclass(frozen=True)
-class Lessons:
+class MetaLearnedHyperparameters:
     """Meta-learned hyperparameters of known devices; slow to learn, fast to use.
 
     Attributes:
@@ -109,9 +116,9 @@ class Lessons:
 
     thetas: Numbers
     prior: Prior
-    widenings: Mapping[int, Widening] = field(default_factory=dict)
+    widenings: Mapping[int, ConformalScale] = field(default_factory=dict)
 
-    def widening(self, samples: int) -> Widening | None:
+    def widening(self, samples: int) -> ConformalScale | None:
         """Return the scale that was learnt for the nearest number of measurements.
 
         It is None if nothing was learnt for about as many: a process then has its own errors only.
@@ -145,7 +152,7 @@ class Networks:
 
 
 @dataclass(frozen=True)
-class Experience:
+class TransferPrior:
     """Known devices, and the prior that they give for a new one.
 
     Attributes:
@@ -154,31 +161,33 @@ class Experience:
         known_lessons: Hyperparameters that were learnt before; learnt anew if None.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[DeviceDataset, ...]
     reference: Blocks
-    known_lessons: Lessons | None = None
+    known_lessons: MetaLearnedHyperparameters | None = None
 
     @cached_property
-    def _scales(self) -> dict[str, Scale]:
-        return {name: Scale.over(block) for name, block in self.reference.items()}
+    def _scales(self) -> dict[str, BlockScaling]:
+        return {name: BlockScaling.over(block) for name, block in self.reference.items()}
 
     def _own(self, blocks: Blocks) -> Parts:
         scaled = {name: self._scales[name](block) for name, block in blocks.items()}
         near = {f"{name}_near": 2.0 * block for name, block in scaled.items() if name != "counts"}
         return Parts(scaled, near)
 
-    def only(self, device: str) -> Experience:
+    def only(self, device: str) -> TransferPrior:
         """Return the prior that one of the devices gives for itself, without the others."""
         place = [source.name for source in self.sources].index(device)
         theta = self.lessons.thetas[place]
         none = np.zeros((0, len(theta)))
-        return Experience((), self.reference, Lessons(none, Prior(theta, np.zeros(len(theta)))))
+        return TransferPrior(
+            (), self.reference, MetaLearnedHyperparameters(none, Prior(theta, np.zeros(len(theta))))
+        )
 
-    def but(self, devices: Sequence[str]) -> Experience:
+    def but(self, devices: Sequence[str]) -> TransferPrior:
         """Return the same without some of the devices; what they taught about others stays."""
         kept = [i for i, source in enumerate(self.sources) if source.name not in devices]
         lessons = replace(self.lessons, thetas=self.lessons.thetas[kept])
-        return Experience(tuple(self.sources[i] for i in kept), self.reference, lessons)
+        return TransferPrior(tuple(self.sources[i] for i in kept), self.reference, lessons)
 
     def logs(self, blocks: Blocks) -> Numbers:
         """Return the predicted log costs of networks on each known device, of shape (N, K)."""
@@ -187,9 +196,9 @@ class Experience:
         return found
 
     @cached_property
-    def lessons(self) -> Lessons:
+    def lessons(self) -> MetaLearnedHyperparameters:
         """Hyperparameters that were learnt from the known devices."""
-        return self.known_lessons or Lessons(self._thetas, self._prior())
+        return self.known_lessons or MetaLearnedHyperparameters(self._thetas, self._prior())
 
     @cached_property
     def _thetas(self) -> Numbers:
@@ -216,7 +225,7 @@ class Experience:
             models.append(Mixture(shared, some.standardised, 1.0, theta[None]))
         return tuple(models)
 
-    def see_first(self, source: Source, count: int) -> tuple[Source, Networks]:
+    def see_first(self, source: DeviceDataset, count: int) -> tuple[DeviceDataset, Networks]:
         """Return a known device with at most `count` networks, and these networks from `see`.
 
         Devices that were measured on the same networks share the result.
@@ -260,7 +269,7 @@ class Experience:
         devices = range(len(self.sources)) if only is None else only
         if not devices:
             return networks.own
-        scales = [Scale.over(b, whiten=False) for b in _split(self._reference, devices)]
+        scales = [BlockScaling.over(b, whiten=False) for b in _split(self._reference, devices)]
         mean, differences = (
             scale(block) for scale, block in zip(scales, _split(networks, devices), strict=True)
         )

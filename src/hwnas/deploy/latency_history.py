@@ -21,7 +21,7 @@ from hwnas.atomic import locked, write_json
 from hwnas.errors import StorageError
 from hwnas.home import home
 
-__all__ = ["QuickTimes"]
+__all__ = ["LatencyHistory"]
 
 SCHEMA = 1
 _SESSIONS = 32  # the latest of each network; older ones are dropped, as machines change
@@ -29,7 +29,7 @@ _NETWORKS = 4096
 _USUAL = 0.1  # quantile over sessions: most of them may lie in slow minutes
 
 
-class QuickTimes:
+class LatencyHistory:
     """History of the undisturbed latencies of networks on this machine.
 
     A file that cannot be read or written is not an error; the history is then empty.

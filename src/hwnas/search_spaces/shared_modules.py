@@ -12,19 +12,19 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
+from hwnas.search_spaces.block_specs import BlockSpec, Values
 from hwnas.search_spaces.blueprint import blueprint
-from hwnas.search_spaces.places import Place, Values
-from hwnas.search_spaces.slots import Piece, slots_of
 from hwnas.search_spaces.space import SearchSpace, Segments
+from hwnas.search_spaces.weight_views import WeightBinding, slots_of
 
-__all__ = ["Skeleton", "SkeletonSource", "Skeletons"]
+__all__ = ["SharedModule", "SharedModuleSource", "SharedModules"]
 
 _KEPT = 64  # networks kept whole, for spaces that define no `places`
 _KEPT_BLOCKS = 128  # blocks kept at each place; bounds the memory of spaces with very many options
 
 
 @dataclass(frozen=True)
-class Skeleton:
+class SharedModule:
     """Network without weights, and its connection to the shared tensors.
 
     Attributes:
@@ -33,18 +33,18 @@ class Skeleton:
     """
 
     module: nn.Module
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WeightBinding, ...]
 
 
-class SkeletonSource(Protocol):
+class SharedModuleSource(Protocol):
     """Source of the skeletons of a space's networks; a new one may invalidate the previous one."""
 
-    def of(self, architecture: Architecture) -> Skeleton:
+    def of(self, architecture: Architecture) -> SharedModule:
         """Return the skeleton of a network."""
         ...
 
 
-class Skeletons:
+class SharedModules:
     """Skeletons of a space's networks.
 
     If the space defines the blocks of its networks (`SearchSpace.places`), each block is made once
@@ -60,12 +60,12 @@ class Skeletons:
     def __init__(self, space: SearchSpace, shared: Container[str]) -> None:
         self._space, self._shared = space, shared
         self._fingerprint = space.fingerprint
-        self._whole: OrderedDict[Architecture, Skeleton] = OrderedDict()
+        self._whole: OrderedDict[Architecture, SharedModule] = OrderedDict()
         self._frame = None
         if space.places:
             self._frame = _Frame(self._built(space.largest()), space.places, self._piece)
 
-    def of(self, architecture: Architecture) -> Skeleton:
+    def of(self, architecture: Architecture) -> SharedModule:
         """Return the skeleton of a network.
 
         Raises:
@@ -77,13 +77,13 @@ class Skeletons:
             return self._kept(architecture)
         return self._frame.filled(self._space.values(architecture))
 
-    def _kept(self, architecture: Architecture) -> Skeleton:
+    def _kept(self, architecture: Architecture) -> SharedModule:
         if architecture in self._whole:
             self._whole.move_to_end(architecture)
             return self._whole[architecture]
         built = self._built(architecture)
         piece = self._piece(built, "", self._space.segments(architecture))
-        self._whole[architecture] = Skeleton(built, (piece,))
+        self._whole[architecture] = SharedModule(built, (piece,))
         if len(self._whole) > _KEPT:
             self._whole.popitem(last=False)
         return self._whole[architecture]
@@ -94,7 +94,7 @@ class Skeletons:
 
     def _piece(
         self, module: nn.Module, place: str, segments: Mapping[str, Segments] | None = None
-    ) -> Piece:
+    ) -> WeightBinding:
         slots = tuple(slots_of(module, place, segments))
         for slot in slots:
             if slot.name not in self._shared:
@@ -102,7 +102,7 @@ class Skeletons:
                     f"{self._space.name}: the largest network has no {slot.name!r}; name the "
                     "parts of every network as the largest one names them"
                 )
-        return Piece(module, slots, tuple(s for s in slots if s.segments and s.buffer))
+        return WeightBinding(module, slots, tuple(s for s in slots if s.segments and s.buffer))
 
 
 class _Frame:
@@ -117,8 +117,8 @@ class _Frame:
     def __init__(
         self,
         module: nn.Module,
-        places: Sequence[Place],
-        piece: Callable[[nn.Module, str], Piece],
+        places: Sequence[BlockSpec],
+        piece: Callable[[nn.Module, str], WeightBinding],
     ) -> None:
         self._module, self._piece = module, piece
         names = {place.name for place in places}
@@ -128,7 +128,7 @@ class _Frame:
         }
         self._sites = [self._site(place) for place in places]
 
-    def filled(self, values: Values) -> Skeleton:
+    def filled(self, values: Values) -> SharedModule:
         """Return the skeleton of the network that these values define."""
         pieces = []
         for row in self._rows.values():
@@ -146,14 +146,14 @@ class _Frame:
                 pieces.append(piece)
         for row in self._rows.values():
             row.fill()
-        return Skeleton(self._module, tuple(pieces))
+        return SharedModule(self._module, tuple(pieces))
 
-    def _made(self, place: Place, values: Values) -> Piece:
+    def _made(self, place: BlockSpec, values: Values) -> WeightBinding:
         with blueprint():
             module = place.module(place.key(values))
         return self._piece(module, place.name)
 
-    def _site(self, place: Place) -> _Site:
+    def _site(self, place: BlockSpec) -> _Site:
         """Return a place with all that `filled` needs for it, as a tuple.
 
         The tuple avoids look-ups in `filled`, which runs many times in every training step.
@@ -167,7 +167,13 @@ class _Frame:
 
 
 _Site = tuple[
-    Place, str, int, Callable[[Values], Any], dict[Any, Piece], dict[str, nn.Module | None], str
+    BlockSpec,
+    str,
+    int,
+    Callable[[Values], Any],
+    dict[Any, WeightBinding],
+    dict[str, nn.Module | None],
+    str,
 ]
 """Place, depth, position, function of the key, kept blocks, sibling blocks, name among them."""
 

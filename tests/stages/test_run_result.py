@@ -3,12 +3,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from hwnas.stages import Goal, Job
+from hwnas.stages import Job, SearchGoal
+from hwnas.stages.run_result import summarise, write_front
 from hwnas.stages.search import found
-from hwnas.stages.summary import summarise, write_front
 
 
-def test_it_lists_the_front_and_all_finalists(job: Job, goal: Goal) -> None:
+def test_it_lists_the_front_and_all_finalists(job: Job, goal: SearchGoal) -> None:
     summary = summarise(job, goal)
     front = {trial.candidate.id for trial in found(job.folder.path, goal).front}
     assert {row.id for row in summary.front} == front | {row.id for row in summary.finalists}
@@ -23,7 +23,7 @@ def test_it_lists_the_front_and_all_finalists(job: Job, goal: Goal) -> None:
     json.dumps(summary.to_json())
 
 
-def test_the_table_holds_numbers_in_full(job: Job, goal: Goal, tmp_path: Path) -> None:
+def test_the_table_holds_numbers_in_full(job: Job, goal: SearchGoal, tmp_path: Path) -> None:
     summary = summarise(job, goal)
     write_front(summary, tmp_path / "front.csv")
     with (tmp_path / "front.csv").open(newline="") as file:
@@ -39,14 +39,14 @@ def test_the_table_holds_numbers_in_full(job: Job, goal: Goal, tmp_path: Path) -
         assert len(chosen) == sum(name.startswith("stage") for name in row.architecture)
 
 
-def test_without_bundles_the_next_thing_is_to_resume(job: Job, goal: Goal) -> None:
+def test_without_bundles_the_next_thing_is_to_resume(job: Job, goal: SearchGoal) -> None:
     for path in (job.folder.path / "bundles").glob("*/*"):
         path.unlink()
     summary = summarise(job, goal)
     assert summary.next_commands == (f"hwnas resume {job.folder.path}",)
 
 
-def test_what_to_try_next_is_of_the_target_at_hand(job: Job, goal: Goal) -> None:
+def test_what_to_try_next_is_of_the_target_at_hand(job: Job, goal: SearchGoal) -> None:
     run = job.folder.path
     own = summarise(job, goal)
     assert own.next_commands[0] == f"hwnas export {run} --pick knee --out my-model"

@@ -15,17 +15,17 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.ahead import Compiled
 from hwnas.kernels.operator import Config, Operator, Sizes
 from hwnas.kernels.resources import compile_ahead
-from hwnas.kernels.timer import CardTimer, Stopwatch, Times, done
+from hwnas.kernels.timer import GpuTimer, Stopwatch, Times, done
 from hwnas.kernels.tolerance import exact_outputs, worst_error
 from hwnas.kernels.trial import Footprint, footprint, key_of
 
-__all__ = ["CardBench"]
+__all__ = ["GpuBench"]
 
 _RUNS = 30
 _READY = 8  # configurations that are kept ready to be timed again
 
 
-class CardBench:
+class GpuBench:
     """Bench of an operator with random inputs of some sizes, on a GPU.
 
     Args:
@@ -44,7 +44,7 @@ class CardBench:
         sizes: Sizes,
         dtype: torch.dtype,
         card: Accelerator,
-        timer: CardTimer,
+        timer: GpuTimer,
         device: torch.device,
         seed: int = 0,
     ) -> None:

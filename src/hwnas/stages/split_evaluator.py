@@ -22,7 +22,7 @@ from hwnas.search.delta_method import with_standard_errors
 from hwnas.search.evaluate import check_finite
 from hwnas.search.task import Task
 
-__all__ = ["Executed", "SplitExaminer", "calibration_batches"]
+__all__ = ["Executed", "SplitEvaluator", "calibration_batches"]
 
 _CALIBRATION_IMAGES = 256
 
@@ -46,7 +46,7 @@ class Executed(nn.Module):
 
 
 @dataclass(frozen=True)
-class SplitExaminer:
+class SplitEvaluator:
     """Evaluator of a network's outputs for the images of a split.
 
     Attributes:

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from hwnas.stages.shipped import opened
+from hwnas.stages.model_source import opened
 
 BUNDLE = Path(__file__).parents[1] / "old_runs/schema_1/run/bundles/2c38d0692970"
 

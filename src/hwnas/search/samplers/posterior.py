@@ -16,11 +16,11 @@ from scipy.special import ndtr
 from hwnas.predictors.gaussian_process import Numbers, Parts, covariances
 from hwnas.predictors.surrogate import Surrogate
 from hwnas.search.front import Losses
-from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.planned import History
+from hwnas.search.samplers.batch import History
+from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["Outlook", "Scale", "scale_of"]
+__all__ = ["LossScale", "Posterior", "scale_of"]
 
 _UNIT = 0.25  # unit of a score's scale over the distance from the best to the median loss
 _FLOOR = 0.02  # cuts off losses that are about one unit or more below the best
@@ -32,7 +32,7 @@ Draws = tuple[Numbers, Numbers]
 
 
 @dataclass(frozen=True)
-class Scale:
+class LossScale:
     """Monotone map of losses to a scale on which differences that matter are about equally large.
 
     A cost maps to its logarithm. A score maps to log(2 + (loss - best) / unit), since the
@@ -54,12 +54,12 @@ class Scale:
         return found
 
 
-def scale_of(losses: Numbers, minimised: bool) -> Scale:
+def scale_of(losses: Numbers, minimised: bool) -> LossScale:
     """Return a cost's scale if the objective is minimised and positive, else a score's scale."""
     if minimised and (losses > 0).all():
-        return Scale()
+        return LossScale()
     best = float(losses.min())
-    return Scale(best, max(_UNIT * (float(np.median(losses)) - best), _EXACT))
+    return LossScale(best, max(_UNIT * (float(np.median(losses)) - best), _EXACT))
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class _Learnt:
             of a known cost; None if the known cost is exact.
     """
 
-    scale: Scale
+    scale: LossScale
     surrogate: Surrogate | None
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Posterior:
     """Posterior over all objectives, with the probability that a network keeps the limits.
 
     Attributes:
@@ -87,13 +87,15 @@ class Outlook:
         limits: Surrogates of the violations of those limits that no known cost decides.
     """
 
-    knowledge: Knowledge
+    knowledge: SpaceFeatures
     observed: Parts
     objectives: tuple[_Learnt, ...]
     limits: tuple[Surrogate, ...]
 
     @classmethod
-    def learnt(cls, knowledge: Knowledge, history: History, draws: Mapping[int, Draws]) -> Outlook:
+    def learnt(
+        cls, knowledge: SpaceFeatures, history: History, draws: Mapping[int, Draws]
+    ) -> Posterior:
         """Fit the models to the trials of a history.
 
         Args:

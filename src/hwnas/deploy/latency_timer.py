@@ -20,7 +20,7 @@ from typing import Literal
 from hwnas.deploy.measurement import Quantiles
 from hwnas.errors import ConfigError
 
-__all__ = ["Clock", "Round", "Stopwatch", "TimingSettings", "interleave"]
+__all__ = ["Clock", "LatencyTimer", "TimingRound", "TimingSettings", "interleave"]
 
 _QUICKEST = 20  # fastest rounds from which the quick time of a network is estimated
 _KEPT = 4  # rounds kept at least, as a multiple of the wanted rounds
@@ -46,7 +46,7 @@ class TimingSettings:
         retries: Largest number of additional rounds for each wanted one, if some are not clean.
         patience_s: Largest time, in seconds, for all networks together, during which timing goes on
             until enough rounds are clean. The quick time of a network is then that of earlier such
-            sessions, too (`hwnas.deploy.quick_times`).
+            sessions, too (`hwnas.deploy.latency_history`).
     """
 
     warmup: int = 10
@@ -78,7 +78,7 @@ class TimingSettings:
 
 
 @dataclass(frozen=True)
-class Round:
+class TimingRound:
     """Times of one run, averaged over a timing round, in milliseconds.
 
     Attributes:
@@ -100,7 +100,7 @@ class Round:
         return self.wall_ms / max(self.cpu_ms, 1e-9)
 
 
-class Stopwatch:
+class LatencyTimer:
     """Timer of one network, round by round. Creating one warms the network up.
 
     Args:
@@ -122,14 +122,14 @@ class Stopwatch:
         cpu: Clock,
         wall: Clock = time.perf_counter,
         one_thread: bool = True,
-        anchor: Stopwatch | None = None,
+        anchor: LatencyTimer | None = None,
         usual_ms: float | None = None,
     ) -> None:
         self._run, self._cpu, self._wall, self._one_thread = run, cpu, wall, one_thread
         self._settings, self._anchor = settings, anchor
         self._usual_ms = math.inf if usual_ms is None else usual_ms
-        self._rounds: list[Round] = []  # without the latest; of many, the worst are dropped
-        self._latest: Round | None = None
+        self._rounds: list[TimingRound] = []  # without the latest; of many, the worst are dropped
+        self._latest: TimingRound | None = None
         self._timed = 0
         self._quickest_ms: list[float] = []  # sorted
         self._least_ratio = math.inf
@@ -140,19 +140,19 @@ class Stopwatch:
         affordable = int(1e3 * settings.max_seconds / (self._repeats * one_ms))
         self.wanted = min(settings.rounds, max(5, affordable))
 
-    def _time(self, repeats: int) -> Round:
+    def _time(self, repeats: int) -> TimingRound:
         wall, cpu = self._wall(), self._cpu()
         for _ in range(repeats):
             self._run()
         cpu, wall = self._cpu() - cpu, self._wall() - wall
-        return Round(1e3 * cpu / repeats, 1e3 * wall / repeats)
+        return TimingRound(1e3 * cpu / repeats, 1e3 * wall / repeats)
 
-    def _least_disturbed(self) -> list[Round]:
+    def _least_disturbed(self) -> list[TimingRound]:
         """Return as many rounds as are wanted, those that were disturbed least."""
         return sorted(self._all_rounds, key=self._disturbance)[: self.wanted]
 
     @property
-    def _all_rounds(self) -> list[Round]:
+    def _all_rounds(self) -> list[TimingRound]:
         return self._rounds if self._latest is None else [*self._rounds, self._latest]
 
     def quantiles(self, clock: Literal["cpu", "wall"]) -> Quantiles:
@@ -181,12 +181,12 @@ class Stopwatch:
         del self._quickest_ms[_QUICKEST:]
         self._least_ratio = min(self._least_ratio, timed.ratio)
 
-    def _keep(self, timed: Round) -> None:
+    def _keep(self, timed: TimingRound) -> None:
         self._rounds.append(timed)
         if len(self._rounds) > 2 * _KEPT * self.wanted:
             self._rounds = sorted(self._rounds, key=self._disturbance)[: _KEPT * self.wanted]
 
-    def _headline_ms(self, timed: Round) -> float:
+    def _headline_ms(self, timed: TimingRound) -> float:
         return timed.cpu_ms if self._one_thread else timed.wall_ms
 
     @property
@@ -204,7 +204,7 @@ class Stopwatch:
         """Number of undisturbed rounds, at most as many as are wanted."""
         return min(self.wanted, sum(self._disturbance(timed) <= 1 for timed in self._all_rounds))
 
-    def _disturbance(self, timed: Round) -> float:
+    def _disturbance(self, timed: TimingRound) -> float:
         """Return the disturbance of a round, which is at most 1 if nothing disturbed it."""
         # Several threads add up on the CPU clock, and a thread that waits for a GPU idles or spins,
         # so in these cases the ratio of the best round is the norm.
@@ -221,8 +221,8 @@ class Stopwatch:
 
 
 def interleave(
-    rivals: Sequence[Stopwatch],
-    others: Sequence[Stopwatch],
+    rivals: Sequence[LatencyTimer],
+    others: Sequence[LatencyTimer],
     retries: int,
     progress: Callable[[float], None] | None = None,
     patience_s: float = 0.0,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hwnas.search.front import Losses, hypervolume, non_dominated
 from hwnas.search.tables.table import Column, ObjectiveTable
 
-__all__ = ["Yardstick", "tight_box", "wide_box"]
+__all__ = ["HypervolumeMetric", "tight_box", "wide_box"]
 
 _POINTS = 10.0  # size of the tight box: percentage points of error above the best
 _BEYOND = 0.1  # relative margin of the boxes
@@ -20,7 +20,7 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class HypervolumeMetric:
     """Normalised hypervolume metric within a box of losses below a reference point.
 
     Attributes:
@@ -34,7 +34,7 @@ class Yardstick:
     whole: float
 
     @classmethod
-    def of(cls, losses: Losses, reference: Losses) -> Yardstick:
+    def of(cls, losses: Losses, reference: Losses) -> HypervolumeMetric:
         """Return the metric for the box below a reference point."""
         return cls(losses, reference, hypervolume(losses, reference))
 
@@ -43,7 +43,7 @@ class Yardstick:
         return hypervolume(self.losses[rows], self.reference) / self.whole if self.whole else 0.0
 
 
-def wide_box(table: ObjectiveTable) -> Yardstick:
+def wide_box(table: ObjectiveTable) -> HypervolumeMetric:
     """Return the metric in the wide box, on linear scales.
 
     The reference point is the worst loss of the true front in each objective, plus a tenth of the
@@ -52,10 +52,10 @@ def wide_box(table: ObjectiveTable) -> Yardstick:
     losses = table.losses
     front = losses[non_dominated(losses)]
     margin = _BEYOND * np.where(np.ptp(front, axis=0) > 0, np.ptp(front, axis=0), 1.0)
-    return Yardstick.of(losses, front.max(0) + margin)
+    return HypervolumeMetric.of(losses, front.max(0) + margin)
 
 
-def tight_box(table: ObjectiveTable) -> Yardstick:
+def tight_box(table: ObjectiveTable) -> HypervolumeMetric:
     """Return the metric in the tight box, the region of useful networks near the most accurate one.
 
     The box reaches to ten percentage points of error above the best, and to the cost of the true
@@ -79,7 +79,7 @@ def tight_box(table: ObjectiveTable) -> Yardstick:
             reference[j] = best[j] + np.log1p(_BEYOND)
         else:
             reference[j] = best[j] + _BEYOND * abs(best[j])
-    return Yardstick.of(losses, reference)
+    return HypervolumeMetric.of(losses, reference)
 
 
 def _order(losses: Losses, scores: Sequence[int]) -> int:

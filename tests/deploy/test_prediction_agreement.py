@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hwnas.deploy import OutputMeaning
-from hwnas.deploy.answers import compare_answers
+from hwnas.deploy.prediction_agreement import compare_answers
 from hwnas.errors import DataError
 
 ANIMALS = OutputMeaning("class_scores", ("cat", "dog", "fox"))
