@@ -48,9 +48,9 @@ class Alone:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def for_seconds(ingredients: RunInputs, seconds: float) -> TrainConfig:
+def for_seconds(run_inputs: RunInputs, seconds: float) -> TrainConfig:
     """Return the training config of the recipe, with a budget of ``seconds``."""
-    return replace(ingredients.recipe.train, epochs=None, budget_minutes=seconds / 60)
+    return replace(run_inputs.recipe.train, epochs=None, budget_minutes=seconds / 60)
 
 
 def seconds_each(seconds: float, count: int, at_once: int) -> float:
@@ -72,7 +72,7 @@ def weights_of(folder: Path, name: str) -> Path:
 def train_alone(
     side: str,
     networks: Sequence[Alone],
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     trainings: Sequence[TrainConfig],
     folder: Path,
     at_once: int,
@@ -82,7 +82,7 @@ def train_alone(
     Args:
         side: Side of the comparison that the networks belong to.
         networks: Networks to train.
-        ingredients: Data and task; weights are initialised from the recipe's seed.
+        run_inputs: Data and task; weights are initialised from the recipe's seed.
         trainings: Trainings of each network, one after the other.
         folder: Folder for checkpoints and results; finished networks in it are not trained again.
         at_once: Number of networks trained in parallel, on one core each.
@@ -90,7 +90,7 @@ def train_alone(
     Returns:
         The networks, and the wall-clock seconds of their training in parallel.
     """
-    shared = side, ingredients, tuple(trainings), folder
+    shared = side, run_inputs, tuple(trainings), folder
     found = list(map_tasks(_trained, shared, [(network,) for network in networks], at_once))
     spent = sum(seconds for _, seconds in found) / min(at_once, len(networks))
     return [network for network, _ in found], spent
@@ -99,18 +99,18 @@ def train_alone(
 def _trained(
     shared: tuple[str, RunInputs, tuple[TrainConfig, ...], Path], network: Alone
 ) -> tuple[Network, float]:
-    side, ingredients, trainings, folder = shared
+    side, run_inputs, trainings, folder = shared
     trainings = tuple(config.adjusted(network.settings) for config in trainings)
     done, onnx = folder / f"{network.name}.json", folder / f"{network.name}.onnx"
-    recipe, about = ingredients.recipe, dict(network.about)
-    run = content_hash(ingredients.data.fingerprint, repr(ingredients.task), trainings,
+    recipe, about = run_inputs.recipe, dict(network.about)
+    run = content_hash(run_inputs.data.fingerprint, repr(run_inputs.task), trainings,
                        recipe.seed, network.name, network.input_shape, about)  # fmt: skip
     found: dict[str, Any] = json.loads(done.read_text(encoding="utf-8")) if done.exists() else {}
     if found.get("run") != run or not onnx.exists():
         print(f"seed {recipe.seed}: training {side} {network.name}", flush=True)
-        found = {"run": run, **_train(network, ingredients, trainings, run, onnx)}
+        found = {"run": run, **_train(network, run_inputs, trainings, run, onnx)}
         write_json(done, found)
-    metric = ingredients.task.metrics[0].name
+    metric = run_inputs.task.metrics[0].name
     scores = {
         split: Evaluation.from_json(found[split]).values[metric] for split in ("validation", "test")
     }
@@ -129,13 +129,13 @@ def _trained(
 
 def _train(
     network: Alone,
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     trainings: Sequence[TrainConfig],
     run: str,
     onnx: Path,
 ) -> dict[str, object]:
     """Train, test and export a network; an interrupted training resumes from its checkpoint."""
-    recipe, task, data = ingredients.recipe, ingredients.task, ingredients.data
+    recipe, task, data = run_inputs.recipe, run_inputs.task, run_inputs.data
     shape = network.input_shape
     torch.manual_seed(recipe.seed)
     module = network.build().to(memory_format=torch.channels_last)  # type: ignore[call-overload]

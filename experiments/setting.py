@@ -58,7 +58,7 @@ class Setting:
         overrides = [*self._overrides, *filled_in, *self._set, f"seed={seed}"]
         return Experiment.load(self._path, overrides)
 
-    def ingredients(self, seed: int) -> RunInputs:
+    def run_inputs(self, seed: int) -> RunInputs:
         """Return the data, task and space of a seed."""
         experiment = self.experiment(seed)
         return RunInputs.prepare(experiment.recipe, experiment.folder, self.work / "cache")

@@ -78,15 +78,15 @@ def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], RunInp
     with RunFolder.open(run) as opened:
         recipe = opened.recipe
         seconds = sum(stage.wall_s for stage in opened.stages.values())
-    ingredients = RunInputs.prepare(recipe, job.folder, run / "cache")
+    run_inputs = RunInputs.prepare(recipe, job.folder, run / "cache")
     bundles = read_bundles(run / "bundles").values()
-    return [of_bundle(side, bundle, ingredients) for bundle in bundles], ingredients, seconds
+    return [of_bundle(side, bundle, run_inputs) for bundle in bundles], run_inputs, seconds
 
 
-def of_bundle(side: str, bundle: Bundle, ingredients: RunInputs) -> Network:
+def of_bundle(side: str, bundle: Bundle, run_inputs: RunInputs) -> Network:
     """Return the network of a run's finalist."""
-    metric = ingredients.task.metrics[0].name
-    workload = ingredients.space.workload(bundle.architecture)
+    metric = run_inputs.task.metrics[0].name
+    workload = run_inputs.space.workload(bundle.architecture)
     return Network(
         side,
         bundle.architecture.id,
@@ -152,7 +152,7 @@ def usable(names: Sequence[str]) -> list[Target]:
 
 
 def measured_rows(
-    networks: Sequence[Network], targets: Sequence[Target], ingredients: RunInputs, seed: int
+    networks: Sequence[Network], targets: Sequence[Target], run_inputs: RunInputs, seed: int
 ) -> list[Row]:
     """Time the networks of all sides against each other; each counts on its own best target.
 
@@ -163,12 +163,12 @@ def measured_rows(
     """
     models = {network.subject: network.onnx for network in networks}
     found = {target.name: measure(models, target) for target in targets}
-    n, rows = len(ingredients.data.test), []
+    n, rows = len(run_inputs.data.test), []
     for network in networks:
         name = min(found, key=lambda target: found[target][network.subject].latency_ms)
         target = Target.parse(name)
         if target.format != "fp32":
-            network = _tested_on(network, target, ingredients)
+            network = _tested_on(network, target, run_inputs)
         rows += rows_of(network, found[name][network.subject], n, seed)
         rows += [
             Row("latency_on", f"{network.subject} {target}", seed, m.latency_ms, "ms", m.n,
@@ -180,9 +180,9 @@ def measured_rows(
     return rows
 
 
-def _tested_on(network: Network, target: Target, ingredients: RunInputs) -> Network:
+def _tested_on(network: Network, target: Target, run_inputs: RunInputs) -> Network:
     """Return the network with the accuracies that its file has in the format of a target."""
-    task, data, runtime = ingredients.task, ingredients.data, RUNTIMES[target.device.runtime]
+    task, data, runtime = run_inputs.task, run_inputs.data, RUNTIMES[target.device.runtime]
     executable = runtime.prepare(network.onnx, target, network.onnx.parent)
     running = _Running(runtime.load(executable, target))
     _, height, width = running.session.input_shape

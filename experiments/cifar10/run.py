@@ -48,17 +48,17 @@ def observe(setting: Setting, targets: Sequence[Target], seed: int, count: int) 
     """Make the networks of both sides, resuming interrupted work, and time them together."""
     folder = setting.work / f"seed-{seed}"
     print(f"seed {seed}: the whole job", flush=True)
-    found, ingredients, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)
-    about = ingredients.data.image_shape[2], ingredients.task.outputs
+    found, run_inputs, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)
+    about = run_inputs.data.image_shape[2], run_inputs.task.outputs
     rivals = [rival.alone(*about) for rival in RIVALS[-count:]]
-    training = for_seconds(ingredients, seconds)
-    with cores(ingredients.recipe) as at_once:
+    training = for_seconds(run_inputs, seconds)
+    with cores(run_inputs.recipe) as at_once:
         alone, _ = train_alone(
-            PUBLISHED, rivals, ingredients, [training], folder / PUBLISHED, at_once
+            PUBLISHED, rivals, run_inputs, [training], folder / PUBLISHED, at_once
         )
     print(f"seed {seed}: timing {len(found) + len(alone)} networks", flush=True)
     return [
-        *measured_rows([*found, *alone], targets, ingredients, seed),
+        *measured_rows([*found, *alone], targets, run_inputs, seed),
         Row("seconds", f"{HWNAS}, and each of {PUBLISHED}", seed, seconds, "s", 1),
     ]
 

@@ -90,7 +90,7 @@ def observed(
         to = folder / case
         to.mkdir()
         material = VariantInputs(model, random_batches(shape, 1))
-        found = sweep(material, [VARIANTS[v] for v in MADE], own, to, examiner=Anything(shape))
+        found = sweep(material, [VARIANTS[v] for v in MADE], own, to, evaluator=Anything(shape))
         rows += re_measured(f"{subject} {case}", found, own)
     return rows
 

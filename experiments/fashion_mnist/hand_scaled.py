@@ -22,15 +22,15 @@ RECIPE = Path(__file__).parent / "recipe.toml"
 _PUBLISHED_SHAPE = (224, 224, 3)
 
 
-def hand_scaled(ingredients: RunInputs, width: float) -> Alone:
+def hand_scaled(run_inputs: RunInputs, width: float) -> Alone:
     """Return MobileNetV3-Large at a width, cut to what the supernet's space can build.
 
     It has the rows of table 1 (Howard et al., ICCV 2019) whose channels are also in that space,
     with the space's strides, stem and head, at the full resolution.
     """
-    given, shape = read_recipe(RECIPE)[0].space, ingredients.data.image_shape
+    given, shape = read_recipe(RECIPE)[0].space, run_inputs.data.image_shape
     options = {**given.options, "resolution": [max(shape[:2])]}
-    space = named_space("mobilenet", shape, ingredients.task.outputs, options)
+    space = named_space("mobilenet", shape, run_inputs.task.outputs, options)
     assert isinstance(space, MobileNetSpace)
     config = space.config
     strides = {stage.channels: stage.stride for stage in config.stages}

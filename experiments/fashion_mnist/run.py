@@ -47,17 +47,17 @@ def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
     """Make the networks of both sides, resuming interrupted work, and time them together."""
     folder = setting.work / f"seed-{seed}"
     print(f"seed {seed}: the whole job", flush=True)
-    found, ingredients, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)
-    with cores(ingredients.recipe) as at_once:
+    found, run_inputs, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)
+    with cores(run_inputs.recipe) as at_once:
         share = seconds_each(seconds, len(widths), at_once)
-        training = for_seconds(ingredients, share)
-        rivals = [hand_scaled(ingredients, width) for width in widths]
-        hand, _ = train_alone(HAND, rivals, ingredients, [training], folder / HAND, at_once)
+        training = for_seconds(run_inputs, share)
+        rivals = [hand_scaled(run_inputs, width) for width in widths]
+        hand, _ = train_alone(HAND, rivals, run_inputs, [training], folder / HAND, at_once)
     networks = [*found, *hand]
     models = {network.subject: network.onnx for network in networks}
-    (target,) = SearchGoal(ingredients.recipe.objective).targets
+    (target,) = SearchGoal(run_inputs.recipe.objective).targets
     measured = measure(models, Target.parse(target))
-    n = len(ingredients.data.test)
+    n = len(run_inputs.data.test)
     return [
         *(row for x in networks for row in rows_of(x, measured[x.subject], n, seed)),
         Row("seconds", f"{HWNAS}, and all {HAND}", seed, seconds, "s", 1),

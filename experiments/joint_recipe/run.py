@@ -75,19 +75,19 @@ def work(arguments: argparse.Namespace) -> None:
 
 def searched(setting: Setting, side: str, seed: int) -> Sequence[Scored]:
     """Run the search of one side and return its trials."""
-    ingredients, folder = setting.ingredients(seed), setting.work / f"seed{seed}"
+    run_inputs, folder = setting.run_inputs(seed), setting.work / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    config = ingredients.recipe.search
+    config = run_inputs.recipe.search
 
     def on_trial(trial: Scored, complete: int) -> None:
         print(f"seed {seed}: {side} {complete}/{config.trials}, {trial.values['accuracy']:.4f}",
               flush=True)  # fmt: skip
 
-    executor = _executor(ingredients, side == "joint")
+    executor = _executor(run_inputs, side == "joint")
     try:
         result = run_search(
-            ingredients.searched if side == "joint" else ingredients.space,
-            ingredients.recipe.objective,
+            run_inputs.searched if side == "joint" else run_inputs.space,
+            run_inputs.recipe.objective,
             executor,
             trials=config.trials,
             sampler=config.sampler,
@@ -103,15 +103,15 @@ def searched(setting: Setting, side: str, seed: int) -> Sequence[Scored]:
     return result.trials
 
 
-def _executor(ingredients: RunInputs, joint: bool) -> Executor:
-    recipe = ingredients.recipe
+def _executor(run_inputs: RunInputs, joint: bool) -> Executor:
+    recipe = run_inputs.recipe
     alone = TrainEvaluator(
-        ingredients.space,
-        ingredients.task,
-        ingredients.data,
+        run_inputs.space,
+        run_inputs.task,
+        run_inputs.data,
         recipe.train,
         recipe.seed,
-        ingredients.recipe_space if joint else None,
+        run_inputs.recipe_space if joint else None,
     )
     workers = recipe.search.workers
     return RayActors(Tested(alone), workers) if workers else InProcess(Tested(alone))

@@ -85,17 +85,17 @@ def pretrain(
     setting: Setting, models: Sequence[str], seed: int, arguments: argparse.Namespace
 ) -> None:
     """Train the whole models, each on one core; models that are trained already are skipped."""
-    ingredients, folder = setting.ingredients(seed), setting.work / f"seed-{seed}" / "whole"
-    config = for_seconds(ingredients, 60 * arguments.pretraining)
-    whole = [replace(scaled(model, 1.0, ingredients), name=model) for model in models]
-    with cores(ingredients.recipe) as at_once:
-        train_alone("whole", whole, ingredients, [config], folder, at_once)
+    run_inputs, folder = setting.run_inputs(seed), setting.work / f"seed-{seed}" / "whole"
+    config = for_seconds(run_inputs, 60 * arguments.pretraining)
+    whole = [replace(scaled(model, 1.0, run_inputs), name=model) for model in models]
+    with cores(run_inputs.recipe) as at_once:
+        train_alone("whole", whole, run_inputs, [config], folder, at_once)
 
 
-def scaled(model: str, width: float, ingredients: RunInputs) -> Alone:
+def scaled(model: str, width: float, run_inputs: RunInputs) -> Alone:
     """Return a model at a width, with random weights."""
-    shape = ingredients.data.image_shape
-    build = partial(MODELS[model], shape, ingredients.task.outputs, width)
+    shape = run_inputs.data.image_shape
+    build = partial(MODELS[model], shape, run_inputs.task.outputs, width)
     about = {"model": model, "width": width}
     rate = {"learning_rate": LEARNING_RATES[model]}
     return Alone(f"width-{width:g}", build, (shape[2], *shape[:2]), about, rate)
@@ -120,16 +120,16 @@ def observe(setting: Setting, model: str, seed: int, arguments: argparse.Namespa
     trained = [f'space.weights="{weights.absolute()}"', 'train.teacher_sees="plain"']
     job = setting.experiment(seed, [*open_ends(model), *trained])
     print(f"seed {seed}: the whole job for {model}", flush=True)
-    networks, ingredients, seconds = of_job(f"{model} {ELASTIC}", job, folder / "run")
+    networks, run_inputs, seconds = of_job(f"{model} {ELASTIC}", job, folder / "run")
     spent = {ELASTIC: seconds + 60 * arguments.pretraining / processes(job.recipe)}
     spent |= {SCRATCH: spent[ELASTIC], SLICED: seconds}
     with cores(job.recipe) as at_once:
         for side in arguments.rivals:
-            networks += rivals(side, model, ingredients, spent[side], folder, at_once, arguments)
+            networks += rivals(side, model, run_inputs, spent[side], folder, at_once, arguments)
     print(f"seed {seed}: timing {len(networks)} networks of {model}", flush=True)
     targets = [Target.parse(name) for name in SearchGoal(job.recipe.objective).targets]
     return [
-        *measured_rows(networks, targets, ingredients, seed),
+        *measured_rows(networks, targets, run_inputs, seed),
         *(Row("seconds", f"{model} {side}", seed, spent[side], "s", 1)
           for side in (ELASTIC, *arguments.rivals)),
     ]  # fmt: skip
@@ -143,7 +143,7 @@ def processes(recipe: Recipe) -> int:
 def rivals(
     side: str,
     model: str,
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     seconds: float,
     folder: Path,
     at_once: int,
@@ -152,11 +152,11 @@ def rivals(
     """Train the networks of a baseline, which share the seconds equally."""
     share = seconds_each(seconds, len(arguments.widths), at_once)
     if side == SCRATCH:
-        wanted = [scaled(model, width, ingredients) for width in arguments.widths]
+        wanted = [scaled(model, width, run_inputs) for width in arguments.widths]
     else:
-        wanted = [sliced(width, ingredients.space) for width in arguments.widths]
-    name, config = f"{model} {side}", for_seconds(ingredients, share)
-    return train_alone(name, wanted, ingredients, [config], folder / side, at_once)[0]
+        wanted = [sliced(width, run_inputs.space) for width in arguments.widths]
+    name, config = f"{model} {side}", for_seconds(run_inputs, share)
+    return train_alone(name, wanted, run_inputs, [config], folder / side, at_once)[0]
 
 
 def judge(rows: Sequence[Row], model: str, seed: int) -> list[Row]:

@@ -106,30 +106,30 @@ def observe(
     minutes = job.recipe.run.minutes
     assert minutes is not None
     print(f"seed {seed}: the whole job of {minutes:g} minutes", flush=True)
-    networks, ingredients, seconds = of_job(OURS, job, folder / OURS)
-    with cores(ingredients.recipe) as at_once:
+    networks, run_inputs, seconds = of_job(OURS, job, folder / OURS)
+    with cores(run_inputs.recipe) as at_once:
         found, _ = train_alone(
-            *(RIVALS, rivals(ingredients), ingredients, [training], folder / RIVALS, at_once)
+            *(RIVALS, rivals(run_inputs), run_inputs, [training], folder / RIVALS, at_once)
         )
     networks += found
-    rows = measured_rows(networks, targets, ingredients, seed)
+    rows = measured_rows(networks, targets, run_inputs, seed)
     rows.append(Row("job_over_budget", OURS, seed, seconds / (60 * minutes), "ratio", 1))
-    return rows, {network.subject: hits(network, ingredients) for network in networks}
+    return rows, {network.subject: hits(network, run_inputs) for network in networks}
 
 
-def rivals(ingredients: RunInputs) -> list[Alone]:
+def rivals(run_inputs: RunInputs) -> list[Alone]:
     """Return MobileNetV3-Small at several widths.
 
     There is no dropout, since a training takes minutes.
     """
-    side = max(ingredients.data.image_shape[:2])
+    side = max(run_inputs.data.image_shape[:2])
     found = []
     for width in WIDTHS:
         config = replace(
-            PRESETS["mobilenet-v3-small"](ingredients.data.image_shape),
+            PRESETS["mobilenet-v3-small"](run_inputs.data.image_shape),
             width=(width,),
-            in_channels=ingredients.data.image_shape[2],
-            outputs=ingredients.task.outputs,
+            in_channels=run_inputs.data.image_shape[2],
+            outputs=run_inputs.task.outputs,
             dropout=0.0,
         )
         space = MobileNetSpace(config)
@@ -144,12 +144,12 @@ def _built(space: MobileNetSpace) -> nn.Module:
     return space.build(space.smallest())
 
 
-def hits(network: Network, ingredients: RunInputs) -> npt.NDArray[np.bool_]:
+def hits(network: Network, run_inputs: RunInputs) -> npt.NDArray[np.bool_]:
     """Return for each test image whether a network gets it right, as it runs in ONNX Runtime."""
     session = open_session(network.onnx, Target.parse("cpu-onnxruntime-fp32-b1-t1"))
     _, height, width = session.input_shape
-    data, right = ingredients.data, []
-    preprocessing = ingredients.task.preprocessing.at(height, width)
+    data, right = run_inputs.data, []
+    preprocessing = run_inputs.task.preprocessing.at(height, width)
     for rows in np.array_split(np.arange(len(data.test)), max(1, len(data.test) // 250)):
         images, targets = data.test.take(rows)
         outputs = session.run(preprocessing(images).contiguous().numpy())

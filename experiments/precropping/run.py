@@ -72,24 +72,24 @@ def work(arguments: argparse.Namespace) -> None:
     target = Target.parse(arguments.target)
     names = ("assignments", "pool", "target")
     setting = Setting(arguments, {name: getattr(arguments, name) for name in names})
-    ingredients = setting.ingredients(_DIVISION_SEED)
-    networks = chosen(ingredients, arguments.assignments, arguments.pool)
-    with cores(ingredients.recipe) as at_once:
-        train_all(setting, ingredients, networks, at_once)
+    run_inputs = setting.run_inputs(_DIVISION_SEED)
+    networks = chosen(run_inputs, arguments.assignments, arguments.pool)
+    with cores(run_inputs.recipe) as at_once:
+        train_all(setting, run_inputs, networks, at_once)
     for seed in setting.seeds:
         if setting.observations.find(LATENCY, networks[-1].subject, seed) is None:
             print(f"seed {seed}: latencies on {target.name}", flush=True)
-            setting.observations.put(latencies(setting, ingredients, networks, target, seed))
+            setting.observations.put(latencies(setting, run_inputs, networks, target, seed))
         setting.answer(summary(setting.observations.rows, networks, seed))
     print(crosstab(setting.answers.rows))
 
 
-def chosen(ingredients: RunInputs, assignments: int, pool: int) -> list[Network]:
+def chosen(run_inputs: RunInputs, assignments: int, pool: int) -> list[Network]:
     """Return both sides of some assignments, and the whole network.
 
     The assignments are spread over MACs, without the extremes.
     """
-    space = ingredients.space
+    space = run_inputs.space
     largest = space.largest()
     whole = space.workload(largest).macs
     networks = []
@@ -100,7 +100,7 @@ def chosen(ingredients: RunInputs, assignments: int, pool: int) -> list[Network]
 
 
 def train_all(
-    setting: Setting, ingredients: RunInputs, networks: Sequence[Network], at_once: int
+    setting: Setting, run_inputs: RunInputs, networks: Sequence[Network], at_once: int
 ) -> None:
     """Train each network with each seed, unless the result is recorded."""
     missing = [
@@ -108,10 +108,10 @@ def train_all(
         for seed, network in itertools.product(setting.seeds, networks)
         if setting.observations.find(ACCURACY, network.subject, seed) is None
     ]
-    trained = map_tasks(train, (ingredients, setting.work.absolute()), missing, at_once)
+    trained = map_tasks(train, (run_inputs, setting.work.absolute()), missing, at_once)
     for (network, seed), (found, kept) in zip(missing, trained, strict=True):
         print(f"seed {seed}: trained {network.subject}", flush=True)
-        workload = ingredients.space.workload(network.ratios)
+        workload = run_inputs.space.workload(network.ratios)
         details = {
             "density": kept,
             "macs_of_cropped": workload.macs,
@@ -127,11 +127,11 @@ def train_all(
 
 def train(shared: tuple[RunInputs, Path], network: Network, seed: int) -> tuple[Evaluation, float]:
     """Train a network from scratch and export it; return its test accuracy and its density."""
-    ingredients, folder = shared
-    space, task, data = ingredients.space, ingredients.task, ingredients.data
-    shape, config = space.input_shape(network.ratios), ingredients.recipe.train
-    module = made(ingredients, network, seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    run = content_hash(ingredients.hash, config, seed, network.subject)
+    run_inputs, folder = shared
+    space, task, data = run_inputs.space, run_inputs.task, run_inputs.data
+    shape, config = space.input_shape(network.ratios), run_inputs.recipe.train
+    module = made(run_inputs, network, seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    run = content_hash(run_inputs.hash, config, seed, network.subject)
     checkpoint = folder / f"{run}.safetensors"
     step = NetworkStep(module, task, shape)
     fit(module, step, data.train, config, seed, checkpoint=checkpoint, run=run)
@@ -141,9 +141,9 @@ def train(shared: tuple[RunInputs, Path], network: Network, seed: int) -> tuple[
     return found, density(module)
 
 
-def made(ingredients: RunInputs, network: Network, seed: int) -> nn.Module:
+def made(run_inputs: RunInputs, network: Network, seed: int) -> nn.Module:
     """Return a network before training."""
-    space = ingredients.space
+    space = run_inputs.space
     torch.manual_seed(seed)
     if network.side != SPARSE:
         return space.build(network.ratios)
@@ -154,7 +154,7 @@ def made(ingredients: RunInputs, network: Network, seed: int) -> nn.Module:
 
 def latencies(
     setting: Setting,
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     networks: Sequence[Network],
     target: Target,
     seed: int,
@@ -165,7 +165,7 @@ def latencies(
         path = models[network.subject]
         if not path.exists():  # recorded, but the work folder was emptied
             print(f"seed {seed}: {network.subject} trained again for its file", flush=True)
-            train((ingredients, setting.work), network, seed)
+            train((run_inputs, setting.work), network, seed)
     measured = measure(models, target, _TIMING)
     rows = []
     for subject, found in measured.items():

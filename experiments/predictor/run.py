@@ -33,8 +33,8 @@ def work(arguments: argparse.Namespace) -> None:
     setting = Setting(arguments, config)
     for seed in setting.seeds:
         rows = [row for row in setting.observations.rows if row.seed == seed]
-        ingredients = setting.ingredients(seed)
-        space, objectives = ingredients.space, ingredients.recipe.objective
+        run_inputs = setting.run_inputs(seed)
+        space, objectives = run_inputs.space, run_inputs.recipe.objective
         target = Target.parse(
             next(o.target for o in objectives if o.metric == LATENCY and o.target)
         )

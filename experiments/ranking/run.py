@@ -57,17 +57,17 @@ def work(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"unknown method {name!r}; {closest(name, METHODS)}")
     config = {name: getattr(arguments, name) for name in ("networks", "pool", "epochs")}
     setting = Setting(arguments, {**config, "recalibrated_on": _RECALIBRATION_IMAGES})
-    ingredients = setting.ingredients(_DIVISION_SEED)
-    networks = spread_over_macs(ingredients.space, arguments.networks, arguments.pool)
-    with cores(ingredients.recipe) as at_once:
-        observe_alone(setting, ingredients, networks, arguments.epochs, at_once)
+    run_inputs = setting.run_inputs(_DIVISION_SEED)
+    networks = spread_over_macs(run_inputs.space, arguments.networks, arguments.pool)
+    with cores(run_inputs.recipe) as at_once:
+        observe_alone(setting, run_inputs, networks, arguments.epochs, at_once)
         table = [scores(setting, networks, ALONE, seed) for seed in setting.seeds]
         alone = Alone(np.array(table), setting.seeds[0])
-        macs = [ingredients.space.workload(network).macs for network in networks]
+        macs = [run_inputs.space.workload(network).macs for network in networks]
         setting.answer(of_alone(alone, macs))
         # Ordered by seed, so that an interrupted run leaves a table of all methods.
         for seed, method in itertools.product(arguments.supernet_seeds, arguments.methods):
-            observe_supernet(setting, ingredients, networks, method, seed)
+            observe_supernet(setting, run_inputs, networks, method, seed)
             shared = scores(setting, networks, method, seed)
             setting.answer(of_supernet(alone, shared, method, seed))
     seeds = arguments.supernet_seeds
@@ -81,7 +81,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 def observe_alone(
     setting: Setting,
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     networks: Sequence[Architecture],
     epochs: int,
     at_once: int,
@@ -92,18 +92,18 @@ def observe_alone(
         for seed, network in itertools.product(setting.seeds, networks)
         if setting.observations.find(ALONE, network.id, seed) is None
     ]
-    shared = ingredients, epochs, setting.work
+    shared = run_inputs, epochs, setting.work
     trained = map_tasks(train_alone, shared, missing, at_once)
     for (network, seed), (found, seconds) in zip(missing, trained, strict=True):
         print(f"seed {seed}: trained {network.id} alone", flush=True)
         setting.observations.put(
-            [row(ALONE, ingredients.space, network, found, seed, seconds=seconds)]
+            [row(ALONE, run_inputs.space, network, found, seed, seconds=seconds)]
         )
 
 
 def observe_supernet(
     setting: Setting,
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     networks: Sequence[Architecture],
     method: str,
     seed: int,
@@ -114,11 +114,11 @@ def observe_supernet(
         return
     print(f"seed {seed}: the supernet {method}", flush=True)
     folder = setting.work / f"{method}-{seed}"
-    evaluator, epochs = supernet_evaluator(ingredients, method, seed, folder)
+    evaluator, epochs = supernet_evaluator(run_inputs, method, seed, folder)
     for network in missing:
         found = evaluator.evaluate(Candidate.of(network), Fidelity())
         setting.observations.put(
-            [row(method, ingredients.space, network, found, seed, epochs=epochs)]
+            [row(method, run_inputs.space, network, found, seed, epochs=epochs)]
         )
 
 
@@ -130,13 +130,13 @@ def train_alone(
     All networks are trained for the same number of epochs. In equal time, the large ones would
     complete a fifth of the epochs of the small ones, and the ranking would be one of speeds.
     """
-    ingredients, epochs, folder = shared
+    run_inputs, epochs, folder = shared
     torch.manual_seed(seed)
-    space, task, data = ingredients.space, ingredients.task, ingredients.data
+    space, task, data = run_inputs.space, run_inputs.task, run_inputs.data
     shape = space.input_shape(network)
     module = space.build(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    config = replace(ingredients.recipe.train, epochs=epochs, budget_minutes=None)
-    run = content_hash(ingredients.hash, config, seed, network.id)
+    config = replace(run_inputs.recipe.train, epochs=epochs, budget_minutes=None)
+    run = content_hash(run_inputs.hash, config, seed, network.id)
     step = NetworkStep(module, task, shape)
     checkpoint = folder / f"{network.id}-{seed}.safetensors"
     end = fit(module, step, data.train, config, seed, checkpoint=checkpoint, run=run)
@@ -146,12 +146,12 @@ def train_alone(
 
 
 def supernet_evaluator(
-    ingredients: RunInputs, method: str, seed: int, folder: Path
+    run_inputs: RunInputs, method: str, seed: int, folder: Path
 ) -> tuple[SupernetEvaluator, float]:
     """Train or resume the supernet; return an evaluator of its weights and the epochs trained."""
-    space, task, data = ingredients.space, ingredients.task, ingredients.data
-    config = ingredients.recipe.train.adjusted(METHODS[method])
-    run = content_hash(ingredients.hash, config, seed)
+    space, task, data = run_inputs.space, run_inputs.task, run_inputs.data
+    config = run_inputs.recipe.train.adjusted(METHODS[method])
+    run = content_hash(run_inputs.hash, config, seed)
     seen: list[float] = []
     training = SupernetTraining(space, task, data, config, seed, run, folder)
     path = train_supernet(training, lambda point: seen.append(point.epoch))

@@ -40,18 +40,18 @@ def observe(setting: Setting, seed: int) -> list[Row]:
     setting.experiment(seed).run(run)
     with RunFolder.open(run) as opened:
         seconds = {name: stage.wall_s for name, stage in opened.stages.items()}
-    ingredients = setting.ingredients(seed)
+    run_inputs = setting.run_inputs(seed)
     bundles = read_bundles(run / "bundles")
-    named = picks(bundles, ingredients.task.metrics[0], ingredients.recipe.objective)
+    named = picks(bundles, run_inputs.task.metrics[0], run_inputs.recipe.objective)
     rows = [
         row
         for pick, name in named.items()
-        for row in rows_of(pick, bundles[name], ingredients, seed)
+        for row in rows_of(pick, bundles[name], run_inputs, seed)
     ]
     return [*rows, *(Row("seconds", stage, seed, s, "s", 1) for stage, s in seconds.items())]
 
 
-def rows_of(pick: str, bundle: Bundle, ingredients: RunInputs, seed: int) -> list[Row]:
+def rows_of(pick: str, bundle: Bundle, run_inputs: RunInputs, seed: int) -> list[Row]:
     """Return a network's test scores, the mean IoU of its bundle's masks, and its latency."""
     details = {"id": bundle.folder.name, "architecture": bundle.architecture.to_json()}
     rows = []
@@ -70,9 +70,9 @@ def rows_of(pick: str, bundle: Bundle, ingredients: RunInputs, seed: int) -> lis
                 details,
             )
         )
-    again = mean_iou_of_masks(bundle, ingredients.data)
-    latency = latency_of(bundle, ingredients.recipe.objective)
-    n = len(ingredients.data.test)
+    again = mean_iou_of_masks(bundle, run_inputs.data)
+    latency = latency_of(bundle, run_inputs.recipe.objective)
+    n = len(run_inputs.data.test)
     return [
         *rows,
         Row("mean_iou_of_masks", pick, seed, again, "fraction", n),

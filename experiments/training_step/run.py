@@ -40,15 +40,15 @@ def work(arguments: argparse.Namespace) -> None:
     setting = Setting(arguments, config)
     settings = TimingSettings(3, arguments.rounds, _ROUND_MS, 30.0, max_slowdown=math.inf)
     for seed in setting.seeds:
-        ingredients = setting.ingredients(seed)
+        run_inputs = setting.run_inputs(seed)
         for threads in arguments.threads:
-            for role, network in networks(ingredients.space, arguments.networks, seed):
+            for role, network in networks(run_inputs.space, arguments.networks, seed):
                 subject = f"{network.id}-t{threads}"
                 if setting.observations.find("cpu_ratio", subject, seed) is None:
                     print(
                         f"seed {seed}: {threads} threads, {role} network {network.id}", flush=True
                     )
-                    rows = compare(ingredients, network, role, threads, arguments.batch, settings)
+                    rows = compare(run_inputs, network, role, threads, arguments.batch, settings)
                     setting.observations.put(rows)
         observed = [row for row in setting.observations.rows if row.seed == seed]
         setting.answer(summary(observed, arguments.threads, seed))
@@ -63,7 +63,7 @@ def networks(space: SearchSpace, count: int, seed: int) -> list[tuple[str, Archi
 
 
 def compare(
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     network: Architecture,
     role: str,
     threads: int,
@@ -72,20 +72,20 @@ def compare(
 ) -> list[Row]:
     """Time both steps and return the ratio of the supernet's to the subnet's, on both clocks."""
     torch.set_num_threads(threads)
-    seed = ingredients.recipe.seed
+    seed = run_inputs.recipe.seed
     torch.manual_seed(seed)
-    supernet = ingredients.space.supernet()
+    supernet = run_inputs.space.supernet()
     supernet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     extracted = supernet.extract(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     activation_ms = _activation_ms(supernet, network)
-    shared = _stepper(supernet, ingredients, network, batch)
+    shared = _stepper(supernet, run_inputs, network, batch)
 
     def supernet_step() -> None:
         supernet.activate(network)
         shared()
 
     alone = LatencyTimer(
-        _stepper(extracted, ingredients, network, batch),
+        _stepper(extracted, run_inputs, network, batch),
         settings,
         time.process_time,
         one_thread=threads == 1,
@@ -127,16 +127,16 @@ def _activation_ms(supernet: Supernet, network: Architecture) -> float:
 
 
 def _stepper(
-    network: nn.Module, ingredients: RunInputs, architecture: Architecture, batch: int
+    network: nn.Module, run_inputs: RunInputs, architecture: Architecture, batch: int
 ) -> Callable[[], None]:
     """Return a function that makes one full training step, always on the same images."""
-    config: TrainConfig = ingredients.recipe.train
-    images, targets = map(torch.from_numpy, ingredients.data.train.take(np.arange(batch)))
+    config: TrainConfig = run_inputs.recipe.train
+    images, targets = map(torch.from_numpy, run_inputs.data.train.take(np.arange(batch)))
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
     )
-    shape = ingredients.space.input_shape(architecture)
-    step = NetworkStep(network, ingredients.task, shape)
+    shape = run_inputs.space.input_shape(architecture)
+    step = NetworkStep(network, run_inputs.task, shape)
     network.train()
 
     def run() -> None:

@@ -51,7 +51,7 @@ def test_each_variant_is_tried_where_its_format_is_and_the_fastest_is_chosen(
     shares: list[float] = []
     found = swept(
         exported, tmp_path, "fp32", "bf16", "fp16", "int8",
-        examiner=Answers(BATCHES), progress=lambda share, _: shares.append(share),
+        evaluator=Answers(BATCHES), progress=lambda share, _: shares.append(share),
     )  # fmt: skip
     assert [(each.variant, each.target) for each in found.contenders] == [
         ("fp32", "cpu-onnxruntime-fp32-b1-t1"),
@@ -92,7 +92,7 @@ def test_what_loses_too_much_is_refused_with_the_numbers(exported: Export, tmp_p
             quality = super().judge(outputs, expected)
             return replace(quality, loss=0.0 if exact else 0.03)
 
-    found = swept(exported, tmp_path, "fp32", "int8", examiner=Strict(BATCHES), max_loss=0.02)
+    found = swept(exported, tmp_path, "fp32", "int8", evaluator=Strict(BATCHES), max_loss=0.02)
     assert found.contenders[2].refusal == "it loses 0.03 in accuracy; at most 0.02 is allowed"
     assert found.chosen.variant == "fp32"
 
@@ -118,7 +118,7 @@ def test_a_bundle_takes_its_variants_with_it(packed: Bundle, tmp_path: Path) -> 
     names = ("fp32", "int8")
     found = sweep(
         material, [VARIANTS[n] for n in names], [ORT, TORCH], tmp_path,
-        meaning=packed.outputs, examiner=Answers(BATCHES), settings=QUICK,
+        meaning=packed.outputs, evaluator=Answers(BATCHES), settings=QUICK,
     )  # fmt: skip
     # As if int8 had been fastest, whatever it is on this machine.
     slow = [each for each in found.contenders if each.variant != "int8"]

@@ -67,7 +67,7 @@ Command = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[ForkServer]:
+def fork_server() -> Iterator[ForkServer]:
     with ForkServer(torch.device("cpu")) as made:
         yield made
 
@@ -82,27 +82,27 @@ def each(paths: list[Path]) -> Any:
     )
 
 
-def verdict_of(path: Path, nursery: ForkServer, limits: JobLimits = LIMITS) -> KernelVerdict:
+def verdict_of(path: Path, fork_server: ForkServer, limits: JobLimits = LIMITS) -> KernelVerdict:
     own = "operator =" in path.read_text()
     rules = None if own else RULES
-    return verify(str(path), rules, seed=SEED, limits=limits, nursery=nursery)
+    return verify(str(path), rules, seed=SEED, limits=limits, fork_server=fork_server)
 
 
 @each(PLANTED)
 def test_a_planted_kernel_is_refused_by_the_check_that_should(
-    path: Path, nursery: ForkServer
+    path: Path, fork_server: ForkServer
 ) -> None:
     refused_by = re.match(r"# refused by: (.*)\n", path.read_text())
     assert refused_by
     limits = replace(LIMITS, seconds=10) if path.stem == "hangs" else LIMITS
-    verdict = verdict_of(path, nursery, limits)
+    verdict = verdict_of(path, fork_server, limits)
     assert not verdict.ok
     assert refused_by[1] in verdict.failed
 
 
 @each(CORRECT)
-def test_a_correct_kernel_is_accepted(path: Path, nursery: ForkServer) -> None:
-    verdict = verdict_of(path, nursery)
+def test_a_correct_kernel_is_accepted(path: Path, fork_server: ForkServer) -> None:
+    verdict = verdict_of(path, fork_server)
     assert [check for check in verdict.checks if check.status == "failed"] == []
     passed = {check.name for check in verdict.checks if check.status == "passed"}
     if path.stem != "in_numpy":  # which raises an error on a card
@@ -113,26 +113,28 @@ def test_a_correct_kernel_is_accepted(path: Path, nursery: ForkServer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
-def test_our_own_operators_are_accepted(name: str, nursery: ForkServer) -> None:
-    verdict = verify(name, seed=SEED, limits=LIMITS, nursery=nursery)
+def test_our_own_operators_are_accepted(name: str, fork_server: ForkServer) -> None:
+    verdict = verify(name, seed=SEED, limits=LIMITS, fork_server=fork_server)
     assert [check for check in verdict.checks if check.status == "failed"] == []
 
 
-def test_the_same_seed_gives_the_same_verdict(nursery: ForkServer) -> None:
+def test_the_same_seed_gives_the_same_verdict(fork_server: ForkServer) -> None:
     path = HERE / "planted" / "silent_half.py"
-    one, other = (verify(str(path), RULES, seed=3, limits=LIMITS, nursery=nursery) for _ in "ab")
+    one, other = (
+        verify(str(path), RULES, seed=3, limits=LIMITS, fork_server=fork_server) for _ in "ab"
+    )
     assert one == other
     assert one.seed == 3
 
 
-def test_a_verdict_names_the_line_where_the_process_broke(nursery: ForkServer) -> None:
-    verdict = verdict_of(HERE / "planted" / "segfaults.py", nursery)
+def test_a_verdict_names_the_line_where_the_process_broke(fork_server: ForkServer) -> None:
+    verdict = verdict_of(HERE / "planted" / "segfaults.py", fork_server)
     runs = next(check for check in verdict.checks if check.name == "runs")
     assert "SIGSEGV at line 6" in runs.detail
 
 
-def test_a_verdict_names_what_was_read_out_of_bounds(nursery: ForkServer) -> None:
-    verdict = verdict_of(HERE / "planted" / "out_of_bounds_read.py", nursery)
+def test_a_verdict_names_what_was_read_out_of_bounds(fork_server: ForkServer) -> None:
+    verdict = verdict_of(HERE / "planted" / "out_of_bounds_read.py", fork_server)
     bounds = next(check for check in verdict.checks if check.name == "bounds")
     assert re.search(r"loads \d+ values, the first 0 bytes behind the end of x", bounds.detail)
 
@@ -175,30 +177,34 @@ def test_what_is_no_file_and_no_operator_is_refused(tmp_path: Path) -> None:
         verify(str(tmp_path / "missing.py"))
 
 
-def test_an_error_of_the_file_is_told_with_its_line(tmp_path: Path, nursery: ForkServer) -> None:
+def test_an_error_of_the_file_is_told_with_its_line(
+    tmp_path: Path, fork_server: ForkServer
+) -> None:
     path = tmp_path / "kernel.py"
     path.write_text("import torch\ntorch.no_such_name\n\ndef run(x, weight): ...\n")
     with pytest.raises(ConfigError, match=r"line 2: AttributeError: .*no_such_name"):
-        verify(str(path), RULES, limits=LIMITS, nursery=nursery)
+        verify(str(path), RULES, limits=LIMITS, fork_server=fork_server)
 
 
 def test_a_file_that_breaks_while_it_is_imported_is_refused(
-    tmp_path: Path, nursery: ForkServer
+    tmp_path: Path, fork_server: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text("import os\nos._exit(7)\ndef run(x, weight): ...\n")
-    verdict = verify(str(path), RULES, limits=LIMITS, nursery=nursery)
+    verdict = verify(str(path), RULES, limits=LIMITS, fork_server=fork_server)
     assert verdict.failed == ("loads",)
     assert "status 7" in verdict.checks[0].detail
 
 
 def test_rules_without_inputs_of_their_own_sizes_are_refused(
-    tmp_path: Path, nursery: ForkServer
+    tmp_path: Path, fork_server: ForkServer
 ) -> None:
     rules = tmp_path / "rules.py"
     rules.write_text(RULES.read_text().replace("torch.randn(", "torch.no_randn("))
     with pytest.raises(KernelError, match=r"there are no inputs for \{'rows': 8"):
-        verify(str(HERE / "correct" / "plain_torch.py"), rules, limits=LIMITS, nursery=nursery)
+        verify(
+            str(HERE / "correct" / "plain_torch.py"), rules, limits=LIMITS, fork_server=fork_server
+        )
 
 
 # The command

@@ -21,7 +21,7 @@ Command = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[ForkServer]:
+def fork_server() -> Iterator[ForkServer]:
     with ForkServer(torch.device("cpu")) as made:
         yield made
 
@@ -150,28 +150,28 @@ def run(x):
     ],
 )
 def test_system_calls_are_seen_even_where_their_errors_are_kept(
-    text: str, seen: str, tmp_path: Path, nursery: ForkServer
+    text: str, seen: str, tmp_path: Path, fork_server: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
     lines = "\n".join(f"        {line}" for line in text.splitlines())
     path.write_text(
         f"def run(x, weight):\n    try:\n{lines}\n    except Exception:\n        pass\n{RIGHT}"
     )
-    verdict = verify(str(path), RULES, limits=LIMITS, nursery=nursery)
+    verdict = verify(str(path), RULES, limits=LIMITS, fork_server=fork_server)
     assert "sandbox" in verdict.failed
     [check] = [check for check in verdict.checks if check.name == "sandbox"]
     assert seen in check.detail
 
 
-def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, nursery: ForkServer) -> None:
+def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, fork_server: ForkServer) -> None:
     path, beside = tmp_path / "kernel.py", tmp_path / "beside.py"
     path.write_text(
         "from beside import centre\n\ndef run(x, weight):\n    return centre(x, weight)\n"
     )
     beside.write_text(f"def centre(x, weight):\n{RIGHT}")
-    assert verify(str(path), RULES, limits=LIMITS, nursery=nursery).failed == ()
+    assert verify(str(path), RULES, limits=LIMITS, fork_server=fork_server).failed == ()
     beside.write_text(f"import gc\n\ndef centre(x, weight):\n{RIGHT}")
-    assert verify(str(path), RULES, limits=LIMITS, nursery=nursery).failed == ("source",)
+    assert verify(str(path), RULES, limits=LIMITS, fork_server=fork_server).failed == ("source",)
 
 
 @pytest.mark.parametrize(
@@ -186,15 +186,15 @@ def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, nursery: ForkS
     ],
 )
 def test_malformed_files_are_refused_with_one_line(
-    text: str, message: str, tmp_path: Path, nursery: ForkServer
+    text: str, message: str, tmp_path: Path, fork_server: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(text)
     if not message:
-        assert verify(str(path), RULES, limits=LIMITS, nursery=nursery).failed == ("loads",)
+        assert verify(str(path), RULES, limits=LIMITS, fork_server=fork_server).failed == ("loads",)
         return
     with pytest.raises(ConfigError, match=message):
-        verify(str(path), RULES, limits=LIMITS, nursery=nursery)
+        verify(str(path), RULES, limits=LIMITS, fork_server=fork_server)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_rules_that_are_none_are_refused(lines: str, tmp_path: Path) -> None:
     ],
 )
 def test_rules_whose_inputs_or_options_are_none_are_refused(
-    options: str, inputs: str, message: str, tmp_path: Path, nursery: ForkServer
+    options: str, inputs: str, message: str, tmp_path: Path, fork_server: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(
@@ -236,16 +236,18 @@ def test_rules_whose_inputs_or_options_are_none_are_refused(
         "def run(x, a=1): return x * a\n"
     )
     with pytest.raises((ConfigError, KernelError), match=message):
-        verify(str(path), limits=LIMITS, nursery=nursery)
+        verify(str(path), limits=LIMITS, fork_server=fork_server)
 
 
 def test_a_reference_that_gives_nothing_accepts_nothing(
-    tmp_path: Path, nursery: ForkServer
+    tmp_path: Path, fork_server: ForkServer
 ) -> None:
     rules = tmp_path / "rules.py"
     rules.write_text(RULES.read_text().replace("return (x -", "raise ValueError\n    return (x -"))
     with pytest.raises(KernelError, match="the reference raises an error for float16 at rows 8"):
-        verify(str(HERE / "correct" / "plain_torch.py"), rules, limits=LIMITS, nursery=nursery)
+        verify(
+            str(HERE / "correct" / "plain_torch.py"), rules, limits=LIMITS, fork_server=fork_server
+        )
 
 
 def test_the_command_says_in_one_line_that_a_file_ends_itself(

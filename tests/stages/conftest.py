@@ -14,8 +14,8 @@ from hwnas.stages import Job, RunInputs, SearchGoal
 @pytest.fixture
 def job(finished: Path) -> Job:
     folder = RunFolder.open(finished)
-    ingredients = RunInputs.prepare(folder.recipe, folder.recipe_folder, finished / "cache")
-    return Job(ingredients, folder, make_reporter(quiet=True))
+    run_inputs = RunInputs.prepare(folder.recipe, folder.recipe_folder, finished / "cache")
+    return Job(run_inputs, folder, make_reporter(quiet=True))
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_searches_that_share_a_study_share_its_calibrations(job: Job, tmp_path: 
     """What one has measured, the others of equal processors take, so that all predict the same."""
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     search = replace(job.recipe.search, storage=url)
-    shared = replace(job.ingredients, recipe=replace(job.recipe, search=search))
+    shared = replace(job.run_inputs, recipe=replace(job.recipe, search=search))
     predicted = []
     for name in ("one", "two"):
         folder = RunFolder(tmp_path / name, shared.recipe, {**job.folder.about, "stages": {}})
@@ -59,7 +59,7 @@ def test_searches_that_share_a_study_share_its_calibrations(job: Job, tmp_path: 
 
 
 def test_the_predictor_knows_the_networks_that_were_timed(job: Job) -> None:
-    table, space = job.folder.path / "measurements.parquet", job.ingredients.space
+    table, space = job.folder.path / "measurements.parquet", job.run_inputs.space
     predictor = fitted_predictor(space, TARGET, table)
     timed = [row for row in read_measurements(table) if row.role == "calibration"]
     workloads = [space.workload(row.architecture) for row in timed]
@@ -71,7 +71,7 @@ def test_the_predictor_knows_the_networks_that_were_timed(job: Job) -> None:
 
 @pytest.mark.parametrize("metric", ["macs", "params"])
 def test_a_limit_on_a_count_is_exact(job: Job, metric: str) -> None:
-    space = job.ingredients.space
+    space = job.run_inputs.space
     least = getattr(space.workload(space.smallest()), metric)
     kept = SearchGoal((Objective(metric, "minimize", limit=least),))
     check_limits(job, kept, {})
@@ -82,7 +82,7 @@ def test_a_limit_on_a_count_is_exact(job: Job, metric: str) -> None:
 
 def test_a_latency_is_refused_only_where_it_is_surely_missed(job: Job, goal: SearchGoal) -> None:
     predictor = fitted_predictor(
-        job.ingredients.space, TARGET, job.folder.path / "measurements.parquet"
+        job.run_inputs.space, TARGET, job.folder.path / "measurements.parquet"
     )
     accuracy, latency = goal.objectives
     for limit, kept in ((1e-6, False), (1e6, True), (None, True)):

@@ -91,7 +91,7 @@ def test_a_cascade_is_chosen_packed_and_run(
 
     numbers = {(n["name"], n["of"], n.get("split", "")): n for n in packed.description["numbers"]}
     assert numbers["accuracy", "cascade", "validation"]["value"] >= target_accuracy
-    test = job.ingredients.data.test
+    test = job.run_inputs.data.test
     scores, on = packed.predict(test.take(np.arange(len(test)))[0])
     tested = numbers["accuracy", "cascade", "test"]
     assert tested["value"] == pytest.approx((scores.argmax(1) == test.targets).mean())

@@ -51,7 +51,7 @@ def test_the_run_made_bundles_of_them(job: Job, goal: SearchGoal) -> None:
 
 def test_picks_go_by_measured_latency_and_validation_score(job: Job) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
-    metric = job.ingredients.task.metrics[0]
+    metric = job.run_inputs.task.metrics[0]
     named = picks(bundles, metric, job.recipe.objective)
     latency = {name: b.measurements[0].latency_ms for name, b in bundles.items()}
     accuracy = {n: score_of(b, "accuracy", "validation")["value"] for n, b in bundles.items()}
@@ -66,7 +66,7 @@ def test_picks_go_by_measured_latency_and_validation_score(job: Job) -> None:
 
 def test_the_weights_of_a_bundle_give_its_test_score(job: Job) -> None:
     [bundle, *_] = read_bundles(job.folder.path / "bundles").values()
-    test = job.ingredients.data.test
+    test = job.run_inputs.data.test
     images, labels = test.take(np.arange(len(test)))
     right = float((bundle.predict(images).argmax(1) == labels).mean())
     stated = score_of(bundle, "accuracy", "test")
@@ -83,7 +83,7 @@ def test_what_breaks_a_limit_as_measured_is_no_pick(
     job: Job, limited: Callable[..., SearchGoal]
 ) -> None:
     fastest, second, _ = by_latency(job)
-    metric = job.ingredients.task.metrics[0]
+    metric = job.run_inputs.task.metrics[0]
     bundles = {bundle.folder.name: bundle for bundle in by_latency(job)}
     limit = (fastest.measurements[0].latency_ms + second.measurements[0].latency_ms) / 2
     named = picks(bundles, metric, limited(latency_ms=limit).objectives)
@@ -165,7 +165,7 @@ def test_where_nothing_keeps_a_limit_the_closest_stay_and_are_marked(
     goal = limited(latency_ms=50.0)
     deploy = replace(job.recipe.deploy, top=1)
     recipe = replace(job.recipe, deploy=deploy)
-    job = replace(job, ingredients=replace(job.ingredients, recipe=recipe))
+    job = replace(job, run_inputs=replace(job.run_inputs, recipe=recipe))
     result = found(job.folder.path, goal)
     monkeypatch.setattr(
         "hwnas.stages.finalists.measure",
@@ -196,10 +196,10 @@ def test_a_finalist_that_cannot_be_exported_is_replaced(
     shutil.rmtree(job.folder.path / "bundles")
     (job.folder.path / "finalists.json").unlink(missing_ok=True)
 
-    def exported(ingredients: RunInputs, network: Architecture, *rest: Any) -> Export:
+    def exported(run_inputs: RunInputs, network: Architecture, *rest: Any) -> Export:
         if network == broken:
             raise ArtifactError("its outputs are no numbers")
-        return export_network(ingredients, network, *rest)
+        return export_network(run_inputs, network, *rest)
 
     monkeypatch.setattr("hwnas.stages.finalists.export_network", exported)
     monkeypatch.setattr(

@@ -15,7 +15,7 @@ def notes_of(folder: Path) -> list[str]:
     data = load_data(DataConfig("folder:set", skip_damaged=True), folder, 0, folder / "cache")
     job = SimpleNamespace(
         folder=SimpleNamespace(path=folder),
-        ingredients=SimpleNamespace(data=data),
+        run_inputs=SimpleNamespace(data=data),
         reporter=SimpleNamespace(note=notes.append),
     )
     tell_changed_images(job)  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ def test_nothing_is_searched_for_that_would_not_ship_as_it_was_measured(job: Job
 def test_what_training_depends_on_and_what_it_does_not(job: Job) -> None:
     def training_with(**changes: object) -> Identity:
         recipe = replace(job.recipe, **changes)  # type: ignore[arg-type]
-        return Job(replace(job.ingredients, recipe=recipe), job.folder, job.reporter).training
+        return Job(replace(job.run_inputs, recipe=recipe), job.folder, job.reporter).training
 
     train = job.recipe.train
     same = training_with(search=replace(job.recipe.search, trials=99), name="other")
@@ -76,5 +76,5 @@ def test_a_stage_whose_results_are_gone_is_done_again(job: Job) -> None:
 
 def test_preparing_writes_nothing_for_a_small_set(job: Job) -> None:
     assert not (job.folder.path / "cache").exists()
-    assert isinstance(job.ingredients, RunInputs)
+    assert isinstance(job.run_inputs, RunInputs)
     assert job.needs_supernet

@@ -32,10 +32,10 @@ def test_label_smoothing_is_that_of_the_recipe(
         learned.append(step.task.label_smoothing)
 
     monkeypatch.setattr(retraining, "fit", watched)
-    ingredients = RunInputs.prepare(read_recipe(tiny_recipe)[0], tmp_path, tmp_path)
-    space = ingredients.space
-    config = replace(ingredients.recipe.train, label_smoothing=smoothing)
+    run_inputs = RunInputs.prepare(read_recipe(tiny_recipe)[0], tmp_path, tmp_path)
+    space = run_inputs.space
+    config = replace(run_inputs.recipe.train, label_smoothing=smoothing)
     weights = space.build(space.smallest()).state_dict()
-    retrain = retraining.retraining(ingredients, space.smallest(), weights, config)
+    retrain = retraining.retraining(run_inputs, space.smallest(), weights, config)
     retrain(Nothing(), tmp_path / "model.onnx")  # type: ignore[arg-type]
     assert learned == [0.1 if smoothing is None else smoothing]

@@ -11,7 +11,7 @@ from hwnas.stages.search import found
 def test_what_was_found_is_read_from_the_study(job: Job, goal: SearchGoal) -> None:
     result = found(job.folder.path, goal)
     assert len(result.trials) == job.recipe.search.trials
-    space = job.ingredients.space
+    space = job.run_inputs.space
     ids = {trial.candidate.network for trial in result.trials}
     assert {space.smallest(), space.largest()} <= ids, "both ends are looked at first"
     for trial in result.trials:

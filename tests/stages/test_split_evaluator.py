@@ -29,11 +29,11 @@ def test_outputs_that_are_no_numbers_are_not_judged(side: str, value: float) -> 
     images = np.zeros((6, 8, 8, 1), np.uint8)
     split = Split(images, np.array([0, 1, 0, 1, 0, 1]), np.arange(6))
     task = Classification(("a", "b"), PREPROCESSING)
-    examiner = SplitEvaluator(task, split, "test", PREPROCESSING, 2)
+    evaluator = SplitEvaluator(task, split, "test", PREPROCESSING, 2)
     outputs = {
         name: np.eye(2, dtype=np.float32)[[0, 1, 0, 1, 0, 1]] for name in ("own", "expected")
     }
-    assert examiner.judge(outputs["own"], outputs["expected"]).value == 1
+    assert evaluator.judge(outputs["own"], outputs["expected"]).value == 1
     outputs[side][4, 0] = value
     with pytest.raises(NonFiniteOutput, match="for 1 of 6 test images"):
-        examiner.judge(outputs["own"], outputs["expected"])
+        evaluator.judge(outputs["own"], outputs["expected"])

@@ -51,21 +51,21 @@ def work(arguments: argparse.Namespace) -> None:
     names = ("networks", "pool", "max_loss", "case")
     setting = Setting(arguments, {name: getattr(arguments, name) for name in names})
     for seed in setting.seeds:
-        ingredients = setting.ingredients(seed)
-        networks = spread_over_macs(ingredients.space, arguments.networks, arguments.pool)
+        run_inputs = setting.run_inputs(seed)
+        networks = spread_over_macs(run_inputs.space, arguments.networks, arguments.pool)
         for place, network in enumerate(networks):
             subject = f"{arguments.case} {place}"
             if setting.observations.find(ACCURACY, subject, seed) is None:
                 print(f"seed {seed}: {subject}", flush=True)
                 folder = setting.work / f"{arguments.case}-{place}-{seed}"
-                rows = observed(ingredients, network, arguments.max_loss, folder, subject, seed)
+                rows = observed(run_inputs, network, arguments.max_loss, folder, subject, seed)
                 setting.observations.put(rows)
         setting.answer(summary(setting.observations.rows, arguments.case, seed))
     print(across(setting.answers.rows))
 
 
 def observed(
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     architecture: Architecture,
     max_loss: float,
     folder: Path,
@@ -74,18 +74,18 @@ def observed(
 ) -> list[Row]:
     """Train one network, make its variants and score them on the test images."""
     folder.mkdir(parents=True, exist_ok=True)
-    shape = ingredients.space.input_shape(architecture)
-    network = trained(ingredients, architecture, seed)
+    shape = run_inputs.space.input_shape(architecture)
+    network = trained(run_inputs, architecture, seed)
     plain = export_onnx(network, shape, folder / "fp32.onnx").path
-    preprocessing, data = ingredients.task.preprocessing.at(*shape[1:]), ingredients.data
-    examiner = partial(SplitEvaluator, ingredients.task, preprocessing=preprocessing, batch=_BATCH)
-    validation, test = examiner(data.validation, "validation"), examiner(data.test, "test")
+    preprocessing, data = run_inputs.task.preprocessing.at(*shape[1:]), run_inputs.data
+    evaluator = partial(SplitEvaluator, run_inputs.task, preprocessing=preprocessing, batch=_BATCH)
+    validation, test = evaluator(data.validation, "validation"), evaluator(data.test, "test")
     expected = {each: outputs_of(plain, each.inputs()) for each in (validation, test)}
 
     def loss(model: Path) -> float:
         return validation.judge(outputs_of(model, validation.inputs()), expected[validation]).loss
 
-    tuning = ingredients.recipe.fine_tuning
+    tuning = run_inputs.recipe.fine_tuning
     if tuning is None:
         raise ConfigError("the recipe does not fine-tune; set deploy.finetune_epochs above 0")
     material = VariantInputs(
@@ -93,7 +93,7 @@ def observed(
         calibration_batches(data.train, preprocessing, _BATCH),
         loss,
         max_loss,
-        retraining(ingredients, architecture, network.state_dict(), tuning),
+        retraining(run_inputs, architecture, network.state_dict(), tuning),
     )
     whole = test.judge(expected[test], expected[test])
     spread = {"standard_error": whole.standard_error}
@@ -111,10 +111,10 @@ def observed(
     return rows
 
 
-def trained(ingredients: RunInputs, architecture: Architecture, seed: int) -> nn.Module:
+def trained(run_inputs: RunInputs, architecture: Architecture, seed: int) -> nn.Module:
     """Train a network of the space from scratch, as the recipe says."""
-    space, task, data = ingredients.space, ingredients.task, ingredients.data
-    shape, config = space.input_shape(architecture), ingredients.recipe.train
+    space, task, data = run_inputs.space, run_inputs.task, run_inputs.data
+    shape, config = space.input_shape(architecture), run_inputs.recipe.train
     torch.manual_seed(seed)
     network = space.build(architecture).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     fit(network, NetworkStep(network, task, shape), data.train, config, seed)

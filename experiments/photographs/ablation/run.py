@@ -63,13 +63,13 @@ def _rows(arguments: argparse.Namespace, seed: int, folder: Path) -> list[Row]:
     """Return the test accuracy of every arm, and the change by leaving each part out."""
     overrides = [f"seed={seed}", "train.epochs=1", *arguments.set]
     job = Experiment.of_images(images_of(arguments), 60.0, overrides=overrides)
-    ingredients = RunInputs.prepare(job.recipe, job.folder, folder / "cache")
-    values = training_values(JobFacts.of(ingredients.data, arguments.minutes, 1), arguments.minutes)
+    run_inputs = RunInputs.prepare(job.recipe, job.folder, folder / "cache")
+    values = training_values(JobFacts.of(run_inputs.data, arguments.minutes, 1), arguments.minutes)
     settings = {key.removeprefix("train."): values[key] for key in values}
     config = TrainConfig(**{**settings, "precision": "bf16", "workers": 0})
-    shape, side = ingredients.data.image_shape, max(ingredients.data.image_shape[:2])
+    shape, side = run_inputs.data.image_shape, max(run_inputs.data.image_shape[:2])
     space = resnet(
-        shape, ingredients.task.outputs, arguments.preset, resolution=(side,), width=(1.0,)
+        shape, run_inputs.task.outputs, arguments.preset, resolution=(side,), width=(1.0,)
     )
     network = partial(
         Alone,
@@ -80,10 +80,10 @@ def _rows(arguments: argparse.Namespace, seed: int, folder: Path) -> list[Row]:
     arms += [network(f"without {name}", settings=WITHOUT[name]) for name in WITHOUT]
     with cores(job.recipe) as at_once:
         networks, _ = train_alone(
-            *("photographs", arms, ingredients, [config]),
+            *("photographs", arms, run_inputs, [config]),
             *(folder / f"seed-{seed}", at_once),
         )
-    n, whole = len(ingredients.data.test), networks[0].test
+    n, whole = len(run_inputs.data.test), networks[0].test
     found = [Row("test_accuracy", x.id, seed, x.test, "fraction", n) for x in networks]
     found += [
         Row("accuracy_change", x.id, seed, x.test - whole, "fraction", n) for x in networks[1:]

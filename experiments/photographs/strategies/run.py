@@ -62,16 +62,16 @@ def work(arguments: argparse.Namespace) -> None:
 def _rows(arguments: argparse.Namespace, minutes: float, seed: int, folder: Path) -> list[Row]:
     """Make the networks of all strategies, resuming interrupted work, and compare them."""
     networks: list[Network] = []
-    ingredients: RunInputs | None = None
+    run_inputs: RunInputs | None = None
     for strategy, settings in STRATEGIES.items():
         print(f"seed {seed}: {minutes:g} minutes, {strategy}", flush=True)
         overrides = [f"seed={seed}", *settings, *arguments.set]
         images = images_of(arguments)
         job = Experiment.of_images(images, minutes, limit_ms=LIMIT_MS, overrides=overrides)
-        found, ingredients, _ = of_job(strategy, job, folder / strategy)
+        found, run_inputs, _ = of_job(strategy, job, folder / strategy)
         networks += found
-    assert ingredients is not None
-    rows = measured_rows(networks, [Target.parse(DEFAULT_TARGET)], ingredients, seed)
+    assert run_inputs is not None
+    rows = measured_rows(networks, [Target.parse(DEFAULT_TARGET)], run_inputs, seed)
     errors = [row for row in rows if row.metric == "test_error"]
     answers = []
     for strategy in STRATEGIES:

@@ -166,7 +166,7 @@ def gate(
     model: Path,
     budget: CostBudget,
     old: Path | None = None,
-    examiner: OutputEvaluator | None = None,
+    evaluator: OutputEvaluator | None = None,
     settings: TimingSettings = _TIMING,
 ) -> list[CostCheck]:
     """Check a network against all limits and growths of a budget.
@@ -175,7 +175,7 @@ def gate(
         model: ONNX file of the network.
         budget: Allowed costs and metric.
         old: ONNX file of the old network, against which growth is checked.
-        examiner: Evaluator of outputs on images with targets, if there are any.
+        evaluator: Evaluator of outputs on images with targets, if there are any.
         settings: Timing settings.
 
     Returns:
@@ -194,7 +194,7 @@ def gate(
         )
     for file in (model,) if old is None else (model, old):
         _check_format(file, budget.target)
-    qualities = [] if examiner is None else [_quality(model, old, examiner, budget)]
+    qualities = [] if evaluator is None else [_quality(model, old, evaluator, budget)]
     _check_metrics(budget, {quality.name for quality in qualities})
     verdicts: list[CostCheck] = [
         *qualities,
@@ -230,11 +230,11 @@ def _check_format(model: Path, target: Target) -> None:
 
 
 def _quality(
-    model: Path, old: Path | None, examiner: OutputEvaluator, budget: CostBudget
+    model: Path, old: Path | None, evaluator: OutputEvaluator, budget: CostBudget
 ) -> CostCheck:
-    outputs = outputs_of(model, examiner.inputs(), budget.target)
-    expected = outputs if old is None else outputs_of(old, examiner.inputs(), budget.target)
-    found: Quality = examiner.judge(outputs, expected)
+    outputs = outputs_of(model, evaluator.inputs(), budget.target)
+    expected = outputs if old is None else outputs_of(old, evaluator.inputs(), budget.target)
+    found: Quality = evaluator.judge(outputs, expected)
     low, high = found.interval.ends
     verdict = CostCheck(
         found.metric,

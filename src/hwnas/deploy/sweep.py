@@ -204,7 +204,7 @@ def sweep(
     folder: Path,
     *,
     meaning: OutputMeaning | None = None,
-    examiner: OutputEvaluator | None = None,
+    evaluator: OutputEvaluator | None = None,
     settings: TimingSettings | None = None,
     progress: Callable[[float, str], None] = lambda share, doing: None,
 ) -> Sweep:
@@ -217,7 +217,7 @@ def sweep(
             threads, because only then can their latencies be compared.
         folder: Folder for the files of the variants.
         meaning: Meaning of the outputs, if it is known.
-        examiner: Evaluator of the loss of variants, if there are images with targets.
+        evaluator: Evaluator of the loss of variants, if there are images with targets.
         settings: Timing settings.
         progress: Function that is called with the completed share, from 0 to 1, and the next task.
 
@@ -228,7 +228,7 @@ def sweep(
         DeviceError: A device cannot be used on this machine.
     """
     _check(material, variants, devices)
-    trial = _Trial.of(material, meaning, examiner)
+    trial = _Trial.of(material, meaning, evaluator)
     contenders = []
     for done, variant in enumerate(variants):
         progress(0.6 * done / len(variants), f"making {variant.name}")
@@ -274,23 +274,23 @@ class _Trial:
     inputs: Callable[[], Iterable[NDArray[np.float32]]]
     expected: NDArray[Any]
     meaning: OutputMeaning | None
-    examiner: OutputEvaluator | None
+    evaluator: OutputEvaluator | None
 
     @classmethod
     def of(
         cls,
         material: VariantInputs,
         meaning: OutputMeaning | None,
-        examiner: OutputEvaluator | None,
+        evaluator: OutputEvaluator | None,
     ) -> _Trial:
-        inputs = (lambda: material.calibration) if examiner is None else examiner.inputs
+        inputs = (lambda: material.calibration) if evaluator is None else evaluator.inputs
         expected = outputs_of(material.model, inputs())
         if meaning is not None and not meaning.fits(expected.shape):
             raise DataError(
                 f"{material.model.name} gives outputs of shape {expected.shape[1:]} for an image, "
                 f"but the {len(meaning.labels)} classes of the images need {meaning.shape}"
             )
-        return cls(material, inputs, expected, meaning, examiner)
+        return cls(material, inputs, expected, meaning, evaluator)
 
     def contenders(
         self, variant: Variant, devices: Sequence[Device], path: Path
@@ -326,8 +326,8 @@ class _Trial:
             agreed = compare_answers(self.meaning, outputs, self.expected)
         quality = None
         refusal = "" if difference <= TOLERANCE else _UNJUDGED
-        if self.examiner is not None:
-            quality = self.examiner.judge(outputs, self.expected)
+        if self.evaluator is not None:
+            quality = self.evaluator.judge(outputs, self.expected)
             refusal = self._too_large(quality)
         return replace(
             contender, difference=difference, answers=agreed, quality=quality, refusal=refusal

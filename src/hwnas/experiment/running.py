@@ -121,10 +121,10 @@ class Experiment:
                         searchable(target)
                     data = load_data(recipe.data, self.folder, recipe.seed, path / "cache")
                     recipe, text = with_plan(recipe, text, data, self.folder, path, reporter)
-                ingredients = RunInputs.prepare(recipe, self.folder, path / "cache", data)
+                run_inputs = RunInputs.prepare(recipe, self.folder, path / "cache", data)
                 opened = RunFolder.create(path, recipe, text, self.folder)
             with opened:
-                return _work(opened, ingredients, goals, reporter, ray_address)[0]
+                return _work(opened, run_inputs, goals, reporter, ray_address)[0]
 
 
 def run(
@@ -210,14 +210,14 @@ def _continue(
             adopt(Job.of(folder), goals_of(folder))
         recipe, text = folder.revised(overrides)
         cache = folder.path / "cache"
-        ingredients = RunInputs.prepare(recipe, folder.recipe_folder, cache)
+        run_inputs = RunInputs.prepare(recipe, folder.recipe_folder, cache)
         folder.revise(recipe, text if overrides else None)
-        return _work(folder, ingredients, goals(folder), reporter, ray_address)
+        return _work(folder, run_inputs, goals(folder), reporter, ray_address)
 
 
 def _work(
     folder: RunFolder,
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     goals: Sequence[SearchGoal],
     reporter: Reporter | None,
     ray_address: str | None = None,
@@ -225,7 +225,7 @@ def _work(
     """Do all stages of some goals that are not done with the current inputs; return the results."""
     reporter = reporter or make_reporter()
     reporter.log = folder.path / "log.jsonl"
-    job = Job(ingredients, folder, reporter)
+    job = Job(run_inputs, folder, reporter)
     left = [goal for goal in goals if not is_done(job, goal)]
     if left:
         check_shared_study(folder.recipe.search)

@@ -48,7 +48,7 @@ def _has_same_images(job: Job) -> bool:
     """Return whether the bundles of a run, if any, were made from the current images."""
     bundles = read_bundles(job.folder.path / "bundles").values()
     recorded = {b.description["provenance"]["data"]["fingerprint"] for b in bundles}
-    return not recorded or recorded == {_sampled_fingerprint(job.ingredients.data)}
+    return not recorded or recorded == {_sampled_fingerprint(job.run_inputs.data)}
 
 
 def _sampled_fingerprint(data: ImageData) -> str:

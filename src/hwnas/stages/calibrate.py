@@ -41,7 +41,7 @@ def calibration(job: Job, target: str, path: Path) -> RunStage:
     Searches that share a study also share their calibrations: those on equal processors use the
     measurements of the first of them, so that all have the same predictions.
     """
-    space, storage = job.ingredients.space, job.recipe.search.storage
+    space, storage = job.run_inputs.space, job.recipe.search.storage
     hardware = processor_of(Target.parse(target).device.hardware)
     identity = job.identity("calibrate", space=space.fingerprint, target=target, hardware=hardware)
     shared = f"{job.recipe.name}/calibration {identity.key}"
@@ -77,7 +77,7 @@ def calibration(job: Job, target: str, path: Path) -> RunStage:
 
 def _time_networks(job: Job, target: str, advance: ProgressCallback) -> list[Timed]:
     """Choose, export and measure networks."""
-    space, recipe = job.ingredients.space, job.recipe
+    space, recipe = job.run_inputs.space, job.recipe
     chosen = networks_to_time(space, target, recipe.predictor.networks, recipe.seed)
     with tempfile.TemporaryDirectory() as folder:
         models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
@@ -126,7 +126,7 @@ def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, DevicePred
         InfeasibleError: The smallest network and a random sample all miss a limit, even at the
             lower end of the 95 % interval of their predictions; counted costs are exact.
     """
-    space = job.ingredients.space
+    space = job.run_inputs.space
     rng = random.Random(job.recipe.seed)
     drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
     costly = limited(goal.objectives)

@@ -140,7 +140,7 @@ def make_cascade(
     check_aim(target_accuracy, margin)
     target = _target(job, goal)
     bundles = _affordable(job, goal)
-    data = job.ingredients.data
+    data = job.run_inputs.data
     scores, labels = _scores(bundles, data.validation)
     times = latencies_ms(bundles, target)
     images = _first_images(data.validation, _FEWEST)
@@ -195,7 +195,7 @@ def _affordable(job: Job, goal: SearchGoal) -> dict[str, Bundle]:
 
 
 def _target(job: Job, goal: SearchGoal) -> Target:
-    task = job.ingredients.task
+    task = job.run_inputs.task
     if task.meaning.kind != "class_scores":
         raise ConfigError(
             f"task {task.name} gives {task.meaning.kind}; a cascade needs to know how sure a "
@@ -244,7 +244,7 @@ def _timed(
 ) -> Cascading:
     """Time the cascade, its parts and the single network, interleaved on the same images."""
     count = max(_FEWEST, min(_MOST, int(_PASS_MS / max(times.values()))))
-    images = _first_images(job.ingredients.data.test, count)
+    images = _first_images(job.run_inputs.data.test, count)
     ways = {way.name: way for way in (found.single, *found.parts) if way is not None}
     passes: dict[str, Pass] = {n: network_pass(bundles[n], images, target) for n in ways}
     two = bundles[pair.small], bundles[pair.big]
@@ -286,7 +286,7 @@ def _write(
         rule=pair.rule,
         threshold=pair.threshold,
         numbers=_numbers(found),
-        golden_images=_first_images(job.ingredients.data.validation, _GOLDEN_FROM),
+        golden_images=_first_images(job.run_inputs.data.validation, _GOLDEN_FROM),
         provenance={
             "run": recipe.name,
             "seed": recipe.seed,
@@ -295,7 +295,7 @@ def _write(
             "margin": found.margin,
             "data": {
                 "source": recipe.data.source,
-                "fingerprint": job.ingredients.data.fingerprint,
+                "fingerprint": job.run_inputs.data.fingerprint,
             },
             "versions": folder.about["versions"],
             "machine": machine(),

@@ -38,7 +38,7 @@ def check(
             with opened(Path(against)) as older:
                 old = _file(older, budget.target)
         # Test images: the check evaluates what ships, and chooses nothing by them.
-        return gate(model, budget, old, network.examiner("test", budget.target.device.batch))
+        return gate(model, budget, old, network.evaluator("test", budget.target.device.batch))
 
 
 def _file(network: ModelSource, target: Target) -> Path:

@@ -16,18 +16,18 @@ __all__ = ["examples", "export_network"]
 _EXAMPLES = 16
 
 
-def examples(ingredients: RunInputs) -> int:
+def examples(run_inputs: RunInputs) -> int:
     """Return the number of validation images used to check an export and to package a bundle."""
-    return min(_EXAMPLES, len(ingredients.data.validation))
+    return min(_EXAMPLES, len(run_inputs.data.validation))
 
 
 def export_network(
-    ingredients: RunInputs, architecture: Architecture, network: nn.Module, path: Path
+    run_inputs: RunInputs, architecture: Architecture, network: nn.Module, path: Path
 ) -> Export:
     """Export a network as ONNX, and also compare it with the module on images of the run.
 
     Args:
-        ingredients: Data, task and space of the run.
+        run_inputs: Data, task and space of the run.
         architecture: Architecture of the network.
         network: Network with its weights.
         path: File to write.
@@ -36,8 +36,8 @@ def export_network(
         ArtifactError: PyTorch cannot export the network, or the file computes different outputs.
         StorageError: The file cannot be written.
     """
-    shape = ingredients.space.input_shape(architecture)
-    preprocessing = ingredients.task.preprocessing.at(*shape[1:])
-    some = ingredients.data.validation.first(examples(ingredients))
+    shape = run_inputs.space.input_shape(architecture)
+    preprocessing = run_inputs.task.preprocessing.at(*shape[1:])
+    some = run_inputs.data.validation.first(examples(run_inputs))
     images, _ = some.take(np.arange(len(some)))
     return export_onnx(network, shape, path, preprocessing(images), preprocessing)

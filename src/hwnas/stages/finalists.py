@@ -157,7 +157,7 @@ def finalising(
             path = job.folder.path / "finalists" / f"{trial.candidate.id}.safetensors"
             if path.exists():
                 inherited = _inherited(job, trial.candidate, weights)
-                wanted = _tuned_identity(job.ingredients, trial.candidate, inherited)
+                wanted = _tuned_identity(job.run_inputs, trial.candidate, inherited)
                 save_weights(path, load_weights(path), wanted.key)
         rows = [row for row in read_measurements(table) if row.role == "finalist"]
         return Identity({**identity.inputs, "hardware": ", ".join(measured_on(rows))})
@@ -230,7 +230,7 @@ def make_bundles(
                 continue
             advance(0.5 + 0.3 * done / len(trials), f"exporting {name}")
             with failures.of(name):
-                files[name] = _export(job.ingredients, trial, tuned[name], Path(temporary))
+                files[name] = _export(job.run_inputs, trial, tuned[name], Path(temporary))
         advance(0.8, "timing")
         models = {name: file.export.path for name, file in files.items()}
         measured = _measure_able(goal, models, failures)
@@ -283,7 +283,7 @@ def _fine_tune(
         name = trial.candidate.id
         tasks.append((trial.candidate, inherited, folder / f"{name}.safetensors"))
     tuned: dict[str, Path] = {}
-    shared = job.ingredients, None if weights is None else _teacher(job.ingredients)
+    shared = job.run_inputs, None if weights is None else _teacher(job.run_inputs)
     outcomes = map_tasks(_try_to_tune, shared, tasks, job.recipe.workers)
     for done, (trial, outcome) in enumerate(zip(finalists, outcomes, strict=True), start=1):
         if isinstance(outcome, HwnasError):
@@ -299,19 +299,19 @@ def _inherited(
 ) -> dict[str, Tensor] | None:
     """Return weights from the supernet, or those that the search trained and kept, if any."""
     if weights is not None:
-        supernet = job.ingredients.space.supernet()
+        supernet = job.run_inputs.space.supernet()
         supernet.shared.load_state_dict(weights)
         return supernet.extract(candidate.network).state_dict()
     return job.kept_weights(candidate)
 
 
-def _teacher(ingredients: RunInputs) -> Teacher | None:
+def _teacher(run_inputs: RunInputs) -> Teacher | None:
     """Return the teacher of finalists with supernet weights, prepared once for all; or None."""
-    config = ingredients.recipe.fine_tuning
-    teacher = None if config is None else teacher_of(ingredients.space, config)
+    config = run_inputs.recipe.fine_tuning
+    teacher = None if config is None else teacher_of(run_inputs.space, config)
     if config is None or teacher is None:
         return None
-    return teacher.prepared(config.teacher_sees, ingredients.task, ingredients.data.train)
+    return teacher.prepared(config.teacher_sees, run_inputs.task, run_inputs.data.train)
 
 
 def _try_to_tune(
@@ -339,16 +339,16 @@ def _tune(
 
     An existing file that was made from the same inputs is reused.
     """
-    ingredients, teacher = shared
-    identity = _tuned_identity(ingredients, candidate, inherited)
+    run_inputs, teacher = shared
+    identity = _tuned_identity(run_inputs, candidate, inherited)
     if _is_tuned(path, identity):
         return path
-    recipe, space, task = ingredients.recipe, ingredients.space, ingredients.task
-    data, shape = ingredients.data, space.input_shape(candidate.network)
+    recipe, space, task = run_inputs.recipe, run_inputs.space, run_inputs.task
+    data, shape = run_inputs.data, space.input_shape(candidate.network)
     torch.manual_seed(recipe.seed)
     network = space.build(candidate.network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    config: TrainConfig | None = own_training(recipe.train, ingredients.recipe_space, candidate)
+    config: TrainConfig | None = own_training(recipe.train, run_inputs.recipe_space, candidate)
     if inherited is not None:
         network.load_state_dict(inherited)
         config = recipe.fine_tuning
@@ -375,17 +375,17 @@ def _is_tuned(path: Path, identity: Identity) -> bool:
 
 
 def _tuned_identity(
-    ingredients: RunInputs, candidate: Candidate, inherited: Mapping[str, Tensor] | None
+    run_inputs: RunInputs, candidate: Candidate, inherited: Mapping[str, Tensor] | None
 ) -> Identity:
     """Return the identity of the inputs that the weights of a finalist depend on."""
-    recipe, config = ingredients.recipe, ingredients.recipe.fine_tuning
+    recipe, config = run_inputs.recipe, run_inputs.recipe.fine_tuning
     if inherited is None:
-        config = own_training(recipe.train, ingredients.recipe_space, candidate)
+        config = own_training(recipe.train, run_inputs.recipe_space, candidate)
     return Identity.of(
         candidate=candidate.id,
-        space=ingredients.space.fingerprint,
-        task=content_hash(ingredients.task),
-        data=ingredients.data.fingerprint,
+        space=run_inputs.space.fingerprint,
+        task=content_hash(run_inputs.task),
+        data=run_inputs.data.fingerprint,
         inherited="none" if inherited is None else weights_hash(inherited),
         training={} if config is None else config.identity,
         seed=str(recipe.seed),
@@ -403,13 +403,13 @@ class _File:
     test: Evaluation
 
 
-def _export(ingredients: RunInputs, trial: Scored, weights: Path, folder: Path) -> _File:
+def _export(run_inputs: RunInputs, trial: Scored, weights: Path, folder: Path) -> _File:
     architecture = trial.candidate.network
-    network = _network(ingredients, architecture, weights)
-    shape = ingredients.space.input_shape(architecture)
+    network = _network(run_inputs, architecture, weights)
+    shape = run_inputs.space.input_shape(architecture)
     path = folder / f"{trial.candidate.id}.onnx"
-    export = export_network(ingredients, architecture, network, path)
-    executed, task, data = Executed(path), ingredients.task, ingredients.data
+    export = export_network(run_inputs, architecture, network, path)
+    executed, task, data = Executed(path), run_inputs.task, run_inputs.data
     validation = score(executed, task, data.validation, shape, "validation")
     test = score(executed, task, data.test, shape, "test")
     for evaluation in (validation, test):
@@ -421,8 +421,8 @@ def _export(ingredients: RunInputs, trial: Scored, weights: Path, folder: Path) 
     return _File(weights, export, validation, test)
 
 
-def _network(ingredients: RunInputs, architecture: Architecture, weights: Path) -> nn.Module:
-    network = ingredients.space.build(architecture)
+def _network(run_inputs: RunInputs, architecture: Architecture, weights: Path) -> nn.Module:
+    network = run_inputs.space.build(architecture)
     network.load_state_dict(load_weights(weights))
     return network.eval()
 
@@ -461,12 +461,12 @@ def _pack(
     measured: Sequence[Measurement],
     folder: Path,
 ) -> None:
-    ingredients, recipe = job.ingredients, job.recipe
+    run_inputs, recipe = job.run_inputs, job.recipe
     network = trial.candidate.network
-    shape = ingredients.space.input_shape(network)
-    some = ingredients.data.validation.first(examples(ingredients))
+    shape = run_inputs.space.input_shape(network)
+    some = run_inputs.data.validation.first(examples(run_inputs))
     images, _ = some.take(np.arange(len(some)))
-    units = {metric.name: metric.unit for metric in ingredients.task.metrics}
+    units = {metric.name: metric.unit for metric in run_inputs.task.metrics}
     metrics = [
         *_metrics(file.test, units),
         *_metrics(file.validation, units),
@@ -477,12 +477,12 @@ def _pack(
         folder / trial.candidate.id,
         onnx=file.export.path,
         weights=load_weights(file.weights),
-        preprocessing=ingredients.task.preprocessing.at(*shape[1:]),
-        outputs=ingredients.task.meaning,
+        preprocessing=run_inputs.task.preprocessing.at(*shape[1:]),
+        outputs=run_inputs.task.meaning,
         architecture=network,
         space=recipe.space.names[0],
         roles=trial.candidate.others,
-        task=ingredients.task.name,
+        task=run_inputs.task.name,
         metrics=metrics,
         measurements=measured,
         predictions=[
@@ -505,8 +505,8 @@ def _pack(
             "recipe": recipe.hash,
             "trial": trial.number,
             "study": goal.study_name,
-            "data": {"source": recipe.data.source, "fingerprint": ingredients.data.fingerprint},
-            "training_images": len(ingredients.data.train),
+            "data": {"source": recipe.data.source, "fingerprint": run_inputs.data.fingerprint},
+            "training_images": len(run_inputs.data.train),
             **({"limits": [check.to_json() for check in checks]} if checks else {}),
             "versions": job.folder.about["versions"],
             "machine": job.folder.about["machine"],

@@ -18,13 +18,13 @@ def tell_changed_images(job: Job) -> None:
 
     Damaged images that were left out are also reported.
     """
-    if skipped := job.ingredients.data.skipped:
+    if skipped := job.run_inputs.data.skipped:
         more = f" and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
         what = "damaged image is" if len(skipped) == 1 else "damaged images are"
         names = ", ".join(skipped[:_NAMED]) + more
         job.reporter.note(f"data: {len(skipped):,} {what} left out: {names}")
     path = job.folder.path / MANIFEST
-    now = job.ingredients.data.manifest
+    now = job.run_inputs.data.manifest
     if path.exists():
         before = DataManifest.read(path)
         if difference := manifest_difference(before, now):

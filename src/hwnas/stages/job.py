@@ -349,12 +349,12 @@ class Job:
     """Run that is being worked on.
 
     Attributes:
-        ingredients: Data, task and space.
+        run_inputs: Data, task and space.
         folder: Folder of the results.
         reporter: Reporter of progress and notes to the user.
     """
 
-    ingredients: RunInputs
+    run_inputs: RunInputs
     folder: RunFolder
     reporter: Reporter
 
@@ -362,13 +362,13 @@ class Job:
     def of(cls, folder: RunFolder) -> Job:
         """Return the job of an opened run."""
         cache = folder.path / "cache"
-        ingredients = RunInputs.prepare(folder.recipe, folder.recipe_folder, cache)
-        return cls(ingredients, folder, make_reporter())
+        run_inputs = RunInputs.prepare(folder.recipe, folder.recipe_folder, cache)
+        return cls(run_inputs, folder, make_reporter())
 
     @property
     def recipe(self) -> Recipe:
         """Recipe of the run."""
-        return self.ingredients.recipe
+        return self.run_inputs.recipe
 
     @property
     def fidelity(self) -> Fidelity:
@@ -415,7 +415,7 @@ class Job:
     @property
     def learned(self) -> dict[str, str]:
         """Inputs that all learned results depend on: the space, the task and the images."""
-        i = self.ingredients
+        i = self.run_inputs
         return {
             "space": i.searched.fingerprint,
             "task": content_hash(i.task),
@@ -450,7 +450,7 @@ class Job:
         return OwnCodeEvaluator(evaluator, code) if code else evaluator
 
     def _plain_evaluator(self, weights: Mapping[str, Any] | None) -> Evaluator:
-        i = self.ingredients
+        i = self.run_inputs
         known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
         known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
         known |= {"folder": self._evaluator_folder, **i.searched.roles}

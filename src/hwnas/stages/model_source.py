@@ -54,20 +54,20 @@ class ModelSource:
         model: Path of the ONNX file.
         bundle: Bundle that contains the network; None without one.
         images: Images to evaluate the network on; None without any.
-        ingredients: Data, task and space of the run that the network is from; None without one.
+        run_inputs: Data, task and space of the run that the network is from; None without one.
     """
 
     model: Path
     bundle: Bundle | None = None
     images: Images | None = None
-    ingredients: RunInputs | None = None
+    run_inputs: RunInputs | None = None
 
     def at_once(self, batch: int) -> int:
         """Return the number of images to evaluate at a time, for targets of this batch size."""
         # A user's own file may accept only one batch size.
         return batch if self.bundle is None else _IMAGES_AT_ONCE
 
-    def examiner(self, split: SplitName, batch: int) -> SplitEvaluator | None:
+    def evaluator(self, split: SplitName, batch: int) -> SplitEvaluator | None:
         """Return an evaluator of the network's variants on a split; None without images.
 
         Args:
@@ -136,9 +136,9 @@ def _picked(job: Job, pick: str | None) -> Bundle:
 def _of_run(job: Job, bundle: Bundle, data: str | None) -> ModelSource:
     if data is not None:
         raise ConfigError("--data does not apply: a run has its images")
-    ingredients = job.ingredients
-    images = Images(ingredients.task, ingredients.data, bundle.preprocessing)
-    return ModelSource(bundle.onnx_file, bundle, images, ingredients)
+    run_inputs = job.run_inputs
+    images = Images(run_inputs.task, run_inputs.data, bundle.preprocessing)
+    return ModelSource(bundle.onnx_file, bundle, images, run_inputs)
 
 
 def _images_of_bundle(bundle: Bundle, source: str) -> Images:

@@ -56,7 +56,7 @@ def picked(
                 f"{min(latencies.values()):.3g} ms"
             )
     checks = {name: of_bundle(bundle, goal.objectives) for name, bundle in bundles.items()}
-    named = picks(bundles, job.ingredients.task.metrics[0], goal.objectives)
+    named = picks(bundles, job.run_inputs.task.metrics[0], goal.objectives)
     wanted = pick or ("knee" if max_latency_ms is None and "knee" in named else "most-accurate")
     if wanted in PICKS and bundles and not best_kept(checks):
         raise none_keeps(checks)

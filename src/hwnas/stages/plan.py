@@ -30,7 +30,7 @@ def is_done(job: Job, goal: SearchGoal) -> bool:
 
 def stages_of(job: Job, goal: SearchGoal) -> Iterator[RunStage]:
     """Yield the stages of a goal in order; each must be done before the next is requested."""
-    folder, space, recipe = job.folder.path, job.ingredients.space, job.recipe
+    folder, space, recipe = job.folder.path, job.run_inputs.space, job.recipe
     table = job.folder.output(goal.target) / "measurements.parquet"
     costs = {}
     for target in goal.targets:

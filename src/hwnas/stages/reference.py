@@ -57,8 +57,8 @@ def referencing(job: Job, goal: SearchGoal) -> RunStage:
 
     def work(advance: ProgressCallback) -> None:
         cores = os.cpu_count() or 1
-        made = replace(job, ingredients=_ingredients(job.ingredients, cores))
-        trial = _trial(made.ingredients.space, _choose_width(made.ingredients, goal, advance))
+        made = replace(job, run_inputs=_run_inputs(job.run_inputs, cores))
+        trial = _trial(made.run_inputs.space, _choose_width(made.run_inputs, goal, advance))
         with (
             replacing_folder(folder) as temporary,
             tempfile.TemporaryDirectory() as scratch,
@@ -79,10 +79,10 @@ def reference_of(job: Job, goal: SearchGoal) -> Bundle | None:
 
 
 def _choose_width(
-    ingredients: RunInputs, goal: SearchGoal, advance: ProgressCallback
+    run_inputs: RunInputs, goal: SearchGoal, advance: ProgressCallback
 ) -> Architecture:
     """Return the widest network that keeps the limits, or else the narrowest."""
-    space, objectives = ingredients.space, limited(goal.objectives)
+    space, objectives = run_inputs.space, limited(goal.objectives)
     if not objectives:
         return space.largest()
     for width in reversed(WIDTHS):
@@ -93,16 +93,16 @@ def _choose_width(
     return space.smallest()
 
 
-def _ingredients(ingredients: RunInputs, cores: int) -> RunInputs:
+def _run_inputs(run_inputs: RunInputs, cores: int) -> RunInputs:
     """Return the same data and task, with the reference space and the training of a candidate."""
-    recipe, shape = ingredients.recipe, ingredients.data.image_shape
+    recipe, shape = run_inputs.recipe, run_inputs.data.image_shape
     options = {
         "preset": _PRESET,
         "width": list(WIDTHS),
         "resolution": [max(shape[:2])],
         "dropout": 0.0,
     }
-    space = named_space(_SPACE, shape, ingredients.task.outputs, options)
+    space = named_space(_SPACE, shape, run_inputs.task.outputs, options)
     epochs, minutes = _budget(recipe, cores)
     return RunInputs(
         replace(
@@ -116,8 +116,8 @@ def _ingredients(ingredients: RunInputs, cores: int) -> RunInputs:
             ),
             search=replace(recipe.search, evaluator="train", workers=0, timeout_s=None),
         ),
-        ingredients.data,
-        ingredients.task,
+        run_inputs.data,
+        run_inputs.task,
         space,
     )
 

@@ -97,7 +97,7 @@ def write_results(job: Job, goal: SearchGoal) -> None:
 
 def _write_example(job: Job, path: Path) -> None:
     """Write a validation image as a PNG file, if it has 1 or 3 channels."""
-    [pixels], _ = job.ingredients.data.validation.take([0])
+    [pixels], _ = job.run_inputs.data.validation.take([0])
     if pixels.shape[-1] in (1, 3):
         with replacing(path) as temporary:
             Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(
@@ -117,9 +117,9 @@ def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
         created=datetime.fromisoformat(folder.about["created"]).strftime("%d %B %Y, %H:%M UTC"),
         seed=folder.recipe.seed,
         target=", ".join(goal.targets),
-        task=f"{job.ingredients.task.name}, {job.ingredients.task.outputs} outputs",
+        task=f"{job.run_inputs.task.name}, {job.run_inputs.task.outputs} outputs",
         space=" and ".join(folder.recipe.space.names),
-        space_size=job.ingredients.searched.size(),
+        space_size=job.run_inputs.searched.size(),
         objectives=tuple(_objective(job, o) for o in goal.objectives),
         trials=_trials(result, folder.recipe.search.sampler),
         baseline_trials=_trials(baseline, BASELINE) if baseline else (),
@@ -151,7 +151,7 @@ def _baseline(job: Job, goal: SearchGoal) -> SearchResult | None:
 
 
 def _objective(job: Job, objective: Objective) -> ObjectiveInfo:
-    units = {m.name: m.unit for m in job.ingredients.task.metrics} | _UNITS
+    units = {m.name: m.unit for m in job.run_inputs.task.metrics} | _UNITS
     counted = objective.metric in COUNTED
     kind: Kind = (
         "predicted" if objective.metric == LATENCY else "counted" if counted else "evaluated"
@@ -200,7 +200,7 @@ def _bundles(job: Job, goal: SearchGoal) -> dict[str, Bundle]:
 def _finalists(job: Job, goal: SearchGoal, result: SearchResult) -> tuple[Finalist, ...]:
     bundles = _bundles(job, goal)
     trials = [t for t in result.trials if t.candidate.id in bundles]
-    named = picks(bundles, job.ingredients.task.metrics[0], goal.objectives)
+    named = picks(bundles, job.run_inputs.task.metrics[0], goal.objectives)
     rows = [_finalist(job, goal, trial, bundles[trial.candidate.id], named) for trial in trials]
     return tuple(sorted(rows, key=lambda f: f.measurement.latency_ms if f.measurement else inf))
 
@@ -214,7 +214,7 @@ def _finalist(
         bundle,
         trial.candidate.id,
         trial.candidate.as_dict(),
-        _stages(job.ingredients.space, trial.candidate.network),
+        _stages(job.run_inputs.space, trial.candidate.network),
         {t: trial.estimates[label_on(LATENCY, t)] for t in goal.targets},
         tuple(name for name, picked in named.items() if picked == trial.candidate.id),
     )
@@ -240,7 +240,7 @@ def _delivered(
     picked: tuple[str, ...],
 ) -> Finalist:
     """Return a network with the values that its bundle states."""
-    metric = job.ingredients.task.metrics[0].name
+    metric = job.run_inputs.task.metrics[0].name
     counted = {row["name"]: row["value"] for row in bundle.description["metrics"]}
     measured = {m.target: m for m in bundle.measurements}
     first = goal.targets[0] if goal.targets else None
@@ -293,7 +293,7 @@ def _stages(space: SearchSpace, architecture: Architecture) -> tuple[StagePictur
 
 
 def _calibration(job: Job, goal: SearchGoal) -> tuple[CalibrationRow, ...]:
-    space, table = job.ingredients.space, job.folder.output(goal.target) / "measurements.parquet"
+    space, table = job.run_inputs.space, job.folder.output(goal.target) / "measurements.parquet"
     rows: list[CalibrationRow] = []
     measured = read_measurements(table)
     for target in goal.targets:

@@ -22,7 +22,7 @@ _RECALIBRATION_IMAGES = 2048
 
 
 def retraining(
-    ingredients: RunInputs,
+    run_inputs: RunInputs,
     architecture: Architecture,
     weights: Mapping[str, Tensor],
     config: TrainConfig,
@@ -30,25 +30,25 @@ def retraining(
     """Return a function that fine-tunes a network under a conversion, with itself as the teacher.
 
     Args:
-        ingredients: Data, task and space of the run that the network is from.
+        run_inputs: Data, task and space of the run that the network is from.
         architecture: Architecture of the network.
         weights: Trained weights of the network.
         config: Training settings of the fine-tuning, such as its length and learning rate.
     """
 
     def retrain(conversion: Conversion, to: Path) -> Path:
-        space, task, data = ingredients.space, ingredients.task, ingredients.data
+        space, task, data = run_inputs.space, run_inputs.task, run_inputs.data
         shape = space.input_shape(architecture)
-        torch.manual_seed(ingredients.recipe.seed)
+        torch.manual_seed(run_inputs.recipe.seed)
         network = space.build(architecture)
         network.load_state_dict(weights)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         teacher = Teacher(copy.deepcopy(network).eval(), shape)
         conversion.begin(network)
         step = NetworkStep.of(network, task, shape, config, teacher)
-        fit(network, step, data.train, config, ingredients.recipe.seed)
+        fit(network, step, data.train, config, run_inputs.recipe.seed)
         recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
         conversion.end(network)
-        return export_network(ingredients, architecture, network, to).path
+        return export_network(run_inputs, architecture, network, to).path
 
     return retrain

@@ -192,7 +192,7 @@ def example_image(run: Path) -> Path:
 
 def summarise(job: Job, goal: SearchGoal) -> RunResult:
     """Read the results of a goal from the run folder."""
-    metric = job.ingredients.task.metrics[0]
+    metric = job.run_inputs.task.metrics[0]
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     result, names = found(job.folder.path, goal), picks(bundles, metric, goal.objectives)
     summary = summary_of(job.folder, goal, result, bundles, names, metric.name)

@@ -90,7 +90,7 @@ def _trial_identity(
     job: Job, goal: SearchGoal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
 ) -> TrialIdentity:
     return TrialIdentity.of(
-        job.ingredients.searched,
+        job.run_inputs.searched,
         goal.objectives,
         evaluator,
         job.fidelity,
@@ -143,7 +143,7 @@ def _search(
     sampler: str,
     advance: ProgressCallback,
 ) -> None:
-    config, space, folder = job.recipe.search, job.ingredients.searched, job.folder.path
+    config, space, folder = job.recipe.search, job.run_inputs.searched, job.folder.path
     first = goal.objectives[0]
     best: float | None = None
     failures = 0

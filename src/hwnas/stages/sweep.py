@@ -122,12 +122,12 @@ def _retrain(
     network: ModelSource, minutes: float | None
 ) -> Callable[[Conversion, Path], Path] | None:
     """Return the function that fine-tunes variants; None without a run that fine-tunes."""
-    if network.ingredients is None or network.bundle is None:
+    if network.run_inputs is None or network.bundle is None:
         return None
-    config, bundle = _fine_tuning(network.ingredients.recipe, minutes), network.bundle
+    config, bundle = _fine_tuning(network.run_inputs.recipe, minutes), network.bundle
     if config is None:
         return None
-    return retraining(network.ingredients, bundle.architecture, bundle.weights(), config)
+    return retraining(network.run_inputs, bundle.architecture, bundle.weights(), config)
 
 
 def _fine_tuning(recipe: Recipe, minutes: float | None) -> TrainConfig | None:
@@ -145,7 +145,7 @@ def _swept(
     advance: ProgressCallback,
 ) -> Sweep:
     images, batch = network.images, devices[0].batch
-    validation, test = (network.examiner(split, batch) for split in _SPLITS)
+    validation, test = (network.evaluator(split, batch) for split in _SPLITS)
     if images is None or validation is None or test is None:
         shape = RUNTIMES["onnxruntime"].load(network.model, Target(devices[0])).input_shape
         material = VariantInputs(network.model, random_batches(shape, batch))
@@ -163,7 +163,7 @@ def _swept(
         devices,
         folder,
         meaning=images.task.meaning,
-        examiner=validation,
+        evaluator=validation,
         progress=advance,
     )
     return replace(found, tested=_tested(network.model, found, test))
@@ -176,25 +176,25 @@ def _variants(options: SweepOptions, material: VariantInputs) -> list[Variant]:
     return [variant for variant in VARIANTS.values() if not variant.lacks(material)]
 
 
-def _loss(model: Path, examiner: SplitEvaluator) -> Callable[[Path], float]:
+def _loss(model: Path, evaluator: SplitEvaluator) -> Callable[[Path], float]:
     @cache
     def expected() -> NDArray[Any]:
-        return outputs_of(model, examiner.inputs())
+        return outputs_of(model, evaluator.inputs())
 
     def loss(path: Path) -> float:
-        outputs = outputs_of(path, examiner.inputs())
+        outputs = outputs_of(path, evaluator.inputs())
         if not np.isfinite(outputs).all():
             return math.inf
-        return examiner.judge(outputs, expected()).loss
+        return evaluator.judge(outputs, expected()).loss
 
     return loss
 
 
-def _tested(model: Path, found: Sweep, examiner: SplitEvaluator) -> Quality | None:
+def _tested(model: Path, found: Sweep, evaluator: SplitEvaluator) -> Quality | None:
     """Return the quality of the chosen variant on test images; None if no variant is allowed."""
     if not found.able:
         return None
     made, target = found.chosen.made, Target.parse(found.chosen.target)
     assert made is not None
-    outputs = outputs_of(made.model, examiner.inputs(), target)
-    return examiner.judge(outputs, outputs_of(model, examiner.inputs()))
+    outputs = outputs_of(made.model, evaluator.inputs(), target)
+    return evaluator.judge(outputs, outputs_of(model, evaluator.inputs()))

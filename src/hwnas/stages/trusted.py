@@ -65,7 +65,7 @@ def _learned_otherwise(job: Job) -> dict[str, tuple[str, ...]]:
             continue
         now: Mapping[str, str] = job.learned
         if parts_of(name)[0] == "calibrate":
-            now = {"space": job.ingredients.space.fingerprint}
+            now = {"space": job.run_inputs.space.fingerprint}
         changed = [k for k, value in now.items() if stored.inputs.get(k, value) != value]
         if changed:
             found[name] = tuple(f"{what} changed" for what in changed)

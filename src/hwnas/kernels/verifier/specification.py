@@ -127,8 +127,8 @@ class OperatorSpecification:
 class FileSpecification:
     """Specification given by a user's file, whose code runs in processes of its own."""
 
-    def __init__(self, rules: KernelRules, nursery: ForkServer, limits: JobLimits) -> None:
-        self._path, self._nursery, self._limits = rules.path, nursery, limits
+    def __init__(self, rules: KernelRules, fork_server: ForkServer, limits: JobLimits) -> None:
+        self._path, self._fork_server, self._limits = rules.path, fork_server, limits
         self.sizes = rules.sizes
         self.dtypes = rules.dtypes
         self._options, self._listed = rules.options, rules.listed
@@ -200,7 +200,7 @@ class FileSpecification:
         return found
 
     def _done(self, role: str, parts: list[bytes]) -> list[tuple[dict[str, Any], list[Tensor]]]:
-        ended = self._nursery.job({"role": role}, parts, self._path, self._limits)
+        ended = self._fork_server.job({"role": role}, parts, self._path, self._limits)
         answers = answers_of(ended, str(self._path), asked_for_rules=True)
         if len(answers) < len(parts):
             raise KernelError(f"{self._path}: its `{_ASKED[role]}` ended early: {ended.how}")

@@ -48,7 +48,7 @@ def verify(
     *,
     seed: int | None = None,
     limits: JobLimits | None = None,
-    nursery: ForkServer | None = None,
+    fork_server: ForkServer | None = None,
 ) -> KernelVerdict:
     """Verify a kernel that may be wrong in any way, or made to look right.
 
@@ -58,7 +58,7 @@ def verify(
             the kernel's file names an operator or has these itself.
         seed: Seed of all random inputs; if None, a fresh one that nobody can know.
         limits: Limits of the kernel's processes.
-        nursery: Fork server of these processes, which many calls can share; if None, a new one.
+        fork_server: Fork server of these processes, which many calls can share; if None, a new one.
 
     Raises:
         ConfigError: The file or something in it is missing, is not Python or cannot be imported.
@@ -69,15 +69,15 @@ def verify(
     seed = secrets.randbits(62) if seed is None else seed
     limits = limits or JobLimits()
     with contextlib.ExitStack() as stack:
-        nursery = nursery or stack.enter_context(ForkServer())
-        specification = _specification(candidate, reference, nursery, limits)
-        on_card = nursery.device.type != "cpu"
+        fork_server = fork_server or stack.enter_context(ForkServer())
+        specification = _specification(candidate, reference, fork_server, limits)
+        on_card = fork_server.device.type != "cpu"
         calls = 0 if candidate.path is None else _CALLS
         trials = plan(specification, Random(seed), on_card=on_card, calls=calls)
         if candidate.path is None:  # hwnas's own operators do not try to cheat
             trials = [trial for trial in trials if not trial.plain or trial.aim == "options"]
         refuse_signature(candidate, list(trials[0].question.inputs))
-        process = _Process(candidate, nursery, limits)
+        process = _Process(candidate, fork_server, limits)
         made: list[tuple[VerificationCall, CallOutcome]] = []
         checks: list[KernelCheck] = []
         for stage in range(3):  # slow calls are made only of a kernel that is right so far
@@ -94,8 +94,8 @@ def verify(
             checks = [*_checks(specification, made), _source(candidate), process.sandbox()]
             if any(check.status == "failed" for check in checks):
                 break
-    interpreted = nursery.device.type == "cpu"
-    return KernelVerdict(source, str(nursery.device), interpreted, seed, tuple(checks))
+    interpreted = fork_server.device.type == "cpu"
+    return KernelVerdict(source, str(fork_server.device), interpreted, seed, tuple(checks))
 
 
 def _stage(trial: VerificationCall) -> int:
@@ -114,13 +114,13 @@ def _affordable(
 
 
 def _specification(
-    candidate: KernelUnderTest, reference: Path | None, nursery: ForkServer, limits: JobLimits
+    candidate: KernelUnderTest, reference: Path | None, fork_server: ForkServer, limits: JobLimits
 ) -> Specification:
     if reference is None and candidate.operator is not None:
         return OperatorSpecification(OPERATORS[candidate.operator])
     path = reference or candidate.path
     assert path is not None
-    return FileSpecification(read_rules(path), nursery, limits)
+    return FileSpecification(read_rules(path), fork_server, limits)
 
 
 class _Process:
@@ -130,10 +130,12 @@ class _Process:
         unloadable: Reason why the kernel's file cannot be imported, or None.
     """
 
-    def __init__(self, candidate: KernelUnderTest, nursery: ForkServer, limits: JobLimits) -> None:
+    def __init__(
+        self, candidate: KernelUnderTest, fork_server: ForkServer, limits: JobLimits
+    ) -> None:
         self.unloadable: str | None = None
-        self._candidate, self._nursery, self._limits = candidate, nursery, limits
-        self._guard = nursery.device.type == "cpu"
+        self._candidate, self._fork_server, self._limits = candidate, fork_server, limits
+        self._guard = fork_server.device.type == "cpu"
         self._refused: dict[str, None] = {}
         self._unguarded = "" if self._guard else "a GPU's driver makes calls of its own"
 
@@ -156,7 +158,7 @@ class _Process:
         deaths = 0
         while len(outcomes) < len(trials):
             parts = [trial.call.message() for trial in trials[len(outcomes) :]]
-            ended = self._nursery.job(header, parts, candidate.path, limits)
+            ended = self._fork_server.job(header, parts, candidate.path, limits)
             self._refused |= dict.fromkeys(ended.refused)
             self._unguarded = self._unguarded or ended.unguarded
             if not ended.told:

@@ -69,15 +69,15 @@ class GuidedSampler(BatchSampler):
         if len(history) < self.start:
             return _spread(knowledge, history, count, rng)
         known = _informative(history)
-        outlook = Posterior.learnt(knowledge, known, self._hyperparameters(knowledge, history))
+        posterior = Posterior.learnt(knowledge, known, self._hyperparameters(knowledge, history))
         signs = history.signs
 
         def hoped(codes: Codes) -> tuple[Losses, Losses]:
-            means, deviations, feasible = outlook.predict(codes, signs, 1)
+            means, deviations, feasible = posterior.predict(codes, signs, 1)
             return means - deviations, 0.5 - feasible
 
         candidates = pool(knowledge, known, hoped, rng, max(_POPULATION, 4 * count), _GENERATIONS)
-        return _Choice(outlook, known, candidates).best(count)
+        return _Choice(posterior, known, candidates).best(count)
 
     def _hyperparameters(self, knowledge: SpaceFeatures, history: History) -> dict[int, Draws]:
         """Return hyperparameters fitted to the first trials, refitted at every growth by `_REFIT`.
@@ -130,7 +130,7 @@ def _informative(history: History) -> History:
 class _Choice:
     """Choice of a batch from a pool of candidates."""
 
-    outlook: Posterior
+    posterior: Posterior
     history: History
     candidates: Codes
 
@@ -139,15 +139,15 @@ class _Choice:
         signs = self.history.signs
         if len(self.candidates) <= count:
             return self.candidates
-        known = self.outlook.scaled(self.history.losses[self.history.feasible])
-        means, deviations, feasible = self.outlook.predict(self.candidates, signs, 1)
+        known = self.posterior.scaled(self.history.losses[self.history.feasible])
+        means, deviations, feasible = self.posterior.predict(self.candidates, signs, 1)
         gains = sum(
             _relative(self._gain(look, known, means, deviations, feasible)) for look in _LOOKS
         )
         listed = np.argsort(-gains, kind="stable")[: max(_SHORT_LIST, 4 * count)]
         shown = self.candidates[listed]
-        means, largest, feasible = self.outlook.predict(shown, signs)
-        covariances = self.outlook.covariances(shown)
+        means, largest, feasible = self.posterior.predict(shown, signs)
+        covariances = self.posterior.covariances(shown)
         picked: list[int] = []
         while len(picked) < min(count, len(shown)):
             variances = np.diagonal(covariances, axis1=1, axis2=2).T
@@ -158,7 +158,7 @@ class _Choice:
             best = int(gain.argmax())
             picked.append(best)
             known = np.vstack([known, means[best]])
-            covariances = _conditioned(covariances, best, self.outlook.noise)
+            covariances = _conditioned(covariances, best, self.posterior.noise)
         return shown[picked]
 
     def _gain(
@@ -167,7 +167,7 @@ class _Choice:
         """Return expected hypervolume improvements times feasibility probabilities, (N,)."""
         if look == "linear":
             known, means, deviations = known.copy(), means.copy(), deviations.copy()
-            for j, objective in enumerate(self.outlook.objectives):
+            for j, objective in enumerate(self.posterior.objectives):
                 if objective.scale.best is None:
                     known[:, j], means[:, j] = np.exp(known[:, j]), np.exp(means[:, j])
                     deviations[:, j] *= means[:, j]
