@@ -19,9 +19,9 @@ DIGITS = tuple("0123456789")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Kernels run in Triton's interpreter but where tests for cards are asked for.
+    """Run kernels in Triton's interpreter unless the tests with the marker gpu are selected.
 
-    That must be said before they are defined, so before tests are imported.
+    Triton reads the variable when kernels are defined, so it is set before tests are imported.
     """
     if config.getoption("markexpr") != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
@@ -34,7 +34,7 @@ def space() -> MobileNetSpace:
 
 @pytest.fixture(scope="session")
 def network(space: MobileNetSpace) -> nn.Module:
-    """The smallest one, its normalisations no longer those of an untrained network."""
+    """Smallest network of the space, with batch normalisations like those of a trained one."""
     torch.manual_seed(0)
     made = space.build(space.smallest())
     for module in made.modules():
@@ -94,7 +94,7 @@ def contents(
     digits: NDArray[np.uint8],
     measurement: Measurement,
 ) -> dict[str, object]:
-    """The arguments of write_bundle."""
+    """Arguments of write_bundle."""
     accuracy = {"name": "accuracy", "value": 0.97, "kind": "evaluated", "unit": "fraction"}
     return {
         "onnx": exported.path,
@@ -120,5 +120,5 @@ def packed(contents: dict[str, object], tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def folder(packed: Bundle, tmp_path: Path) -> Path:
-    """A copy of the bundle, to be damaged."""
+    """Copy of the bundle, which a test may damage."""
     return Path(shutil.copytree(packed.folder, tmp_path / "bundle"))

@@ -10,7 +10,7 @@ from hwnas.deploy.agreement import CheckBatch, agreement, check_batches, outputs
 PREPROCESSING = Preprocessing(4, 4, 1, mean=(0.25,), std=(0.5,))
 
 
-def test_batches_are_random_real_and_extreme_and_of_three_sizes() -> None:
+def test_check_batches_are_random_real_and_extreme_in_three_sizes() -> None:
     batches = check_batches((1, 4, 4), torch.full((2, 1, 4, 4), 0.3), PREPROCESSING)
     by_kind: dict[str, list[CheckBatch]] = {}
     for batch in batches:
@@ -30,7 +30,7 @@ def test_batches_are_random_real_and_extreme_and_of_three_sizes() -> None:
 
 
 def compared(network: nn.Module, batch: CheckBatch, factor: float = 1.0) -> object:
-    """A file that gives ``factor`` times what the network does."""
+    """Compare the network with a file that gives ``factor`` times its outputs."""
 
     def run(images: NDArray[np.float32]) -> NDArray[np.float32]:
         return factor * outputs_of(network, torch.from_numpy(images))
@@ -39,7 +39,7 @@ def compared(network: nn.Module, batch: CheckBatch, factor: float = 1.0) -> obje
 
 
 @pytest.mark.parametrize("extreme", [False, True])
-def test_a_difference_is_a_share_of_the_largest_output_however_large(extreme: bool) -> None:
+def test_agreement_is_relative_to_the_largest_output(extreme: bool) -> None:
     batch = CheckBatch("large", 1e6 * torch.randn(3, 1, 4, 4), extreme)
     assert compared(nn.Flatten(), batch, 1 + 1e-6).worst is None
     wrong = compared(nn.Flatten(), batch, 1 + 1e-3)
@@ -54,14 +54,14 @@ class Overflowing(nn.Module):
 
 
 class Chaotic(nn.Module):
-    """Gives what is left of large numbers that cancel."""
+    """Network that loses its inputs to rounding: it adds and subtracts a large number."""
 
     def forward(self, images: Tensor) -> Tensor:
         return ((images + 1e6) - 1e6).flatten(1)
 
 
 @pytest.mark.parametrize(("network", "pixel"), [(Chaotic(), 0.3), (Overflowing(), 1000.0)])
-def test_what_pytorch_itself_cannot_compute_exactly_tells_nothing_of_a_file(
+def test_agreement_is_inconclusive_where_pytorch_itself_is_inexact(
     network: nn.Module, pixel: float
 ) -> None:
     images = torch.full((1, 1, 2, 2), pixel)
@@ -72,7 +72,7 @@ def test_what_pytorch_itself_cannot_compute_exactly_tells_nothing_of_a_file(
     assert compared(network, CheckBatch("real", images, False), 1.01).worst is not None
 
 
-def test_relative_error() -> None:
+def test_relative_error_is_infinite_for_other_shapes() -> None:
     expected = np.array([[1.0, -4.0]])
     assert relative_error(expected * 1.1, expected) == pytest.approx(0.1)
     assert relative_error(expected[:, :1], expected) == float("inf")

@@ -9,13 +9,13 @@ GOLDEN = (-0.00277236, 0.00212964, 0.00222358, -0.00270263)
 """What it gave when it was made; latencies that were recorded beside it count on it."""
 
 
-def test_it_is_the_same_file_every_time(tmp_path: Path) -> None:
+def test_write_anchor_writes_the_same_file_every_time(tmp_path: Path) -> None:
     for name in ("first.onnx", "second.onnx"):
         write_anchor(tmp_path / name)
     assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
 
 
-def test_it_runs_and_computes_what_it_always_did(tmp_path: Path) -> None:
+def test_reference_model_gives_its_recorded_outputs(tmp_path: Path) -> None:
     path = tmp_path / "anchor.onnx"
     write_anchor(path)
     session = RUNTIMES["onnxruntime"].load(path, Target.parse("cpu-onnxruntime-fp32-b2-t1"))

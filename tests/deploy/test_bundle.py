@@ -24,7 +24,7 @@ FILES = (
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object] = lambda d: None) -> None:
-    """Change bundle.json, and mend all sums as somebody would who means to deceive."""
+    """Change bundle.json and recompute all checksums, as in a deliberate manipulation."""
     path = folder / "bundle.json"
     description = json.loads(path.read_text())
     for sums in (description["files"], description["artifacts"][0]["sha256"]):
@@ -36,15 +36,15 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], object] = lambda d: No
     (folder / "bundle.sha256").write_text(render_sums(sums))
 
 
-def test_a_whole_bundle_passes(packed: Bundle) -> None:
+def test_bundle_passes_verification(packed: Bundle) -> None:
     assert sorted(file.name for file in packed.folder.iterdir()) == list(FILES)
     checks = packed.verify()
     assert {*FILES, "ONNX model", "PyTorch weights", "golden outputs"} == {c.name for c in checks}
     assert all(check.ok for check in checks)
 
 
-def test_it_is_opened_from_within(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its card says: ``hwnas verify .``."""
+def test_bundle_opens_from_a_path_inside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card recommends ``hwnas verify .``."""
     (folder / "inner").mkdir()
     for inside, named in ((folder, "."), (folder / "inner", "..")):
         monkeypatch.chdir(inside)
@@ -52,7 +52,7 @@ def test_it_is_opened_from_within(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_one_flipped_bit_anywhere_is_found(folder: Path, name: str) -> None:
+def test_verify_finds_one_flipped_bit_in_any_file(folder: Path, name: str) -> None:
     path = folder / name
     whole = path.read_bytes()
     rng = random.Random(name)
@@ -71,7 +71,7 @@ def test_one_flipped_bit_anywhere_is_found(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+def test_verify_names_a_missing_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(ArtifactError, match=name):
         Bundle.load(folder).verify()
@@ -79,7 +79,7 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["golden.npz", "model.onnx", "weights.safetensors"])
 @pytest.mark.parametrize("content", [b"", b"garbage", None], ids=["empty", "garbage", "half"])
-def test_damage_is_found_where_the_sums_were_mended(
+def test_verify_finds_damaged_files_with_recomputed_checksums(
     folder: Path, name: str, content: bytes | None
 ) -> None:
     whole = (folder / name).read_bytes()
@@ -92,7 +92,7 @@ def test_damage_is_found_where_the_sums_were_mended(
     assert all(check.ok for check in sums)
 
 
-def test_other_outputs_than_the_golden_ones_are_found(folder: Path) -> None:
+def test_verify_finds_outputs_that_differ_from_the_golden_outputs(folder: Path) -> None:
     with np.load(folder / "golden.npz") as arrays:
         images, outputs = arrays["images"], arrays["outputs"]
     np.savez(folder / "golden.npz", images=images, outputs=outputs * 1.01)
@@ -111,7 +111,7 @@ def test_other_outputs_than_the_golden_ones_are_found(folder: Path) -> None:
         ("outputs", np.zeros((5, 10), "datetime64[s]")),
     ],
 )
-def test_golden_arrays_of_other_kinds_are_refused(
+def test_verify_refuses_golden_arrays_of_wrong_shape_or_type(
     folder: Path, name: str, array: NDArray[Any]
 ) -> None:
     with np.load(folder / "golden.npz") as arrays:
@@ -123,7 +123,7 @@ def test_golden_arrays_of_other_kinds_are_refused(
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../outside", 3])
-def test_names_that_leave_the_folder_are_refused(folder: Path, name: object) -> None:
+def test_bundle_refuses_file_names_outside_its_folder(folder: Path, name: object) -> None:
     edit(folder, lambda d: d["artifacts"][0].update(files=[name], sha256={name: "0"}))
     with pytest.raises(ArtifactError, match="not inside the folder"):
         Bundle.load(folder)
@@ -147,7 +147,7 @@ def test_names_that_leave_the_folder_are_refused(folder: Path, name: object) -> 
         lambda d: d["measurements"][0]["cpu_ms"].update(p50=10**400),
     ],
 )
-def test_a_description_that_makes_no_sense_is_refused(
+def test_bundle_refuses_a_description_with_invalid_entries(
     folder: Path, change: Callable[[dict[str, Any]], object]
 ) -> None:
     edit(folder, change)
@@ -174,7 +174,7 @@ def relabel(description: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_the_network_is_refused(
+def test_bundle_refuses_a_description_that_does_not_fit_the_network(
     folder: Path, digits: NDArray[np.uint8], change: Callable[[dict[str, Any]], object], part: str
 ) -> None:
     edit(folder, change)
@@ -185,20 +185,20 @@ def test_what_does_not_fit_the_network_is_refused(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}', "[" * 100_000])
-def test_a_damaged_description_is_refused(folder: Path, text: str) -> None:
+def test_bundle_refuses_a_damaged_description(folder: Path, text: str) -> None:
     (folder / "bundle.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"bundle\.json"):
         Bundle.load(folder)
 
 
-def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+def test_bundle_refuses_a_folder_that_is_not_a_bundle(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="is not a bundle"):
         Bundle.load(tmp_path)
     with pytest.raises(ArtifactError, match="is not a bundle"):
         Bundle.load(tmp_path / "nowhere")
 
 
-def test_it_gives_what_the_network_gives(
+def test_bundle_predicts_the_labels_of_the_pytorch_network(
     packed: Bundle, network: nn.Module, preprocessing: Preprocessing, digits: NDArray[np.uint8]
 ) -> None:
     was_training = network.training
@@ -208,7 +208,7 @@ def test_it_gives_what_the_network_gives(
     assert [row["label"] for row in packed.run(digits)] == [str(label) for label in expected]
 
 
-def test_it_runs_on_image_files_of_any_size(
+def test_bundle_runs_on_image_files_of_any_size(
     packed: Bundle, digits: NDArray[np.uint8], tmp_path: Path
 ) -> None:
     Image.fromarray(digits[0, :, :, 0]).save(tmp_path / "as_is.png")
@@ -220,20 +220,20 @@ def test_it_runs_on_image_files_of_any_size(
     assert big["label"] in "0123456789"
 
 
-def test_images_that_do_not_fit_are_refused(packed: Bundle) -> None:
+def test_bundle_refuses_images_of_wrong_shape(packed: Bundle) -> None:
     with pytest.raises(DataError, match="no images"):
         packed.run(np.zeros((0, 8, 8, 1), np.uint8))
     with pytest.raises(DataError, match="expected"):
         packed.run(np.zeros((1, 8, 8, 3), np.uint8))
 
 
-def test_its_weights_are_those_of_the_module(packed: Bundle, network: nn.Module) -> None:
+def test_bundle_weights_equal_those_of_the_network(packed: Bundle, network: nn.Module) -> None:
     weights = packed.weights()
     assert weights.keys() == network.state_dict().keys()
     assert all(torch.equal(weights[k], tensor) for k, tensor in network.state_dict().items())
 
 
-def test_its_description_says_what_kind_each_number_is(
+def test_description_says_the_kind_of_each_number(
     packed: Bundle, measurement: Measurement
 ) -> None:
     description = packed.description
@@ -246,10 +246,10 @@ def test_its_description_says_what_kind_each_number_is(
     assert packed.architecture.id == description["id"]
 
 
-def test_weights_in_another_file_are_summed_and_verified(
+def test_bundle_verifies_weights_in_a_separate_file(
     contents: dict[str, Any], packed: Bundle, digits: NDArray[np.uint8], tmp_path: Path
 ) -> None:
-    """Of a network that came so; one without a sum for them can be opened, but is not whole."""
+    """A bundle without a checksum for these weights opens, but does not pass verification."""
     (tmp_path / "model").mkdir()
     model = tmp_path / "model" / "a.onnx"
     whole = onnx.load(contents["onnx"])
@@ -280,7 +280,7 @@ def test_weights_in_another_file_are_summed_and_verified(
         older.verify()
 
 
-def test_all_files_have_the_mode_that_new_files_get(
+def test_bundle_files_get_the_mode_that_the_umask_allows(
     contents: dict[str, Any], tmp_path: Path
 ) -> None:
     for mask, mode in ((0o022, 0o644), (0o027, 0o640)):

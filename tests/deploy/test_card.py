@@ -17,7 +17,7 @@ from hwnas.deploy.agreement import relative_error
 from hwnas.deploy.card import _run, card
 
 
-def test_its_code_runs_and_gives_the_bundles_answer(
+def test_card_code_runs_and_prints_the_label_that_the_bundle_gives(
     folder: Path, packed: Bundle, digits: NDArray[np.uint8]
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
@@ -28,7 +28,7 @@ def test_its_code_runs_and_gives_the_bundles_answer(
     assert done.stdout.strip() == packed.run(digits[7:8])[0]["label"]
 
 
-def test_every_number_says_its_kind(packed: Bundle) -> None:
+def test_card_says_the_kind_of_each_number(packed: Bundle) -> None:
     text = (packed.folder / "README.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     (accuracy,) = [row for row in rows if "accuracy" in row]
@@ -39,7 +39,7 @@ def test_every_number_says_its_kind(packed: Bundle) -> None:
     assert "contended" in measured
 
 
-def test_foreign_text_stays_text(packed: Bundle) -> None:
+def test_card_escapes_markup_in_foreign_text(packed: Bundle) -> None:
     text = card(packed.description)
     assert "<b>" not in text
     assert r"digits \| &lt;b>" in text
@@ -47,7 +47,7 @@ def test_foreign_text_stays_text(packed: Bundle) -> None:
     assert "Licence: not stated" in text
 
 
-def test_values_and_long_label_lists(packed: Bundle) -> None:
+def test_card_describes_values_and_shortens_long_label_lists(packed: Bundle) -> None:
     outputs = {**packed.description["outputs"], "kind": "values", "labels": []}
     assert "gives values." in card({**packed.description, "outputs": outputs})
     outputs = {**packed.description["outputs"], "labels": [f"class{i}" for i in range(1000)]}
@@ -60,7 +60,7 @@ def test_values_and_long_label_lists(packed: Bundle) -> None:
 def colour(
     contents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, digits: NDArray[np.uint8]
 ) -> Bundle:
-    """Takes red, green and blue, in a size of its own."""
+    """Bundle of a network that takes RGB images of 7 x 11 pixels."""
     torch.manual_seed(2)
     network = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(60, 10))
     folder = tmp_path_factory.mktemp("colour")
@@ -73,7 +73,7 @@ def colour(
 
 
 def image_files() -> dict[str, tuple[Image.Image, dict[str, Any]]]:
-    """Images that are easily read otherwise than they are meant, and how to save them."""
+    """Return images that are easily read incorrectly, with the options to save them."""
     rng = np.random.default_rng(0)
     photo = rng.integers(0, 256, (40, 23, 3), np.uint8)
     ramp = np.linspace(0, 65535, 30 * 20).reshape(30, 20).astype(np.uint16)
@@ -100,7 +100,7 @@ def image_files() -> dict[str, tuple[Image.Image, dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", sorted(image_files()))
 @pytest.mark.parametrize("kind", ["packed", "colour"])
-def test_its_code_gives_the_outputs_of_hwnas_run(
+def test_card_code_gives_the_outputs_of_the_bundle(
     kind: str, name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Any
 ) -> None:
     bundle: Bundle = request.getfixturevalue(kind)
@@ -117,8 +117,8 @@ def test_its_code_gives_the_outputs_of_hwnas_run(
     assert found["labels"][found["outputs"][0].argmax()] == answer["label"]
 
 
-def test_its_code_runs_the_file_that_hwnas_run_does(packed: Bundle) -> None:
-    def told(*artifacts: tuple[str, str, str]) -> tuple[str, str]:
+def test_card_code_opens_the_file_that_hwnas_run_uses(packed: Bundle) -> None:
+    def files_on_card(*artifacts: tuple[str, str, str]) -> tuple[str, str]:
         listed = [{"variant": v, "runtime": r, "files": [f]} for v, r, f in artifacts]
         bare = {k: v for k, v in packed.description.items() if k not in ("artifacts", "sweep")}
         text = "\n".join(_run({**bare, "artifacts": listed}))
@@ -128,9 +128,9 @@ def test_its_code_runs_the_file_that_hwnas_run_does(packed: Bundle) -> None:
 
     fp32 = "fp32", "onnxruntime", "model.onnx"
     int8 = "int8", "onnxruntime", "model.int8.onnx"
-    assert told(int8, fp32) == ("model.int8.onnx", "")
+    assert files_on_card(int8, fp32) == ("model.int8.onnx", "")
     elsewhere = "int8", "openvino", "model.int8.onnx"
-    file, differs = told(elsewhere, fp32)
+    file, differs = files_on_card(elsewhere, fp32)
     assert file == "model.onnx"
     assert "with model.int8.onnx in openvino" in differs
-    assert told(elsewhere, ("fp32", "mnn", "model.onnx"))[0] == "model.onnx"
+    assert files_on_card(elsewhere, ("fp32", "mnn", "model.onnx"))[0] == "model.onnx"

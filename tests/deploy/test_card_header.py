@@ -20,7 +20,7 @@ def head(description: Any) -> Any:
     return yaml.safe_load("\n".join(lines))
 
 
-def test_it_stands_first_on_the_card_and_says_what_hubs_ask(packed: Bundle) -> None:
+def test_card_starts_with_the_header_that_model_hubs_read(packed: Bundle) -> None:
     text = (packed.folder / "README.md").read_text()
     assert text.startswith("---\nlicense: unknown\n")
     found = yaml.safe_load(text.split("---\n")[1])
@@ -40,7 +40,7 @@ def test_it_stands_first_on_the_card_and_says_what_hubs_ask(packed: Bundle) -> N
     ]
 
 
-def test_only_evaluated_numbers_are_results(packed: Bundle) -> None:
+def test_card_header_lists_only_evaluated_numbers_as_results(packed: Bundle) -> None:
     numbers = [
         {"name": "macs", "value": 5, "kind": "counted"},
         {"name": "loss", "value": 1e-5, "kind": "evaluated", "split": "validation"},
@@ -63,14 +63,14 @@ def test_only_evaluated_numbers_are_results(packed: Bundle) -> None:
         ("as you: like\n- it", {"license": "other", "license_name": "as you: like\n- it"}),
     ],
 )
-def test_licences(packed: Bundle, given: str, expected: dict[str, str]) -> None:
+def test_card_header_maps_licences_to_hub_identifiers(packed: Bundle, given: str, expected: dict[str, str]) -> None:
     found = head({**packed.description, "provenance": {"licence": given}})
     assert {key: value for key, value in found.items() if "license" in key} == expected
 
 
 @keep_fixture
 @given(texts, texts, st.floats(allow_nan=False, allow_infinity=False))
-def test_any_text_and_number_comes_back(
+def test_card_header_round_trips_any_text_and_number(
     packed: Bundle, text: str, split: str, value: float
 ) -> None:
     number = {"name": text, "value": value, "kind": "evaluated", "split": split}
@@ -81,7 +81,7 @@ def test_any_text_and_number_comes_back(
     assert result["metrics"][0]["value"] == value
 
 
-def test_values_have_no_pipeline(packed: Bundle) -> None:
+def test_card_header_has_no_pipeline_tag_for_values(packed: Bundle) -> None:
     outputs = {**packed.description["outputs"], "kind": "values"}
     found = head({**packed.description, "outputs": outputs})
     assert "pipeline_tag" not in found

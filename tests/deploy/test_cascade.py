@@ -1,4 +1,4 @@
-"""A cascade in a folder: what it answers, that it is whole, and its runner without hwnas."""
+"""Packed cascade: its answers, its verification, and its runner, which does not need hwnas."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 def big(
     contents: dict[str, Any], digits: NDArray[np.uint8], tmp_path_factory: pytest.TempPathFactory
 ) -> Bundle:
-    """Takes larger images than the small one."""
+    """Bundle of the large network, which takes larger images than the small network."""
     torch.manual_seed(1)
     network = nn.Sequential(nn.Conv2d(1, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(100, 10))
     folder = tmp_path_factory.mktemp("big")
@@ -48,7 +48,7 @@ def big(
 
 @pytest.fixture(scope="module")
 def median(packed: Bundle, digits: NDArray[np.uint8]) -> float:
-    """Half of the images go on to the big network."""
+    """Threshold at which half of the images go on to the big network."""
     sure = CONFIDENCES["margin"](probabilities(packed.predict(digits)))
     return float(np.median(sure))
 
@@ -74,7 +74,7 @@ def cascade(
     )
 
 
-def test_each_image_is_answered_by_the_network_that_is_responsible(
+def test_cascade_answers_each_image_with_the_responsible_network(
     cascade: Cascade, packed: Bundle, big: Bundle, digits: NDArray[np.uint8]
 ) -> None:
     scores, on = cascade.predict(digits)
@@ -86,7 +86,7 @@ def test_each_image_is_answered_by_the_network_that_is_responsible(
     assert [a["label"] for a in answers] == [str(row.argmax()) for row in scores]
 
 
-def test_it_can_prove_that_it_is_whole(cascade: Cascade) -> None:
+def test_cascade_passes_verification(cascade: Cascade) -> None:
     checks = {check.name: check for check in cascade.verify()}
     assert "16 images, 8 of them from the big network" in checks["golden outputs"].detail
     assert checks["big.onnx loads"].detail == "takes 1 x 12 x 12"
@@ -97,7 +97,7 @@ def test_it_can_prove_that_it_is_whole(cascade: Cascade) -> None:
     assert str(cascade.folder).encode() not in (cascade.folder / "cascade.json").read_bytes()
 
 
-def test_the_runner_needs_neither_hwnas_nor_torch(
+def test_runner_needs_neither_hwnas_nor_torch(
     cascade: Cascade, digits: NDArray[np.uint8], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(cascade.folder, tmp_path / "elsewhere"))
@@ -126,7 +126,7 @@ def test_the_runner_needs_neither_hwnas_nor_torch(
 
 
 @pytest.mark.parametrize("name", ["small.onnx", "big.onnx", "golden.npz", "runner.py", "README.md"])
-def test_a_flipped_byte_is_an_error_that_names_the_file(
+def test_verify_names_the_file_with_a_flipped_bit(
     cascade: Cascade, name: str, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(cascade.folder, tmp_path / "damaged"))
@@ -149,7 +149,7 @@ def test_a_flipped_byte_is_an_error_that_names_the_file(
         ({"files": {"../a": ""}}, "not inside the folder"),
     ],
 )
-def test_a_description_that_cannot_be(
+def test_cascade_refuses_an_invalid_description(
     cascade: Cascade, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     text = json.dumps({**cascade.description, **change})
@@ -158,7 +158,7 @@ def test_a_description_that_cannot_be(
         open_packed(tmp_path)
 
 
-def test_one_whose_replacement_was_interrupted_is_opened(
+def test_open_packed_opens_a_cascade_after_an_interrupted_replacement(
     cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(cascade.folder, tmp_path / ".two.new")
@@ -167,7 +167,7 @@ def test_one_whose_replacement_was_interrupted_is_opened(
     assert isinstance(open_packed(Path()), Cascade)
 
 
-def test_what_is_no_cascade(cascade: Cascade, folder: Path, tmp_path: Path) -> None:
+def test_cascade_refuses_other_folders_masks_and_empty_batches(cascade: Cascade, folder: Path, tmp_path: Path) -> None:
     assert isinstance(open_packed(cascade.folder), Cascade)
     assert isinstance(open_packed(folder), Bundle)
     with pytest.raises(ArtifactError, match="is not a cascade"):
@@ -181,7 +181,7 @@ def test_what_is_no_cascade(cascade: Cascade, folder: Path, tmp_path: Path) -> N
         cascade.predict(np.zeros((0, 8, 8, 1), np.uint8))
 
 
-def test_a_network_that_does_not_fit_the_labels_is_found_out(
+def test_cascade_finds_a_network_that_does_not_fit_its_labels(
     cascade: Cascade, digits: NDArray[np.uint8], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(cascade.folder, tmp_path / "odd"))
@@ -193,7 +193,7 @@ def test_a_network_that_does_not_fit_the_labels_is_found_out(
     assert [check.name for check in odd.checks() if not check.ok] == ["big.onnx", "golden outputs"]
 
 
-def test_networks_that_answer_other_questions_are_refused(
+def test_write_cascade_refuses_networks_with_different_classes(
     packed: Bundle, contents: dict[str, Any], digits: NDArray[np.uint8], tmp_path: Path
 ) -> None:
     other = OutputMeaning("class_scores", tuple("abcdefghij"))
@@ -212,10 +212,10 @@ def test_networks_that_answer_other_questions_are_refused(
     assert not (tmp_path / "two").exists()
 
 
-def test_a_cascade_is_timed_with_its_networks(
+def test_time_passes_times_a_cascade_beside_its_networks(
     packed: Bundle, big: Bundle, digits: NDArray[np.uint8]
 ) -> None:
-    """All images by both takes longer than all by the small one; no network runs in no time."""
+    """Two networks on every image take longer than the small one alone; no time is zero."""
     images = digits[:10]
     passes = {
         "small": network_pass(packed, images, TARGET),
@@ -229,7 +229,7 @@ def test_a_cascade_is_timed_with_its_networks(
 
 @pytest.fixture
 def failing(cascade: Cascade, tmp_path: Path) -> Callable[..., Path]:
-    """Makes a copy of the cascade in which networks give NaN for images that are all black."""
+    """Return a function that copies the cascade, with networks that give NaN for black images."""
 
     def make(*parts: str) -> Path:
         folder = Path(shutil.copytree(cascade.folder, tmp_path / "-".join(parts)))
@@ -260,7 +260,7 @@ BLACK = np.zeros((1, 8, 8, 1), np.uint8)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1e-9, 0.5])
-def test_scores_that_are_no_numbers_go_on_to_the_big_network(
+def test_cascade_passes_images_with_nan_scores_to_the_big_network(
     failing: Callable[..., Path], big: Bundle, threshold: float
 ) -> None:
     folder = failing("small")
@@ -276,7 +276,7 @@ def test_scores_that_are_no_numbers_go_on_to_the_big_network(
     assert np.isfinite(scores).all()
 
 
-def test_no_answer_is_given_where_neither_network_has_one(failing: Callable[..., Path]) -> None:
+def test_cascade_refuses_to_answer_if_both_networks_give_nan(failing: Callable[..., Path]) -> None:
     folder = failing("small", "big")
     two = Cascade.load(folder)
     with pytest.raises(ArtifactError, match="image 1 of 1 are NaN or infinite"):
@@ -290,7 +290,7 @@ def test_no_answer_is_given_where_neither_network_has_one(failing: Callable[...,
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_all_files_have_the_mode_that_new_files_get(cascade: Cascade) -> None:
+def test_cascade_files_get_the_mode_that_the_umask_allows(cascade: Cascade) -> None:
     modes = {stat.S_IMODE(each.stat().st_mode) for each in cascade.folder.iterdir()}
     assert modes == {0o666 & ~umask()}
 
@@ -301,12 +301,12 @@ def umask() -> int:
     return found
 
 
-def test_the_runner_tells_of_damaged_images_in_one_line(cascade: Cascade, tmp_path: Path) -> None:
+def test_runner_reports_an_unreadable_image_in_one_line(cascade: Cascade, tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 400), np.uint8)).save(
         file, "PNG"
     )
-    first, _, rest = file.getvalue().rpartition(b"IDAT")  # of two
+    first, _, rest = file.getvalue().rpartition(b"IDAT")  # the last of two IDAT chunks
     assert b"IDAT" in first
     damaged = {"chunk.png": first + b"\x14\xfe\xee\x8e" + rest, "text.png": b"text"}
     for name, content in damaged.items():
@@ -320,7 +320,7 @@ def test_the_runner_tells_of_damaged_images_in_one_line(cascade: Cascade, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["ramp.png", "ramp.tif"])
-def test_the_runner_opens_images_as_hwnas_does(cascade: Cascade, tmp_path: Path, name: str) -> None:
+def test_runner_reads_images_as_hwnas_does(cascade: Cascade, tmp_path: Path, name: str) -> None:
     ramp = np.linspace(0, 65535, 30 * 20).reshape(30, 20).astype(np.uint16)
     orientation = Image.Exif()
     orientation[274] = 6

@@ -1,4 +1,4 @@
-"""Which pair, and when it hands over: laws, against trying everything."""
+"""Choice of a cascade's networks and threshold: laws, and comparison with a brute-force search."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ rules = st.sampled_from(sorted(CONFIDENCES))
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[dict[str, CandidateScores], np.ndarray]:
-    """A few networks on a few images; scores from a coarse grid, so that some are equally sure."""
+    """Draw scores of a few networks on a few images, from a coarse grid so that ties occur."""
     n = draw(st.integers(2, 12))
     coarse = st.integers(-8, 8).map(lambda v: v / 2)
     names = ["a", "b", "c"][: draw(st.integers(1, 3))]
@@ -44,7 +44,7 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, CandidateScores], np.ndarray]:
 def brute_force(
     networks: dict[str, CandidateScores], labels: np.ndarray, target: float, overhead: float
 ) -> float | None:
-    """Cost of the cheapest pair, by trying a threshold just above every confidence."""
+    """Return the cost of the cheapest pair, with a threshold just above each confidence."""
     costs = []
     for (_, small), (_, big) in itertools.permutations(networks.items(), 2):
         for rule, confidence in CONFIDENCES.items():
@@ -56,7 +56,7 @@ def brute_force(
 
 
 @given(cases(), st.floats(0.01, 0.99), st.floats(0, 1))
-def test_nothing_is_cheaper_than_what_is_chosen(
+def test_choose_finds_the_cheapest_network_and_pair(
     case: tuple[dict[str, CandidateScores], np.ndarray], target: float, overhead: float
 ) -> None:
     networks, labels = case
@@ -76,7 +76,7 @@ def test_nothing_is_cheaper_than_what_is_chosen(
 
 
 @given(cases(), st.floats(0.01, 0.99))
-def test_what_is_said_of_a_pair_is_what_it_does(
+def test_choose_reports_the_accuracy_and_cost_of_the_chosen_pair(
     case: tuple[dict[str, CandidateScores], np.ndarray], target: float
 ) -> None:
     networks, labels = case
@@ -92,7 +92,7 @@ def test_what_is_said_of_a_pair_is_what_it_does(
 
 
 @given(cases(), rules)
-def test_at_zero_the_small_network_answers_alone_and_at_one_the_big_one(
+def test_pair_tally_equals_that_of_one_network_at_thresholds_0_and_1(
     case: tuple[dict[str, CandidateScores], np.ndarray], rule: str
 ) -> None:
     networks, labels = case
@@ -106,7 +106,7 @@ def test_at_zero_the_small_network_answers_alone_and_at_one_the_big_one(
 
 
 @given(cases(), rules, st.floats(0, 1), st.floats(0, 1))
-def test_a_higher_threshold_sends_on_whatever_a_lower_one_does(
+def test_unsure_images_only_grow_with_the_threshold(
     case: tuple[dict[str, CandidateScores], np.ndarray], rule: str, one: float, other: float
 ) -> None:
     scores = next(iter(case[0].values())).scores
@@ -115,7 +115,7 @@ def test_a_higher_threshold_sends_on_whatever_a_lower_one_does(
 
 
 @given(cases(), st.floats(0.01, 0.99), st.floats(0, 2))
-def test_a_margin_makes_nothing_cheaper(
+def test_choose_never_finds_a_lower_cost_with_a_margin(
     case: tuple[dict[str, CandidateScores], np.ndarray], target: float, margin: float
 ) -> None:
     networks, labels = case
@@ -129,8 +129,11 @@ def test_a_margin_makes_nothing_cheaper(
         assert other is None or other.tally.at_least(margin) >= target
 
 
-def sure_of_some() -> tuple[dict[str, CandidateScores], np.ndarray]:
-    """Of a hundred images a small network is sure of the eighty it knows; a big one knows all."""
+def partly_confident_pair() -> tuple[dict[str, CandidateScores], np.ndarray]:
+    """Return scores on 100 images: the big network gets all right, the small one 80.
+
+    The small network is unsure only about the 20 images that it gets wrong.
+    """
     labels = np.arange(100) % 2
     right = np.where(labels[:, None] == [0, 1], 4.0, -4.0)
     small = right.copy()
@@ -138,8 +141,8 @@ def sure_of_some() -> tuple[dict[str, CandidateScores], np.ndarray]:
     return {"small": CandidateScores(small, 1.0), "big": CandidateScores(right, 10.0)}, labels
 
 
-def test_the_big_network_is_asked_where_the_small_one_is_unsure() -> None:
-    networks, labels = sure_of_some()
+def test_choose_pairs_a_small_and_a_big_network_that_save_cost() -> None:
+    networks, labels = partly_confident_pair()
     choice = choose(networks, labels, 0.99, overhead=0.5)
     assert choice.gains
     assert (choice.pair.small, choice.pair.big) == ("small", "big")
@@ -148,16 +151,16 @@ def test_the_big_network_is_asked_where_the_small_one_is_unsure() -> None:
     assert choice.single.name == "big"
 
 
-def test_a_cascade_that_costs_more_is_no_gain() -> None:
-    networks, labels = sure_of_some()
+def test_choice_has_no_gain_if_a_single_network_is_cheaper() -> None:
+    networks, labels = partly_confident_pair()
     assert not choose(networks, labels, 0.99, overhead=9.0).gains
     assert choose(networks, labels, 0.7).single.name == "small"
     assert not choose(networks, labels, 0.7).gains
     assert not CascadeChoice(None, None).gains
 
 
-def test_what_cannot_be_reached_names_the_best() -> None:
-    networks, labels = sure_of_some()
+def test_choose_refuses_unreachable_targets_and_names_the_best_network() -> None:
+    networks, labels = partly_confident_pair()
     networks = {"small": networks["small"]}
     with pytest.raises(
         InfeasibleError, match=r"0\.9 .* best is small with 0\.8000, which is 0\.757"
@@ -168,8 +171,8 @@ def test_what_cannot_be_reached_names_the_best() -> None:
     assert choose(networks, labels, 0.79, margin=0).single.name == "small"
 
 
-def test_a_network_that_is_always_right_is_not_certain_to_be() -> None:
-    """Of twenty images all: the normal approximation has a standard error of 0 there."""
+def test_choose_applies_the_margin_to_a_network_without_errors() -> None:
+    """With 20 of 20 images right, the normal approximation has a standard error of 0."""
     labels = np.arange(20) % 2
     perfect = {"one": CandidateScores(np.where(labels[:, None] == [0, 1], 4.0, -4.0), 1.0)}
     assert choose(perfect, labels, 0.95, margin=1).single.name == "one"
@@ -178,20 +181,20 @@ def test_a_network_that_is_always_right_is_not_certain_to_be() -> None:
 
 
 @pytest.mark.parametrize("target", [0, 1, 95, math.nan])
-def test_targets_that_are_none(target: float) -> None:
+def test_choose_refuses_targets_outside_0_to_1(target: float) -> None:
     with pytest.raises(ConfigError, match=f"^target accuracy is {target}; .* between 0 and 1"):
-        choose(*sure_of_some(), target)
+        choose(*partly_confident_pair(), target)
 
 
 @pytest.mark.parametrize("margin", [-1, math.inf, math.nan])
-def test_margins_that_are_none(margin: float) -> None:
+def test_choose_refuses_negative_or_infinite_margins(margin: float) -> None:
     with pytest.raises(ConfigError, match=f"^margin is {margin}; .* 0 or more"):
-        choose(*sure_of_some(), 0.9, margin)
+        choose(*partly_confident_pair(), 0.9, margin)
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 @given(cases(), rules, st.data())
-def test_scores_that_are_no_numbers_are_never_right_and_always_go_on(
+def test_nan_scores_are_never_correct_and_always_unsure(
     odd: float, case: tuple[dict[str, CandidateScores], np.ndarray], rule: str, data: st.DataObject
 ) -> None:
     networks, labels = case

@@ -4,7 +4,7 @@ import pytest
 from hwnas.deploy import Target, devices, machine, versions
 
 
-def test_every_device_is_a_target_once_its_gaps_are_filled() -> None:
+def test_devices_give_valid_targets_with_batch_and_threads_filled_in() -> None:
     found = devices()
     assert found
     for status in found:
@@ -14,7 +14,7 @@ def test_every_device_is_a_target_once_its_gaps_are_filled() -> None:
         assert ("instructions" in status.details) == (hardware == "cpu")
 
 
-def test_a_missing_runtime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_say_what_to_install_for_a_missing_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwnas.deploy.runtimes.checks.find_spec", lambda name: None)
     reasons = {status.target.split("-fp")[0]: status.reason for status in devices()}
     assert "pip install onnxruntime" in reasons["cpu-onnxruntime"]
@@ -25,7 +25,7 @@ def test_a_missing_runtime_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     assert "pip install onnxruntime-gpu" in reasons["cuda-tensorrt"]
 
 
-def test_what_has_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_name_the_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     reasons = {status.target.split("-fp")[0]: status.reason for status in devices()}
     for runtime in ("pytorch_compile", "aotinductor"):
@@ -33,14 +33,14 @@ def test_what_has_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPat
     assert not reasons["cpu-pytorch"]
 
 
-def test_the_machine_in_words() -> None:
+def test_machine_describes_processor_cores_memory_and_system() -> None:
     found = machine()
     assert {"processor", "cores", "memory", "system", "python"} <= set(found)
     assert all(isinstance(value, str) and value for value in found.values())
     assert f"{psutil.cpu_count()} logical" in found["cores"]
 
 
-def test_versions() -> None:
+def test_versions_lists_the_runtime_packages_that_are_installed() -> None:
     found = versions()
     assert {"hwnas", "torch", "numpy", "onnxruntime"} <= set(found)
     assert not {"pytest", "ruff"} & set(found)

@@ -8,7 +8,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_what_linux_shows_is_told_with_its_units(tmp_path: Path) -> None:
+def test_conditions_report_temperature_frequency_and_governor(tmp_path: Path) -> None:
     write(tmp_path / "class/thermal/thermal_zone0/temp", "48312\n")
     write(tmp_path / "class/thermal/thermal_zone1/temp", "61250\n")
     for number, frequency in enumerate(("1500000", "2400000")):
@@ -20,7 +20,7 @@ def test_what_linux_shows_is_told_with_its_units(tmp_path: Path) -> None:
     assert found == {"temperature_c": "61.2", "frequency_mhz": "2400", "governor": "ondemand"}
 
 
-def test_what_is_not_shown_is_left_out(tmp_path: Path) -> None:
+def test_conditions_leave_out_unreadable_values(tmp_path: Path) -> None:
     write(tmp_path / "class/thermal/thermal_zone0/temp", "off")
     (tmp_path / "class/thermal/thermal_zone1/temp").mkdir(parents=True)
     assert set(conditions(tmp_path)) <= {"load_1min"}

@@ -8,12 +8,12 @@ from hwnas.errors import ConfigError
 
 
 @given(batch=st.integers(1, 999_999), threads=st.integers(1, 999_999))
-def test_a_name_is_read_back(batch: int, threads: int) -> None:
+def test_target_name_round_trips(batch: int, threads: int) -> None:
     target = Target(Device("cpu", "onnxruntime", batch, threads))
     assert Target.parse(target.name) == target
 
 
-def test_names() -> None:
+def test_target_and_device_names_contain_batch_and_threads() -> None:
     target = Target.parse("cpu-onnxruntime-fp32-b8-t2")
     assert target.name == "cpu-onnxruntime-fp32-b8-t2"
     assert target.device.name == "cpu-onnxruntime-b8-t2"
@@ -21,7 +21,7 @@ def test_names() -> None:
 
 
 @given(text=st.text(max_size=40).filter(lambda text: not text.startswith("cpu-onnxruntime-fp32")))
-def test_any_other_text_is_refused_on_one_line(text: str) -> None:
+def test_target_refuses_any_other_text_in_one_line(text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         Target.parse(text)
     assert len(str(raised.value).splitlines()) == 1
@@ -40,7 +40,7 @@ def test_any_other_text_is_refused_on_one_line(text: str) -> None:
         ("cpu", "hardware-runtime-format", "cpu-onnxruntime-fp32-b1-t1"),
     ],
 )
-def test_a_wrong_part_is_named_with_the_closest_target(text: str, wrong: str, closest: str) -> None:
+def test_target_names_the_wrong_part_and_the_closest_target(text: str, wrong: str, closest: str) -> None:
     with pytest.raises(ConfigError) as raised:
         Target.parse(text)
     assert repr(text) in str(raised.value)
@@ -48,13 +48,13 @@ def test_a_wrong_part_is_named_with_the_closest_target(text: str, wrong: str, cl
     assert repr(closest) in str(raised.value)
 
 
-def test_formats_are_those_of_the_runtimes() -> None:
+def test_formats_equal_those_of_the_runtimes() -> None:
     assert {name: runtime.formats for name, runtime in RUNTIMES.items()} == FORMATS
     assert set(RUNS_ON) == set(FORMATS)
     assert {hardware for places in RUNS_ON.values() for hardware in places} == set(HARDWARE)
 
 
-def test_a_runtime_on_this_machine() -> None:
+def test_device_here_selects_the_hardware_of_the_runtime() -> None:
     assert Device.here("onnxruntime", 8, 2).name == "cpu-onnxruntime-b8-t2"
     assert Device.here("tensorrt").hardware == "cuda"
     with pytest.raises(ConfigError, match="unknown runtime 'nonesuch'; known: "):

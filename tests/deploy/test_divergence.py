@@ -1,4 +1,4 @@
-"""Networks that compute something else while they are exported: the error names the place."""
+"""The error for a network that computes something else in its exported file names the layer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def exporting() -> bool:
 
 
 class Twofold(nn.Module):
-    """Doubles its input, in an exported file only."""
+    """Module that doubles its input, but only in an exported file."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * 2 if exporting() else x
 
 
 class Block(nn.Module):
-    """Convolutions in a row and one beside them; each part in turn may go wrong."""
+    """Block with two branches; ``wrong`` names the part that differs in the exported file."""
 
     def __init__(self, wrong: str = "") -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Network(nn.Module):
         ("network", r"the operations of the network itself outside its modules \(Abs\)"),
     ],
 )
-def test_the_first_layer_that_differs_is_named(wrong: str, place: str, tmp_path: Path) -> None:
+def test_export_names_the_first_layer_that_differs(wrong: str, place: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     with pytest.raises(
         ArtifactError, match=rf"It first differs in {place}, by [0-9.]+ of the tensor's"
@@ -77,21 +77,21 @@ def test_the_first_layer_that_differs_is_named(wrong: str, place: str, tmp_path:
 
 
 class OnlyFew(nn.Module):
-    """Right for the batch that is traced, and in no other."""
+    """Module whose exported file is right only for the batch size of the trace."""
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.isnan().any():  # sends it to the exporter that follows one run
+        if images.isnan().any():  # only the older exporter, which traces one run, can export this
             raise ValueError("no numbers")
         return images.flatten(1) * float(len(images))
 
 
-def test_an_exporter_that_takes_the_batch_for_a_constant_is_found_out(tmp_path: Path) -> None:
+def test_export_finds_a_batch_size_that_became_a_constant(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sequential(nn.ReLU(), OnlyFew()))
     with pytest.raises(ArtifactError, match=r"1 at once.* It first differs in 1\.1 \(Mul\)"):
         export_onnx(network, (1, 4, 4), tmp_path / "network.onnx")
 
 
-def test_a_divergence_in_words() -> None:
+def test_divergence_names_layer_operator_and_difference() -> None:
     assert (
         str(Divergence("a.b", "Conv", 0.25)) == "a.b (Conv), by 0.25 of the tensor's largest value"
     )

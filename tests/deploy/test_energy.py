@@ -10,7 +10,7 @@ from hwnas.errors import EnergyUnavailable
 
 
 class Meter:
-    """Counts what the thing that it measures takes."""
+    """Energy counter whose runs take 5 mJ and 0.01 s each."""
 
     name = "a meter"
 
@@ -37,7 +37,7 @@ def package(root: Path, name: str, energy_uj: int | str) -> Path:
     return folder
 
 
-def test_energy_and_power_of_a_run() -> None:
+def test_energy_of_gives_energy_and_power_per_run() -> None:
     meter = Meter()
     reading = energy_of(meter.run, meter, seconds=1.0, clock=meter.clock)
     assert reading.energy_mj == pytest.approx(5.0)
@@ -46,20 +46,20 @@ def test_energy_and_power_of_a_run() -> None:
     assert reading.counter == "a meter"
 
 
-def test_a_counter_that_stands_still_is_no_zero() -> None:
+def test_energy_of_refuses_a_counter_that_does_not_advance() -> None:
     times: Iterator[float] = iter(range(10))
     meter = Meter()
     with pytest.raises(EnergyUnavailable, match="counted 0 mJ in"):
         energy_of(lambda: None, meter, seconds=3, clock=lambda: next(times))
 
 
-def test_where_nothing_counts_the_message_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_energy_counter_names_the_missing_rapl_counters(tmp_path: Path) -> None:
     with pytest.raises(EnergyUnavailable, match="RAPL counters under") as raised:
         energy_counter("cpu", tmp_path)
     assert isinstance(raised.value, RuntimeError)
 
 
-def test_packages_are_added_and_their_parts_are_not(tmp_path: Path) -> None:
+def test_rapl_counter_adds_packages_but_not_their_subdomains(tmp_path: Path) -> None:
     package(tmp_path, "intel-rapl:0", 2_000_000)
     package(tmp_path, "intel-rapl:1", 1_000_000)
     package(tmp_path, "intel-rapl:0:0", 500_000)

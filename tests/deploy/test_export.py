@@ -19,7 +19,7 @@ def operators(path: Path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(path).graph.node)
 
 
-def test_the_file_computes_what_the_module_does(
+def test_exported_file_gives_the_outputs_of_the_module(
     network: nn.Module, exported: Export, preprocessing: Preprocessing, digits: NDArray[np.uint8]
 ) -> None:
     session = onnxruntime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
@@ -35,19 +35,19 @@ def test_the_file_computes_what_the_module_does(
     assert 0 <= exported.max_absolute_error <= 1e-4
 
 
-def test_normalisation_is_folded_and_weights_are_inside(exported: Export) -> None:
+def test_export_folds_normalisation_and_stores_weights_inside_the_file(exported: Export) -> None:
     assert operators(exported.path)["BatchNormalization"] == 0
     assert operators(exported.path)["Conv"] > 5
     assert [file.name for file in exported.path.parent.iterdir()] == ["network.onnx"]
     assert exported.opset == onnx.load(exported.path).opset_import[0].version
 
 
-def test_nothing_of_this_machine_is_in_the_file(exported: Export) -> None:
+def test_exported_file_contains_no_local_paths(exported: Export) -> None:
     assert str(Path(__file__).parents[2]).encode() not in exported.path.read_bytes()
     assert b"site-packages" not in exported.path.read_bytes()
 
 
-def test_the_module_is_left_as_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_export_leaves_the_module_unchanged_and_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)).train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     level = logging.getLogger("torch.onnx._internal.exporter._registration").level
@@ -63,13 +63,13 @@ def test_the_module_is_left_as_it_was(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 
 class ChannelNorm(nn.LayerNorm):
-    """Normalises the channels of each pixel of (N, C, H, W), which then lie last in memory."""
+    """LayerNorm over the channels of (N, C, H, W), which then lie last in memory."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-def test_pooling_of_what_has_its_channels_last_is_a_mean(tmp_path: Path) -> None:
+def test_export_writes_pooling_of_channels_last_tensors_as_a_mean(tmp_path: Path) -> None:
     layers = ChannelNorm(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
     export_onnx(nn.Sequential(*layers), (4, 6, 6), tmp_path / "network.onnx")
     found = operators(tmp_path / "network.onnx")
@@ -78,7 +78,7 @@ def test_pooling_of_what_has_its_channels_last_is_a_mean(tmp_path: Path) -> None
 
 
 class PreActivation(nn.Module):
-    """Normalisation before the convolution, and an order that the children's does not tell."""
+    """Normalisation before a convolution, called in another order than the modules are defined."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,28 +91,28 @@ class PreActivation(nn.Module):
         return (x + self.convolution(self.norm(x).relu())).mean((2, 3))
 
 
-def test_normalisation_without_a_convolution_before_it_is_right_too(tmp_path: Path) -> None:
+def test_export_is_exact_for_normalisation_before_a_convolution(tmp_path: Path) -> None:
     module = PreActivation()
     nn.init.normal_(module.norm.running_mean)
     assert export_onnx(module, (1, 6, 6), tmp_path / "n.onnx").max_relative_error < 1e-5
 
 
 class Sized(nn.Module):
-    """Takes batches of two only."""
+    """Module that takes only batches of two images."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.reshape(2, -1)
 
 
 class Branching(nn.Module):
-    """Looks at values, which an exported graph cannot."""
+    """Module that branches on values, which an exported graph cannot do."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images * 2 if images.sum() > 0 else images
 
 
 class Careful(nn.Module):
-    """Looks at values to refuse some, which the newer exporter cannot follow."""
+    """Module that refuses some values, which the newer exporter cannot follow."""
 
     def forward(self, images: Tensor) -> Tensor:
         if images.isnan().any():
@@ -121,7 +121,7 @@ class Careful(nn.Module):
 
 
 class Unknown(nn.Module):
-    """What neither exporter can do."""
+    """Module that neither exporter can export."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.sinh() * (1 if images.sum() > 0 else -1)
@@ -156,7 +156,7 @@ class NotANumber(nn.Module):
         (NotANumber(), ArtifactError, "differs from PyTorch by nan"),
     ],
 )
-def test_modules_that_cannot_be_exported(
+def test_export_refuses_modules_that_it_cannot_export(
     tmp_path: Path,
     module: nn.Module,
     error: type[Exception],
@@ -170,7 +170,7 @@ def test_modules_that_cannot_be_exported(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_dynamo_cannot_export_the_older_exporter_may(
+def test_export_falls_back_to_the_older_exporter(
     tmp_path: Path, exported: Export, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert exported.exporter == "dynamo"
@@ -183,7 +183,7 @@ def test_what_dynamo_cannot_export_the_older_exporter_may(
     assert capfd.readouterr() == ("", "")
 
 
-def test_nodes_are_called_after_the_modules_they_come_from(
+def test_exported_nodes_are_named_after_their_modules(
     exported: Export, network: nn.Module
 ) -> None:
     names = [node.name for node in onnx.load(exported.path).graph.node]
@@ -193,13 +193,13 @@ def test_nodes_are_called_after_the_modules_they_come_from(
     assert "stem.conv/Conv" in names
 
 
-def test_examples_must_fit(network: nn.Module, tmp_path: Path) -> None:
+def test_export_refuses_examples_of_wrong_shape(network: nn.Module, tmp_path: Path) -> None:
     for examples in (torch.zeros(2, 1, 9, 9), torch.zeros(0, 1, 8, 8)):
         with pytest.raises(ConfigError, match="examples have shape"):
             export_onnx(network, (1, 8, 8), tmp_path / "network.onnx", examples)
 
 
-def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
+def test_export_reports_an_unwritable_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot write"):
         export_onnx(nn.Conv2d(1, 1, 1), (1, 4, 4), tmp_path / "file" / "network.onnx")

@@ -1,4 +1,4 @@
-"""Networks of all spaces: an exported file computes what the module does."""
+"""Exported files of networks of all spaces give the outputs of their PyTorch modules."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ RESNET = ResNetSpace(
 
 
 def small_model() -> nn.Module:
-    """What a user might bring."""
+    """Return a module like one that a user may bring."""
     down = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.GELU())
     stem = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
     return nn.Sequential(stem, down, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
@@ -93,7 +93,7 @@ MANY = int(os.environ.get("HWNAS_TEST_ARCHITECTURES", "50"))
 
 
 def _unlike_new(network: nn.Module) -> nn.Module:
-    """Give normalisations statistics that make a difference."""
+    """Give batch normalisations statistics that change the outputs."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.running_mean, std=0.2)
@@ -117,13 +117,13 @@ def _export_random(name: str, count: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
+def test_export_is_exact_for_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
     _export_random(name, 3, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
-def test_many_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
+def test_export_is_exact_for_many_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
     _export_random(name, MANY, tmp_path)
 
 
@@ -141,7 +141,7 @@ def test_mnn_runs_networks_of_every_space(name: str, tmp_path: Path) -> None:
     images = torch.randn(3, *shape)
     found = open_session(path, Target.parse("cpu-mnn-fp32-b1-t1")).run(images.numpy())
     with torch.no_grad():
-        assert relative_error(found, network(images).numpy()) < 1e-3  # it sums in its own order
+        assert relative_error(found, network(images).numpy()) < 1e-3  # MNN sums in another order
 
 
 def _chosen(*operators: str) -> Architecture:
@@ -158,7 +158,7 @@ def _chosen(*operators: str) -> Architecture:
     ],
     ids=["groups", "skips", "resnet"],
 )
-def test_the_file_computes_what_the_module_does(
+def test_exported_file_gives_the_outputs_and_macs_of_the_network(
     space: SearchSpace, architecture: Architecture, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)

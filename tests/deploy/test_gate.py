@@ -1,4 +1,4 @@
-"""The regression gate: limits, growth beyond noise, and budgets that make no sense."""
+"""Regression gate: limits, growth beyond noise, and invalid budgets."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -23,7 +23,7 @@ QUICK = TimingSettings(warmup=2, rounds=20, round_ms=1e-3)
 
 @pytest.fixture(scope="module")
 def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network that costs many times as much in everything."""
+    """File of a network with several times the latency, memory and size."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(1, 192, 3, padding=1)]
     layers += [nn.Conv2d(192, 192, 3, padding=1) for _ in range(3)]
@@ -35,7 +35,7 @@ GENEROUS = CostBudget(ONE, dict.fromkeys(COSTS, 1e12), {"p50_ms": 0.3, "p95_ms":
 
 
 @pytest.mark.slow
-def test_a_larger_network_fails_in_all_costs(exported: Export, larger: Path) -> None:
+def test_gate_rejects_a_larger_network_in_all_costs(exported: Export, larger: Path) -> None:
     worse = gate(larger, GENEROUS, exported.path, settings=QUICK)
     assert [verdict.name for verdict in worse] == list(COSTS)
     for verdict in worse:
@@ -49,12 +49,12 @@ def test_a_larger_network_fails_in_all_costs(exported: Export, larger: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_smaller_network_fails_in_none(exported: Export, larger: Path) -> None:
+def test_gate_accepts_a_smaller_network_in_all_costs(exported: Export, larger: Path) -> None:
     assert all(v.ok for v in gate(exported.path, GENEROUS, larger, settings=QUICK))
 
 
 @pytest.mark.slow
-def test_a_network_is_no_worse_than_itself(exported: Export) -> None:
+def test_gate_accepts_a_network_compared_with_itself(exported: Export) -> None:
     allowed = CostBudget(ONE, growth={"p50_ms": 0.1, "p95_ms": 0.5, "peak_memory_bytes": 0.2})
     for verdict in gate(exported.path, allowed, exported.path, settings=QUICK):
         assert verdict.ok, verdict.failure
@@ -62,7 +62,7 @@ def test_a_network_is_no_worse_than_itself(exported: Export) -> None:
         assert verdict.interval[0] <= verdict.growth <= verdict.interval[1]
 
 
-def test_limits_alone(exported: Export) -> None:
+def test_gate_checks_limits_without_a_baseline(exported: Export) -> None:
     size = exported.path.stat().st_size
     limits = {"size_bytes": size - 1, "p50_ms": 1e3, "peak_memory_bytes": 1e10}
     verdicts = gate(exported.path, CostBudget(ONE, limits), settings=QUICK)
@@ -75,7 +75,7 @@ def test_limits_alone(exported: Export) -> None:
     st.lists(st.floats(0.5, 2), min_size=3, max_size=6),
     st.lists(st.floats(0.5, 2), min_size=3, max_size=6),
 )
-def test_growth_lies_in_its_interval_and_turns_around_with_the_sides(
+def test_growth_lies_in_its_interval_and_inverts_with_swapped_samples(
     new: list[float], old: list[float]
 ) -> None:
     growth, (low, high) = growth_of(new, old)
@@ -87,12 +87,12 @@ def test_growth_lies_in_its_interval_and_turns_around_with_the_sides(
     assert (1 + high) * (1 + back_low) == pytest.approx(1)
 
 
-def test_noise_is_not_taken_for_growth() -> None:
-    """At 95 % the interval of two samples from the same distribution holds 0 about so often."""
+def test_growth_interval_has_few_false_alarms() -> None:
+    """The 95 % interval of two samples of one distribution lies above 0 in about 2.5 % of cases."""
     rng = np.random.default_rng(0)
     draws = (rng.lognormal(sigma=0.05, size=(2, 4)) for _ in range(400))
     false_alarms = np.mean([growth_of(new, old)[1][0] > 0 for new, old in draws])
-    assert 0.005 < false_alarms < 0.05  # one side of 5 %
+    assert 0.005 < false_alarms < 0.05  # 2.5 %: one side of the 5 % outside the interval
 
 
 def budget_file(folder: Path, text: str) -> Path:
@@ -101,7 +101,7 @@ def budget_file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_budget_is_read(tmp_path: Path) -> None:
+def test_read_budget_reads_target_limits_growth_and_data(tmp_path: Path) -> None:
     path = budget_file(
         tmp_path,
         f'target = "{ONE.name}"\ndata = "digits"\n'
@@ -123,14 +123,14 @@ def test_a_budget_is_read(tmp_path: Path) -> None:
         (f'target = "{ONE.name}"\ndata = 3', "data is 3"),
     ],
 )
-def test_budgets_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
+def test_read_budget_refuses_invalid_files(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_budget(budget_file(tmp_path, text))
     with pytest.raises(ConfigError, match=r"nowhere\.toml"):
         read_budget(tmp_path / "nowhere.toml")
 
 
-def test_budgets_that_do_not_fit(exported: Export) -> None:
+def test_gate_refuses_budgets_that_do_not_fit_the_file(exported: Export) -> None:
     with pytest.raises(ConfigError, match=r"'accuracy', which is not a cost .* set data to"):
         gate(exported.path, CostBudget(ONE, {"accuracy": 0.9}), settings=QUICK)
     int8 = Target.parse("cpu-onnxruntime-int8-b1-t1")
@@ -138,12 +138,12 @@ def test_budgets_that_do_not_fit(exported: Export) -> None:
         gate(exported.path, CostBudget(int8), settings=QUICK)
 
 
-def test_junit_is_well_formed_whatever_the_suite_is_called() -> None:
+def test_junit_escapes_the_name_of_the_suite() -> None:
     root = ElementTree.fromstring(junit('a "b" <c> & d', []).encode())
     assert root[0].attrib["name"] == 'a "b" <c> & d'
 
 
-def test_files_in_int8_for_other_processors_are_noted(
+def test_gate_notes_int8_files_that_saturate_on_this_processor(
     exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = random_batches((1, 8, 8), 4)

@@ -15,14 +15,14 @@ class NVMLError(Exception):
 
 @dataclass
 class Card:
-    """A GPU: who computes on it and how busy it is, in percent."""
+    """GPU: process ids that use it, and its utilisation in percent."""
 
     users: tuple[int, ...]
     busy: int
 
 
 class Nvml:
-    """What pynvml gives of a machine with some GPUs."""
+    """Replacement of the module pynvml for a machine with the given GPUs."""
 
     NVMLError = NVMLError
 
@@ -52,7 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, nvml: Nvml | None) -> GpuClock:
     return GpuClock()
 
 
-def test_busy_time_adds_up_over_the_gpus_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_clock_adds_the_busy_time_of_all_used_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, both, others = Card((7,), 50), Card((7, 9), 100), Card((9,), 100)
     found = clock(monkeypatch, Nvml(mine, both, others))
     found.sample({7, 8}, 2.0)
@@ -63,19 +63,19 @@ def test_busy_time_adds_up_over_the_gpus_that_are_used(monkeypatch: pytest.Monke
     assert found.seconds == 3.0
 
 
-def test_nothing_is_known_of_processes_that_were_on_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_clock_gives_none_for_processes_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found = clock(monkeypatch, Nvml(Card((9,), 100)))
     found.sample({7}, 1.0)
     assert found.seconds is None
 
 
-def test_nothing_is_known_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_clock_gives_none_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     found = clock(monkeypatch, None)
     found.sample({7}, 1.0)
     assert found.seconds is None
 
 
-def test_a_driver_that_fails_leaves_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_clock_keeps_its_count_after_a_driver_error(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml(Card((7,), 100))
     found = clock(monkeypatch, nvml)
     found.sample({7}, 1.0)

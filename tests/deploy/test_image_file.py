@@ -28,7 +28,7 @@ EXPECTED = np.arange(256)[np.newaxis].repeat(4, 0)
 
 
 def png(pixels: NDArray[np.uint16], colour_type: int) -> bytes:
-    """A PNG of 16 bits a channel, which Pillow does not write in colour."""
+    """Return a PNG with 16 bits per channel, which Pillow does not write in colour."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return (
@@ -46,7 +46,7 @@ def png(pixels: NDArray[np.uint16], colour_type: int) -> bytes:
 
 
 def tiff(rows: bytes, bits: int, black: int = 0) -> bytes:
-    """A grey TIFF of 256 x 4 pixels; ``black`` is 0, or 1 where 0 is white."""
+    """Return a grey TIFF of 256 x 4 pixels; ``black`` is 0, or 1 if the value 0 is white."""
     tags = [
         (256, 4, 256), (257, 4, 4), (258, 3, bits), (259, 3, 1), (262, 3, 1 - black), (273, 4, 8),
         (277, 3, 1), (278, 4, 4), (279, 4, len(rows)), (339, 3, 1),
@@ -65,7 +65,7 @@ def twelve_bits() -> bytes:
 
 @pytest.mark.parametrize("ending", ["png", "tif", "pgm", "jp2"])
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_grey_of_16_bits_keeps_its_range(tmp_path: Path, ending: str, channels: int) -> None:
+def test_read_pixels_scales_16_bit_grey_images_to_8_bits(tmp_path: Path, ending: str, channels: int) -> None:
     Image.fromarray(RAMP).save(tmp_path / f"ramp.{ending}")
     pixels = read_pixels(tmp_path / f"ramp.{ending}", channels)
     assert pixels.shape == (4, 256, channels)
@@ -84,13 +84,13 @@ def test_grey_of_16_bits_keeps_its_range(tmp_path: Path, ending: str, channels: 
     ],
     ids=["colour", "colour as grey", "grey with alpha", "with alpha", "12 bits", "0 is white"],
 )
-def test_other_deep_images_keep_their_range(content: bytes, channels: int) -> None:
+def test_read_pixels_scales_other_deep_images_to_8_bits(content: bytes, channels: int) -> None:
     pixels = read_pixels(io.BytesIO(content), channels)
     assert (pixels[..., 0] == EXPECTED).all()
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
-def test_numbers_without_a_range_are_refused(tmp_path: Path, kind: type) -> None:
+def test_read_pixels_refuses_modes_without_a_defined_range(tmp_path: Path, kind: type) -> None:
     path = tmp_path / "ramp.tif"
     Image.fromarray(RAMP.astype(kind)).save(path)
     with pytest.raises(
@@ -109,9 +109,9 @@ def test_numbers_without_a_range_are_refused(tmp_path: Path, kind: type) -> None
 @pytest.mark.parametrize(
     ("ending", "depth"), [("png", 8), ("png", 16), ("tif", 8), ("tif", 16), ("jpg", 8)]
 )
-def test_images_are_upright(tmp_path: Path, orientation: int, ending: str, depth: int) -> None:
+def test_read_pixels_turns_images_upright(tmp_path: Path, orientation: int, ending: str, depth: int) -> None:
     stored = np.zeros((8, 16), np.uint8)
-    stored[:, 8:], stored[4:, :8] = 255, 128  # no two corners alike
+    stored[:, 8:], stored[4:, :8] = 255, 128  # different corners
     turn = {
         1: lambda a: a, 2: lambda a: a[:, ::-1], 3: lambda a: a[::-1, ::-1], 4: lambda a: a[::-1],
         5: lambda a: a.T, 6: lambda a: np.rot90(a, -1), 7: lambda a: a[::-1, ::-1].T,
@@ -134,7 +134,7 @@ def test_images_are_upright(tmp_path: Path, orientation: int, ending: str, depth
     ("mode", "grey"),
     [("1", True), ("L", True), ("LA", False), ("P", False), ("RGB", False), ("CMYK", False)],
 )
-def test_other_modes_have_8_bits(mode: str, grey: bool) -> None:
+def test_other_modes_have_8_bits_per_channel(mode: str, grey: bool) -> None:
     image = Image.new(mode, (3, 2), 1)
     assert highest_value(image) == 255
     assert is_grey(image) == grey
@@ -142,11 +142,11 @@ def test_other_modes_have_8_bits(mode: str, grey: bool) -> None:
         assert upright_pixels(image, wanted).shape == shape
 
 
-def test_deep_grey_is_grey() -> None:
+def test_is_grey_accepts_16_bit_grey_images() -> None:
     assert is_grey(Image.fromarray(RAMP))
 
 
-def test_damage_is_told_from_what_the_system_refuses(tmp_path: Path) -> None:
+def test_read_pixels_distinguishes_damaged_images_from_system_errors(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(DamagedImage, match=r"text.png cannot be read") as caught:
         read_pixels(tmp_path / "text.png", 3)

@@ -18,7 +18,7 @@ GREY = Preprocessing(8, 8, 1, mean=(0.0,), std=(1.0,))
 
 
 @given(arrays(np.uint8, st.tuples(st.integers(0, 3), st.just(6), st.just(5), st.just(3))))
-def test_without_resizing_it_is_the_formula(images: NDArray[np.uint8]) -> None:
+def test_preprocessing_normalises_by_mean_and_standard_deviation(images: NDArray[np.uint8]) -> None:
     found = RGB(images)
     expected = (images / 255 - np.array(RGB.mean)) / np.array(RGB.std)
     assert found.dtype == torch.float32
@@ -26,14 +26,14 @@ def test_without_resizing_it_is_the_formula(images: NDArray[np.uint8]) -> None:
 
 
 @given(value=st.integers(0, 255), height=st.integers(1, 20), width=st.integers(1, 20))
-def test_a_plain_image_stays_plain_at_every_size(value: int, height: int, width: int) -> None:
+def test_preprocessing_keeps_plain_images_plain_at_any_size(value: int, height: int, width: int) -> None:
     found = RGB.at(height, width)(np.full((1, 7, 9, 3), value, np.uint8))
     assert found.shape == (1, 3, height, width)
     torch.testing.assert_close(found, found[:, :, :1, :1].expand_as(found), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(("size", "antialias"), [((4, 4), True), ((12, 16), False)])
-def test_resizing_smooths_only_when_it_shrinks(
+def test_preprocessing_antialiases_only_when_it_shrinks_images(
     digits: NDArray[np.uint8], size: tuple[int, int], antialias: bool
 ) -> None:
     pixels = torch.from_numpy(digits).permute(0, 3, 1, 2) / 255
@@ -41,14 +41,14 @@ def test_resizing_smooths_only_when_it_shrinks(
     torch.testing.assert_close(GREY.at(*size)(digits), expected, atol=1e-5, rtol=0)
 
 
-def test_results_are_channels_last_and_inputs_unharmed() -> None:
+def test_preprocessing_gives_channels_last_and_keeps_its_input() -> None:
     images = torch.randint(0, 256, (4, 6, 5, 3), dtype=torch.uint8)
     before = images.clone()
     assert RGB(images).is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(images, before)
 
 
-def test_memory_mapped_images_are_read(tmp_path: Path, digits: NDArray[np.uint8]) -> None:
+def test_preprocessing_reads_memory_mapped_images(tmp_path: Path, digits: NDArray[np.uint8]) -> None:
     np.save(tmp_path / "images.npy", digits)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
     torch.testing.assert_close(GREY(mapped[3:9]), GREY(digits[3:9]))
@@ -65,7 +65,7 @@ def test_memory_mapped_images_are_read(tmp_path: Path, digits: NDArray[np.uint8]
         (torch.zeros(2, 8, 8, 1), "float32; expected uint8"),
     ],
 )
-def test_other_arrays_are_refused(images: NDArray[np.uint8], message: str) -> None:
+def test_preprocessing_refuses_arrays_of_wrong_shape_or_type(images: NDArray[np.uint8], message: str) -> None:
     with pytest.raises(DataError, match=message):
         GREY(images)
 
@@ -79,7 +79,7 @@ def test_other_arrays_are_refused(images: NDArray[np.uint8], message: str) -> No
         ((8, 8, 1, (0.0,), (float("nan"),)), "must be positive"),
     ],
 )
-def test_impossible_preprocessing_is_refused(
+def test_preprocessing_refuses_invalid_settings(
     values: tuple[int, int, int, tuple[float, ...], tuple[float, ...]], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -87,7 +87,7 @@ def test_impossible_preprocessing_is_refused(
 
 
 @given(st.lists(st.tuples(st.floats(-9, 9), st.floats(1e-6, 9)), min_size=1, max_size=5))
-def test_preprocessing_survives_json(statistics: list[tuple[float, float]]) -> None:
+def test_preprocessing_round_trips_through_json(statistics: list[tuple[float, float]]) -> None:
     mean, std = zip(*statistics, strict=True)
     made = Preprocessing(3, 4, len(mean), mean, std)
     assert Preprocessing.from_json(made.to_json()) == made
@@ -95,7 +95,7 @@ def test_preprocessing_survives_json(statistics: list[tuple[float, float]]) -> N
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P", "1"])
 @pytest.mark.parametrize("preprocessing", [RGB, GREY])
-def test_any_image_file_gets_the_channels_of_the_network(
+def test_read_image_converts_any_mode_to_the_channels_of_the_network(
     tmp_path: Path, mode: str, preprocessing: Preprocessing
 ) -> None:
     path = tmp_path / "image.png"
@@ -106,16 +106,16 @@ def test_any_image_file_gets_the_channels_of_the_network(
     assert preprocessing(pixels[None]).shape == (1, *preprocessing.input_shape)
 
 
-def test_a_photograph_is_turned_upright(tmp_path: Path) -> None:
-    """A camera that was held on its side notes so and stores the pixels as they came."""
+def test_read_image_turns_photographs_upright(tmp_path: Path) -> None:
+    """A camera that is held on its side stores pixels unturned, with their orientation."""
     rows = np.arange(6, dtype=np.uint8).repeat(4).reshape(6, 4)
     exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = 6  # to be turned clockwise by a quarter
+    exif[ExifTags.Base.Orientation] = 6  # display turns it by 90 degrees, clockwise
     Image.fromarray(np.rot90(rows)).save(tmp_path / "image.png", exif=exif)
     assert (GREY.read_image(tmp_path / "image.png")[..., 0] == rows).all()
 
 
-def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
+def test_read_image_names_files_that_are_not_images(tmp_path: Path) -> None:
     text, truncated = tmp_path / "notes.png", tmp_path / "half.jpg"
     text.write_text("no image")
     Image.effect_noise((64, 64), 50).save(truncated)
@@ -129,7 +129,7 @@ def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
         Preprocessing(8, 8, 2, (0, 0), (1, 1)).read_image(text)
 
 
-def test_class_scores_become_probabilities() -> None:
+def test_output_meaning_converts_class_scores_to_probabilities() -> None:
     meaning = OutputMeaning("class_scores", tuple("abcdefg"))
     logits = np.array([[0, 1000, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, np.log(3)]], np.float32)
     sure, unsure = meaning.describe(logits)
@@ -140,20 +140,20 @@ def test_class_scores_become_probabilities() -> None:
 
 
 @given(arrays(np.float32, (2, 3), elements=st.floats(-80, 80, width=32)))
-def test_probabilities_add_up(logits: NDArray[np.float32]) -> None:
+def test_output_meaning_gives_probabilities_that_add_up_to_1(logits: NDArray[np.float32]) -> None:
     for row in OutputMeaning("class_scores", ("a", "b", "c")).describe(logits):
         assert sum(entry["probability"] for entry in row["top"]) == pytest.approx(1)
         assert row["probability"] == max(entry["probability"] for entry in row["top"])
 
 
-def test_values_are_themselves() -> None:
+def test_output_meaning_returns_values_unchanged() -> None:
     outputs = torch.tensor([[1.5, -2.0]], requires_grad=True)
     assert OutputMeaning("values").describe(outputs) == [{"values": [1.5, -2.0]}]
     named = OutputMeaning("values", ("x", "y")).describe(outputs)
     assert named == [{"values": {"x": 1.5, "y": -2.0}}]
 
 
-def test_scores_of_pixels_become_shares_and_masks() -> None:
+def test_output_meaning_converts_pixel_scores_to_shares_and_masks() -> None:
     classes = np.array([[[0, 2], [2, 2]], [[1, 1], [1, 1]]])
     outputs = np.eye(3, dtype=np.float32)[classes].transpose(0, 3, 1, 2)
     meaning = OutputMeaning("pixel_class_scores", ("a", "b", "c"))
@@ -169,7 +169,7 @@ def test_scores_of_pixels_become_shares_and_masks() -> None:
     assert larger[0, -1, -1] == 2
 
 
-def test_only_scores_of_pixels_make_masks() -> None:
+def test_output_meaning_makes_masks_only_of_pixel_scores() -> None:
     with pytest.raises(DataError, match="gives class_scores of whole images, so it makes no mask"):
         OutputMeaning("class_scores", ("a", "b")).masks(np.zeros((1, 2)))
     meaning = OutputMeaning("pixel_class_scores", ("a", "b"))
@@ -180,7 +180,7 @@ def test_only_scores_of_pixels_make_masks() -> None:
         OutputMeaning("pixel_class_scores", tuple(map(str, range(300))))
 
 
-def test_outputs_that_do_not_fit_are_refused() -> None:
+def test_output_meaning_refuses_wrong_outputs_labels_and_kinds() -> None:
     with pytest.raises(DataError, match=r"shape \(1, 2\); expected \(N, 3\)"):
         OutputMeaning("class_scores", ("a", "b", "c")).describe(np.zeros((1, 2)))
     with pytest.raises(ConfigError, match="two labels"):
@@ -190,12 +190,12 @@ def test_outputs_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [{}, [], {"schema": 2}, {"schema": 1}, {"schema": 1, "kind": 3}])
-def test_damaged_json_is_refused(data: dict[str, object]) -> None:
+def test_output_meaning_and_preprocessing_refuse_damaged_json(data: dict[str, object]) -> None:
     for kind in (OutputMeaning, Preprocessing):
         with pytest.raises(ArtifactError):
             kind.from_json(data)
 
 
-def test_meaning_survives_json() -> None:
+def test_output_meaning_round_trips_through_json() -> None:
     for meaning in (OutputMeaning("values"), OutputMeaning("pixel_class_scores", ("ä", "b"))):
         assert OutputMeaning.from_json(meaning.to_json()) == meaning

@@ -1,4 +1,4 @@
-"""Advice about channels, for a layer whose waste is known by hand."""
+"""Advice about channel counts, for layers whose waste is calculated by hand."""
 
 import itertools
 
@@ -15,7 +15,7 @@ def workload(*channels: int) -> Workload:
     return trace(nn.Sequential(*layers, *head), (channels[0], 4, 4))
 
 
-def test_channels_that_waste_are_named_with_some_that_do_not() -> None:
+def test_advice_names_wasteful_channel_counts_and_better_ones() -> None:
     loads, products = advice(workload(16, 20, 16), 2)
     assert loads == (
         "channel counts of 1 feature maps do not allow loads of 16 bytes; other counts would "
@@ -24,9 +24,9 @@ def test_channels_that_waste_are_named_with_some_that_do_not() -> None:
     assert products.startswith("37% of the multiplications in pointwise layers are with zeros")
 
 
-def test_in_single_precision_fewer_channels_fill_a_load() -> None:
+def test_advice_accepts_these_channel_counts_in_fp32_loads() -> None:
     assert len(advice(workload(16, 20, 16), 4)) == 1
 
 
-def test_there_is_none_where_nothing_is_wasted() -> None:
+def test_advice_is_empty_without_waste() -> None:
     assert advice(workload(16, 48, 32), 2) == []

@@ -1,4 +1,4 @@
-"""What steps take on a card, worked out by hand."""
+"""Cost of operators on a GPU, compared with calculations by hand."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def pointwise(inputs: int, outputs: int, pixels: int) -> OperatorSignature:
     return OperatorSignature("pointwise", *sizes, 4 * inputs * outputs, 1, 1)
 
 
-def test_a_layer_by_hand() -> None:
-    """13 x 3 blocks of 16 x 16 results, of which 12 x 16 and 8 x 16 are of padding."""
+def test_kernel_work_equals_a_calculation_by_hand() -> None:
+    """The grid has 13 x 3 blocks of 16 x 16 results; the last row and column are padded."""
     work = kernel_work(pointwise(32, 40, 196), HALF)
     assert work.launches == 1
     assert work.torch_launches == 0
@@ -39,7 +39,7 @@ def test_a_layer_by_hand() -> None:
     assert work.busiest_bytes == pytest.approx(work.asked_bytes / 39)
 
 
-def test_the_tail_of_a_launch_depends_on_the_card() -> None:
+def test_kernel_work_has_more_rounds_on_a_smaller_gpu() -> None:
     step = pointwise(32, 32, 65 * 32)  # 130 x 1 blocks of 16 x 32
     work, other = (kernel_work(step, KernelSite(card, torch.float16)) for card in (H200, A100))
     assert work.programs == other.programs == 130
@@ -48,12 +48,12 @@ def test_the_tail_of_a_launch_depends_on_the_card() -> None:
     assert other.busiest_bytes == pytest.approx(2 * work.busiest_bytes)
 
 
-def test_friendly_channels_waste_nothing() -> None:
+def test_kernel_work_has_no_idle_products_for_multiples_of_the_block() -> None:
     assert kernel_work(pointwise(32, 64, 256), HALF).idle_products == 0
     assert kernel_work(pointwise(33, 65, 256), HALF).idle_products > 0
 
 
-def test_a_batch_brings_more_of_all_but_weights_and_launches() -> None:
+def test_kernel_work_grows_with_the_batch_except_weights_and_launches() -> None:
     one, eight = (kernel_work(pointwise(32, 40, 196), replace(HALF, batch=b)) for b in (1, 8))
     assert eight.launches == one.launches
     assert eight.moved_bytes == 8 * one.moved_bytes - 7 * 2 * 32 * 40
@@ -71,12 +71,12 @@ def test_a_batch_brings_more_of_all_but_weights_and_launches() -> None:
         (OperatorSignature("pool", 0, 4000, 40), 20),  # a mean over a map
     ],
 )
-def test_what_layers_take_in_is_no_launch(step: OperatorSignature, moved: int) -> None:
+def test_kernel_work_counts_no_launch_for_fused_steps(step: OperatorSignature, moved: int) -> None:
     work = kernel_work(step, HALF)
     assert (work.launches, work.programs, work.moved_bytes) == (0, 0, moved)
 
 
-def test_what_no_operator_computes_is_left_to_pytorch() -> None:
+def test_kernel_work_leaves_unsupported_steps_to_pytorch() -> None:
     pool = OperatorSignature("pool", 0, 4000, 1000)
     grouped = OperatorSignature(
         "conv", 9 * 4 * 32 * 64, 4 * 16 * 64, 4 * 32 * 64, 4 * 9 * 4 * 32, 3, 1
@@ -103,15 +103,15 @@ STEPS = st.builds(
 
 @settings(max_examples=50)
 @given(step=STEPS, batch=st.sampled_from((1, 8, 64)))
-def test_whatever_a_step_says_all_is_finite(step: OperatorSignature, batch: int) -> None:
-    """Also of files in other formats, whose bytes fit no float32 layer."""
+def test_kernel_work_is_finite_for_any_step(step: OperatorSignature, batch: int) -> None:
+    """Steps of files in other formats have byte counts that fit no float32 layer."""
     work = kernel_work(step, replace(HALF, batch=batch))
     assert all(math.isfinite(value) for value in work.values)
     assert all(value >= 0 for value in work.values[1:-1])
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA A100-SXM4-80GB", "", "Another card"])
-def test_a_card_is_known_by_its_name_or_taken_for_a_usual_one(name: str) -> None:
+def test_kernel_site_finds_the_gpu_by_name_or_takes_the_default(name: str) -> None:
     site = KernelSite.of(Target.parse("cuda-triton-bf16-b8-t1"), name)
     assert site.card == (A100 if "A100" in name else H200)
     assert (site.dtype, site.batch) == (torch.bfloat16, 8)

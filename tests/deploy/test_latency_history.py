@@ -1,4 +1,4 @@
-"""What is remembered of networks, and that they have to be as quick again."""
+"""History of usual latencies, with which slower measurements are recognised as contended."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hwnas.deploy.latency_history import LatencyHistory
 ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 
 
-def test_sessions_are_remembered_for_each_network(tmp_path: Path) -> None:
+def test_history_keeps_a_usual_latency_for_each_network(tmp_path: Path) -> None:
     times = LatencyHistory(tmp_path / "home" / "quick_times.json")
     assert times.usual_ms("one") is None
     times.remember({"one": 0.5, "other": 3.0})
@@ -18,14 +18,14 @@ def test_sessions_are_remembered_for_each_network(tmp_path: Path) -> None:
     assert times.usual_ms("other") == 3.0
 
 
-def test_slow_sessions_and_one_lucky_one_change_nothing(tmp_path: Path) -> None:
+def test_history_ignores_slow_sessions_and_one_fast_outlier(tmp_path: Path) -> None:
     times = LatencyHistory(tmp_path / "quick_times.json")
     for ms in (0.4, *[0.5] * 12, *[0.9] * 18):
         times.remember({"one": ms})
     assert times.usual_ms("one") == 0.5
 
 
-def test_a_machine_that_has_changed_is_learnt_anew(tmp_path: Path) -> None:
+def test_history_adapts_to_a_machine_that_became_slower(tmp_path: Path) -> None:
     times = LatencyHistory(tmp_path / "quick_times.json")
     for ms in (*[0.5] * 40, *[0.9] * 32):
         times.remember({"one": ms})
@@ -33,7 +33,7 @@ def test_a_machine_that_has_changed_is_learnt_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"quick_ms": {"one": ["x"]}}', "\xff"])
-def test_a_damaged_file_is_as_good_as_none(text: str, tmp_path: Path) -> None:
+def test_history_replaces_a_damaged_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "quick_times.json"
     path.write_text(text, encoding="latin-1")
     assert LatencyHistory(path).usual_ms("one") is None
@@ -41,12 +41,12 @@ def test_a_damaged_file_is_as_good_as_none(text: str, tmp_path: Path) -> None:
     assert LatencyHistory(path).usual_ms("one") == 0.5
 
 
-def test_a_place_that_cannot_be_written_stops_no_measurement(tmp_path: Path) -> None:
+def test_history_ignores_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     LatencyHistory(tmp_path / "file" / "quick_times.json").remember({"one": 0.5})
 
 
-def test_a_machine_slower_than_it_was_is_waited_for_and_told(
+def test_measure_marks_latencies_above_the_history_as_contended(
     exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))

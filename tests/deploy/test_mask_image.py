@@ -10,7 +10,7 @@ from hwnas.deploy.mask_image import write_mask
 from hwnas.errors import ConfigError
 
 
-def test_the_file_holds_the_classes_and_shows_them(tmp_path: Path) -> None:
+def test_write_mask_stores_classes_with_a_colour_palette(tmp_path: Path) -> None:
     mask = np.arange(256, dtype=np.uint8).reshape(8, 32)
     write_mask(tmp_path / "mask.png", mask)
     with Image.open(tmp_path / "mask.png") as image:
@@ -22,6 +22,6 @@ def test_the_file_holds_the_classes_and_shows_them(tmp_path: Path) -> None:
     assert colours[255].tolist() == [224, 224, 192]
 
 
-def test_formats_that_would_change_the_classes_are_refused(tmp_path: Path) -> None:
+def test_write_mask_refuses_lossy_formats(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"written as PNG, .* use the ending \.png"):
         write_mask(tmp_path / "mask.jpg", np.zeros((2, 2), np.uint8))

@@ -9,35 +9,35 @@ from hwnas.deploy import Measurement, Quantiles
 from hwnas.errors import ArtifactError
 
 
-def test_it_survives_json(measurement: Measurement) -> None:
+def test_measurement_round_trips_through_json(measurement: Measurement) -> None:
     data = json.loads(json.dumps(measurement.to_json()))
     assert Measurement.from_json(data) == measurement
     assert (data["kind"], data["unit"], data["latency_ms"]) == ("measured", "ms", 1.0)
 
 
-def test_an_older_one_without_conditions_is_read(measurement: Measurement) -> None:
+def test_measurement_reads_older_json_without_conditions(measurement: Measurement) -> None:
     older = {k: v for k, v in measurement.to_json().items() if k != "conditions"}
     assert Measurement.from_json(older) == measurement
     hot = replace(measurement, conditions={"temperature_c": "81.0"})
     assert Measurement.from_json(hot.to_json()).conditions == {"temperature_c": "81.0"}
 
 
-def test_the_headline_follows_the_clock(measurement: Measurement) -> None:
+def test_measurement_latency_follows_the_clock(measurement: Measurement) -> None:
     assert measurement.latency_ms == 1.0
     assert replace(measurement, clock="wall").latency_ms == 1.4
 
 
-def test_it_can_be_a_key(measurement: Measurement) -> None:
+def test_measurement_is_hashable(measurement: Measurement) -> None:
     assert len({measurement, replace(measurement), replace(measurement, n=3)}) == 2
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1))
-def test_quantiles_are_in_order(times: list[float]) -> None:
+def test_quantiles_are_ordered(times: list[float]) -> None:
     found = Quantiles.of(times)
     assert min(times) <= found.p20 <= found.p50 <= found.p80 <= max(times)
 
 
-def test_damaged_json_is_refused(measurement: Measurement) -> None:
+def test_measurement_refuses_damaged_json(measurement: Measurement) -> None:
     whole = measurement.to_json()
     for damaged in (
         [],

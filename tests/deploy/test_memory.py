@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Few weights, and 17 MB of activations: 64 channels of 256 x 256 pixels."""
+    """File with few weights and 17 MB of activations: 64 channels of 256 x 256 pixels."""
     path = tmp_path_factory.mktemp("wide") / "wide.onnx"
     layers = nn.Conv2d(1, 64, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     export_onnx(nn.Sequential(*layers), (1, 256, 256), path)
@@ -27,7 +27,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Hardly any activations, and 20 MB of weights."""
+    """File with few activations and 20 MB of weights."""
     path = tmp_path_factory.mktemp("heavy") / "heavy.onnx"
     layers = nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16, 300_000)
     export_onnx(nn.Sequential(*layers), (1, 8, 8), path)
@@ -39,36 +39,36 @@ def of_wide(wide: Path) -> PeakMemory:
     return peak_memory(wide, TARGET, 2)
 
 
-def test_activations_count_when_run_and_the_runtime_never_does(of_wide: PeakMemory) -> None:
+def test_peak_memory_counts_activations_without_the_runtime(of_wide: PeakMemory) -> None:
     activations = 4 * 64 * 256 * 256
     assert 0 < of_wide.loaded_bytes < 0.2 * activations
     assert activations < of_wide.peak_bytes < 6 * activations  # copied to another layout, twice
 
 
-def test_weights_count_when_loaded(heavy: Path) -> None:
+def test_peak_memory_counts_weights_when_loaded(heavy: Path) -> None:
     weights = 4 * 17 * 300_000
     found = peak_memory(heavy, TARGET, 1)
     assert weights < found.loaded_bytes < 5 * weights
     assert found.loaded_bytes <= found.peak_bytes
 
 
-def test_a_larger_batch_takes_more(wide: Path, of_wide: PeakMemory) -> None:
+def test_peak_memory_grows_with_the_batch(wide: Path, of_wide: PeakMemory) -> None:
     four = Target(Device("cpu", "onnxruntime", batch=4))
     assert peak_memory(wide, four, 1).peak_bytes > 2 * of_wide.peak_bytes
 
 
-def test_fresh_processes_agree(of_wide: PeakMemory) -> None:
+def test_peak_memory_agrees_between_processes(of_wide: PeakMemory) -> None:
     assert of_wide.target == TARGET.name
     assert of_wide.processes == 2
     assert of_wide.lowest_bytes <= of_wide.peak_bytes <= of_wide.highest_bytes
     assert of_wide.spread < 0.05
 
 
-def test_spread_is_a_share_of_the_median() -> None:
+def test_peak_memory_spread_is_relative_to_the_median() -> None:
     assert PeakMemory("t", 200, 100, 190, 210, 3).spread == pytest.approx(0.1)
 
 
-def test_a_file_that_does_not_run_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_peak_memory_refuses_an_unusable_file_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("hello")
     with pytest.raises(ArtifactError, match=r"text\.onnx is not an ONNX file") as raised:
         peak_memory(tmp_path / "text.onnx", TARGET)
@@ -77,7 +77,7 @@ def test_a_file_that_does_not_run_is_refused_in_one_line(tmp_path: Path) -> None
         peak_memory(tmp_path / "none.onnx", TARGET)
 
 
-def test_what_cannot_be_measured_is_said_before_anything_runs(
+def test_peak_memory_refuses_invalid_settings_and_systems(
     exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="processes is 0; expected at least 1"):
@@ -89,6 +89,6 @@ def test_what_cannot_be_measured_is_said_before_anything_runs(
         peak_memory(exported.path, TARGET)
 
 
-def test_a_process_that_takes_too_long_is_ended(exported: Export) -> None:
+def test_peak_memory_ends_a_process_after_its_timeout(exported: Export) -> None:
     with pytest.raises(DeviceError, match=r"within 0\.01 s; increase timeout_s"):
         peak_memory(exported.path, TARGET, timeout_s=0.01)

@@ -1,4 +1,4 @@
-"""The text of config.pbtxt is read by protobuf itself, with the published fields of ModelConfig."""
+"""Model repositories of Triton: protobuf parses config.pbtxt with the published ModelConfig."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ TYPES = {"TYPE_INVALID": 0, "TYPE_UINT8": 2, "TYPE_FP32": 11, "TYPE_STRING": 13}
 
 @pytest.fixture(scope="module")
 def model_config() -> Any:
-    """The message type, made without the server's packages."""
+    """Message type ModelConfig, made without the packages of the server."""
     file = descriptor_pb2.FileDescriptorProto(
         name="model_config.proto", package="inference", syntax="proto3"
     )
@@ -66,7 +66,7 @@ def model_config() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("inference.ModelConfig"))
 
 
-def test_the_layout_and_what_it_says(packed: Bundle, tmp_path: Path, model_config: Any) -> None:
+def test_model_repository_has_the_layout_and_configuration_of_triton(packed: Bundle, tmp_path: Path, model_config: Any) -> None:
     made = write_model_repository(
         packed, tmp_path / "models", name="digits", max_batch=16, max_wait_ms=1.5
     )
@@ -87,7 +87,7 @@ def test_the_layout_and_what_it_says(packed: Bundle, tmp_path: Path, model_confi
     assert gives.label_filename == "labels.txt"
 
 
-def test_the_file_takes_and_gives_what_the_configuration_says(
+def test_model_repository_file_has_the_configured_shapes(
     packed: Bundle, tmp_path: Path, model_config: Any
 ) -> None:
     made = write_model_repository(packed, tmp_path)
@@ -100,7 +100,7 @@ def test_the_file_takes_and_gives_what_the_configuration_says(
     assert found.dtype == np.float32
 
 
-def test_labels_are_a_line_each_whatever_they_are(
+def test_model_repository_writes_each_label_in_one_line(
     contents: dict[str, Any], digits: NDArray[np.uint8], tmp_path: Path
 ) -> None:
     names = tuple(f'"{i}"\n\\ {{' for i in range(10))
@@ -109,7 +109,7 @@ def test_labels_are_a_line_each_whatever_they_are(
     assert (made / "labels.txt").read_text().splitlines() == [f'"{i}" \\ {{' for i in range(10)]
 
 
-def test_outputs_without_classes_have_no_labels(
+def test_model_repository_has_no_labels_for_values(
     contents: dict[str, Any], tmp_path: Path, model_config: Any
 ) -> None:
     bundle = write_bundle(tmp_path / "bundle", **{**contents, "outputs": OutputMeaning("values")})
@@ -119,7 +119,7 @@ def test_outputs_without_classes_have_no_labels(
     assert not (made / "labels.txt").exists()
 
 
-def test_names_numbers_and_places_that_cannot_be(packed: Bundle, tmp_path: Path) -> None:
+def test_model_repository_refuses_invalid_names_numbers_and_paths(packed: Bundle, tmp_path: Path) -> None:
     for name in ("", "../a", "a b", 'a"', "a" * 101, ".a"):
         with pytest.raises(ConfigError, match="cannot be a model's name"):
             write_model_repository(packed, tmp_path, name=name)

@@ -1,4 +1,4 @@
-"""Damaged bundles and ONNX files end in one line: no crash, no hang, no stray file."""
+"""Damaged bundles and ONNX files give a one-line error: no crash, no hang, no stray file."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ CASES, SECONDS = 300, 240
 
 @pytest.fixture(scope="module")
 def fuzz() -> Any:
-    """The experiment's module; it is no part of the package."""
+    """Module of the experiment, which is not part of the package."""
     sys.path.append(str(ROOT))
     from experiments.deploy import fuzz
 
@@ -27,7 +27,7 @@ def sources(fuzz: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_every_damaged_bundle_is_fine_or_refused_in_one_line(
+def test_damaged_bundles_work_or_are_refused_in_one_line(
     fuzz: Any, sources: list[Path], tmp_path: Path
 ) -> None:
     began, outcomes = time.monotonic(), []
@@ -43,10 +43,10 @@ def test_every_damaged_bundle_is_fine_or_refused_in_one_line(
 
 
 @pytest.mark.parametrize("case", [771, 1169])
-def test_what_damaged_files_say_of_themselves_is_cut(
+def test_verify_refuses_damaged_bundles_with_very_long_names(
     fuzz: Any, sources: list[Path], tmp_path: Path, case: int
 ) -> None:
-    """An array in an archive, and a kind of outputs, have names of thousands of letters."""
+    """An array of golden.npz and a kind of outputs have names of thousands of letters."""
     outcome = fuzz.attack(sources[case % len(sources)], case, tmp_path / "case")
     assert outcome.commands["verify"] == fuzz.REFUSED
     assert not outcome.wrong
@@ -58,10 +58,10 @@ def crash() -> None:
     os.abort()
 
 
-def test_the_fuzzer_sees_what_goes_wrong(
+def test_fuzzer_reports_crashes_hangs_and_stray_files(
     fuzz: Any, sources: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One command dies, one hangs, one leaves a file where it must not."""
+    """One command crashes, one hangs, and one leaves a file behind."""
     monkeypatch.setattr(fuzz.Bundle, "verify", lambda bundle: crash())
     monkeypatch.setattr(fuzz, "_run", lambda bundle, image: time.sleep(60))
     monkeypatch.setattr(fuzz, "measure", lambda models, *rest: (tmp_path / "case/a").touch())
@@ -74,7 +74,7 @@ def test_the_fuzzer_sees_what_goes_wrong(
     }
 
 
-def test_a_case_is_a_function_of_its_number(fuzz: Any, sources: list[Path], tmp_path: Path) -> None:
+def test_fuzzer_makes_the_same_case_from_the_same_seed(fuzz: Any, sources: list[Path], tmp_path: Path) -> None:
     import shutil
 
     from experiments.deploy.mutations import mutate
@@ -88,5 +88,5 @@ def test_a_case_is_a_function_of_its_number(fuzz: Any, sources: list[Path], tmp_
             files = {p.name: p.is_file() and p.read_bytes() for p in folder.iterdir()}
             found.append((word, files))
             shutil.rmtree(tmp_path / copy)
-        if not found[0][0].startswith("golden"):  # an archive holds the time
+        if not found[0][0].startswith("golden"):  # an archive contains its time
             assert found[0] == found[1]

@@ -16,7 +16,7 @@ from hwnas.deploy.quantize import quantize_int8, random_batches
 from hwnas.errors import ArtifactError
 
 
-def test_files_tell_their_format_and_targets_of_another_refuse_them(
+def test_runtime_refuses_files_in_another_format_than_the_target(
     exported: Export, tmp_path: Path
 ) -> None:
     half = to_float16(exported.path, tmp_path / "half.onnx")
@@ -31,7 +31,7 @@ def test_files_tell_their_format_and_targets_of_another_refuse_them(
             runtime.prepare(path, Target.parse("cpu-onnxruntime-fp32-b1-t1"), tmp_path)
 
 
-def test_half_precision_keeps_inputs_and_outputs(exported: Export, tmp_path: Path) -> None:
+def test_to_float16_keeps_float32_outputs_and_their_values(exported: Export, tmp_path: Path) -> None:
     half = to_float16(exported.path, tmp_path / "half.onnx")
     runtime = RUNTIMES["onnxruntime"]
     images = np.random.default_rng(0).standard_normal((2, 1, 8, 8), dtype=np.float32)
@@ -44,7 +44,7 @@ def test_half_precision_keeps_inputs_and_outputs(exported: Export, tmp_path: Pat
     assert 0 < np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
 
 
-def test_what_is_no_onnx_file_is_named(tmp_path: Path) -> None:
+def test_number_format_names_files_that_are_not_onnx(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(b"no model")
     for path in (damaged, tmp_path / "nowhere.onnx"):
@@ -76,7 +76,7 @@ QUANTISED = (
 
 
 @pytest.mark.parametrize("operator", QUANTISED)
-def test_every_quantised_operator_tells_wherever_it_is(operator: str, tmp_path: Path) -> None:
+def test_number_format_finds_quantised_operators_in_any_graph(operator: str, tmp_path: Path) -> None:
     node = helper.make_node(operator, ["x"], ["y"], domain="com.microsoft")
     assert number_format(saved(tmp_path / "a.onnx", node)) == "int8"
     branch = helper.make_graph([node], "b", [], [helper.make_tensor_value_info("y", FLOAT, None)])
@@ -87,7 +87,7 @@ def test_every_quantised_operator_tells_wherever_it_is(operator: str, tmp_path: 
     assert number_format(saved(tmp_path / "c.onnx", call, functions=[function])) == "int8"
 
 
-def test_all_operators_of_onnx_runtime_that_are_named_as_quantised_are_known() -> None:
+def test_number_format_knows_all_quantised_operators_of_onnx_runtime() -> None:
     schemas = {
         each.name
         for each in get_all_operator_schema()
@@ -98,13 +98,13 @@ def test_all_operators_of_onnx_runtime_that_are_named_as_quantised_are_known() -
 
 
 @pytest.mark.parametrize("operator", ["Conv", "QuickGelu", "Attention", "SequenceAt", "Equal"])
-def test_operators_on_floats_are_not_quantised(operator: str, tmp_path: Path) -> None:
+def test_number_format_is_fp32_for_float_operators(operator: str, tmp_path: Path) -> None:
     node = helper.make_node(operator, ["x"], ["y"])
     assert number_format(saved(tmp_path / "a.onnx", node)) == "fp32"
 
 
 @pytest.mark.parametrize(("kind", "name"), [("FLOAT16", "fp16"), ("BFLOAT16", "bf16")])
-def test_weights_tell_wherever_they_are(kind: str, name: str, tmp_path: Path) -> None:
+def test_number_format_finds_16_bit_weights_in_any_graph(kind: str, name: str, tmp_path: Path) -> None:
     half = helper.make_tensor("w", getattr(TensorProto, kind), [4], [1.0] * 4)
     whole = helper.make_tensor("v", FLOAT, [64], [1.0] * 64)
     same = helper.make_node("Identity", ["x"], ["y"])
@@ -120,7 +120,7 @@ def test_weights_tell_wherever_they_are(kind: str, name: str, tmp_path: Path) ->
     assert number_format(saved(tmp_path / "e.onnx", of_input, whole)) == "fp32"
 
 
-def test_what_onnx_runtimes_tools_quantise_is_int8(tmp_path: Path) -> None:
+def test_number_format_is_int8_for_dynamically_quantised_files(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     weight = numpy_helper.from_array(rng.standard_normal((8, 8), dtype=np.float32), "w")
     path = saved(tmp_path / "a.onnx", helper.make_node("MatMul", ["x", "w"], ["y"]), weight)
@@ -133,6 +133,6 @@ def test_what_onnx_runtimes_tools_quantise_is_int8(tmp_path: Path) -> None:
 
 
 def quiet_copy(path: Path, folder: Path) -> Path:
-    """With its shapes known, so that the tool has no advice to give."""
+    """Return a copy with inferred shapes, so that the quantisation tool prints no advice."""
     quant_pre_process(path, folder / "prepared.onnx", skip_symbolic_shape=True)
     return folder / "prepared.onnx"

@@ -1,4 +1,4 @@
-"""Kernels run in Triton's interpreter here, which must be said before they are defined."""
+"""Run Triton kernels in the interpreter; Triton reads this variable when a kernel is defined."""
 
 import os
 

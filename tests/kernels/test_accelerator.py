@@ -1,4 +1,4 @@
-"""Cards by name."""
+"""Accelerators: their keys, and how they are found by name or on this machine."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hwnas.errors import ConfigError, DeviceError
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
 
 
-def test_a_card_is_found_by_the_stem_of_its_files() -> None:
+def test_accelerator_is_found_by_its_key() -> None:
     assert set(ACCELERATORS) == {"nvidia-a100", "nvidia-b200", "nvidia-h200"}
     assert Accelerator.named("nvidia-h200").capability == 90
 
@@ -20,16 +20,16 @@ def test_a_card_is_found_by_the_stem_of_its_files() -> None:
         ("../card (x)", "card-x"),
     ],
 )
-def test_any_name_gives_the_stem_of_a_file(name: str, key: str) -> None:
+def test_accelerator_key_is_made_from_any_device_name(name: str, key: str) -> None:
     assert Accelerator(name, 80, 108, 1024).key == key
 
 
-def test_a_name_that_is_not_known_is_refused_with_those_that_are() -> None:
+def test_accelerator_named_refuses_an_unknown_name_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="unknown accelerator 'nvidia-h20'; did you mean 'nvidia"):
         Accelerator.named("nvidia-h20")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a graphics card")
-def test_without_a_card_the_error_says_what_can_be_done() -> None:
+def test_accelerator_here_without_a_gpu_says_to_name_one() -> None:
     with pytest.raises(DeviceError, match=r"name one of .*nvidia-h200"):
         Accelerator.here()

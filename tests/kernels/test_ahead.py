@@ -1,4 +1,4 @@
-"""Compiling in a process of its own, which may die without taking this one along."""
+"""Compilation of kernels in a child process that can crash or hang."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ HALF = torch.float16
 
 
 class Fatal(Pointwise):
-    """Its configuration says how it ends."""
+    """Operator whose configuration says whether compilation crashes or hangs."""
 
     def __init__(self) -> None:
         pass
@@ -78,7 +78,7 @@ def answers() -> list[Compiled]:
     return compile_in_child([*WRONG, *REAL])
 
 
-def test_pointwise_keeps_to_its_registers_at_the_sizes_of_real_networks(
+def test_pointwise_spills_no_registers_at_the_sizes_of_real_networks(
     answers: list[Compiled],
 ) -> None:
     for request, parts in zip(REAL, answers[2:], strict=True):
@@ -91,14 +91,14 @@ def test_pointwise_keeps_to_its_registers_at_the_sizes_of_real_networks(
     assert resources.shared_bytes >= (128 + 128) * 64 * HALF.itemsize
 
 
-def test_one_that_cannot_be_compiled_costs_only_its_own_answer(answers: list[Compiled]) -> None:
+def test_compile_in_child_reports_failed_requests_beside_the_others(answers: list[Compiled]) -> None:
     not_there, too_big = answers[:2]
     assert "unknown operator 'pointwis'; did you mean 'pointwise'?" in str(not_there)
     assert "bytes of shared memory, and a program on NVIDIA H200 can have 232448" in str(too_big)
 
 
 @pytest.mark.slow
-def test_a_compiler_that_dies_or_hangs_costs_only_its_own_answer(
+def test_compile_in_child_goes_on_after_a_crash_and_a_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parent)])
@@ -116,7 +116,7 @@ def test_a_compiler_that_dies_or_hangs_costs_only_its_own_answer(
     assert "took more than 2 s" in hung
 
 
-def test_a_process_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_in_child_raises_an_error_if_the_child_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(DeviceError, match="the process that compiles kernels failed"):
         compile_in_child([request_for(of_sizes(1, 1, 1))])

@@ -1,4 +1,4 @@
-"""Attention by hand, as part of a searched network, and where weights run out of range."""
+"""The attention operator: against results by hand and a searched network, and extreme scores."""
 
 import torch
 from hypothesis import given, settings
@@ -12,14 +12,14 @@ from hwnas.kernels.tolerance import worst_error
 from hwnas.search_spaces.layers.attention import Attention, PreNorm
 
 
-def test_weights_by_hand() -> None:
+def test_attention_equals_a_result_computed_by_hand() -> None:
     query = torch.tensor([2.0]).view(1, 1, 1, 1)
     key = torch.tensor([0.0, torch.tensor(3.0).log() / 2]).view(1, 2, 1, 1)  # weights 1 to 3
     value = torch.tensor([10.0, 20.0]).view(1, 2, 1, 1)
     torch.testing.assert_close(attention(query, key, value).item(), 17.5)
 
 
-def test_three_operators_are_the_attention_of_a_searched_vision_transformer() -> None:
+def test_attention_between_linear_operators_equals_a_transformer_block() -> None:
     torch.manual_seed(0)
     block = PreNorm(24, Attention(24, heads=3, head_width=8)).eval()
     layers = (block.body.query, block.body.key, block.body.value)
@@ -34,7 +34,7 @@ def test_three_operators_are_the_attention_of_a_searched_vision_transformer() ->
         torch.testing.assert_close(y, block(x), atol=2e-5, rtol=2e-5)
 
 
-def test_parts_of_one_layer_are_read_where_they_are() -> None:
+def test_attention_reads_views_of_one_tensor_without_copies() -> None:
     layer = torch.randn(2, 17, 3, 2, 8, generator=torch.Generator().manual_seed(0))
     parts = dict(zip(("query", "key", "value"), layer.unbind(2), strict=True))
     for name, read in attention.laid_out(parts).items():
@@ -45,7 +45,7 @@ def test_parts_of_one_layer_are_read_where_they_are() -> None:
 
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**20), keys=st.integers(1, 70))
-def test_the_order_of_keys_does_not_matter(seed: int, keys: int) -> None:
+def test_attention_does_not_depend_on_the_order_of_keys(seed: int, keys: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (
         torch.randn(1, tokens, 1, 8, generator=generator) for tokens in (3, keys, keys)
@@ -57,17 +57,17 @@ def test_the_order_of_keys_does_not_matter(seed: int, keys: int) -> None:
 
 
 def on_one_head(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The operator and its reference for one query with these scores."""
+    """Return the results of the operator and of its reference for one query with these scores."""
     inputs = torch.ones(1, 1, 1, 1), scores.view(1, -1, 1, 1), values.view(1, -1, 1, 1)
     return attention(*inputs).view(-1), attention.reference(*inputs).view(-1)
 
 
-def test_scores_far_beyond_the_range_of_powers_are_weighed() -> None:
+def test_attention_handles_scores_whose_exponentials_overflow() -> None:
     y, truth = on_one_head(torch.tensor([-1e4, 1e4, 9999.0]), torch.tensor([1.0, 2.0, 3.0]))
     assert worst_error(y, truth) <= 1
 
 
-def test_a_score_of_minus_infinity_has_no_weight_in_whichever_block_it_is() -> None:
+def test_attention_gives_no_weight_to_scores_of_minus_infinity() -> None:
     scores = torch.zeros(70)
     scores[:64] = -torch.inf
     y, truth = on_one_head(scores, torch.arange(70.0))
@@ -75,15 +75,15 @@ def test_a_score_of_minus_infinity_has_no_weight_in_whichever_block_it_is() -> N
     assert y.item() == 66.5
 
 
-def test_it_is_no_number_where_pytorch_says_so() -> None:
+def test_attention_gives_nan_where_pytorch_does() -> None:
     for scores in ([-torch.inf] * 40, [0.0, torch.inf], [0.0] * 39 + [torch.nan]):
         y, truth = on_one_head(torch.tensor(scores), torch.ones(len(scores)))
         assert truth.isnan().all()
         assert y.isnan().all()
 
 
-def test_views_that_reach_beyond_what_32_bits_count_are_read() -> None:
-    """As of a packed layer; memory that is never touched is never taken."""
+def test_attention_reads_views_with_offsets_beyond_32_bits() -> None:
+    """Such as views of a packed layer; the system provides only the memory pages that are used."""
     packed = torch.empty(2**31 + 2**20, dtype=torch.float16)
     for shape, strides in (((1, 3, 1, 16), (0, 2**30, 16, 1)), ((2, 3, 1, 16), (2**31, 48, 16, 1))):
         generator = torch.Generator().manual_seed(0)

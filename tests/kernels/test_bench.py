@@ -1,4 +1,4 @@
-"""Backends timed in turn: what is timed, what is not and why, and what a row says."""
+"""The kernel benchmark: which backends are timed, reasons for those that are not, and its rows."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ CASE = Case("pointwise", OPERATORS["pointwise"], torch.float32, OPERATORS["point
 
 
 class Changed(ReferenceBackend):
-    """The reference under another name, and then something happens to what it gives."""
+    """Reference backend with another name, whose results a function changes."""
 
     def __init__(self, name: str, change: Callable[[Any], Any] = lambda y: y) -> None:
         super().__init__(name)
@@ -39,7 +39,7 @@ class Unwilling(ReferenceBackend):
 
 
 class Listed:
-    """Gives times from a list, one to each backend, and remembers who was asked when."""
+    """Timer that gives each backend one time of a list, and records the order of the timings."""
 
     description = "listed"
 
@@ -61,7 +61,7 @@ def timings(timer: Any, *backends: Backend) -> list[Timing]:
     return bench_case(CASE, backends, CPU, timer)
 
 
-def test_a_ratio_is_to_the_fastest_of_the_others() -> None:
+def test_bench_ratio_compares_with_the_fastest_other_backend() -> None:
     timer = Listed(40.0, 10.0, 20.0)
     rows = timings(timer, *map(Changed, ("slow", "fast", "middle")))
     assert [row.ratio for row in rows] == [0.25, 2.0, 0.5]
@@ -73,7 +73,7 @@ def test_a_ratio_is_to_the_fastest_of_the_others() -> None:
     assert [first[name] for name in ("median_ms", "p20_ms", "p80_ms")] == [0.04] * 3
 
 
-def test_backends_take_turns() -> None:
+def test_bench_times_backends_in_turn() -> None:
     timer = Listed(1.0, 2.0)
     rows = timings(timer, Changed("one"), Changed("other"))
     assert len(timer.asked) > 4
@@ -81,7 +81,7 @@ def test_backends_take_turns() -> None:
     assert {row.times and row.times.n for row in rows} == {3 * len(timer.asked)}
 
 
-def test_one_alone_has_a_time_and_no_ratio() -> None:
+def test_bench_gives_a_single_backend_no_ratio() -> None:
     [row] = timings(Listed(5.0), ReferenceBackend())
     assert row.times == Times.of([5.0] * 30)
     assert row.ratio is None
@@ -97,7 +97,7 @@ def test_one_alone_has_a_time_and_no_ratio() -> None:
         (Unwilling("other"), "not this one"),
     ],
 )
-def test_what_is_wrong_or_fails_is_not_timed_and_says_why(backend: Backend, reason: str) -> None:
+def test_bench_gives_wrong_or_failing_backends_a_reason_and_no_time(backend: Backend, reason: str) -> None:
     right, other = timings(Listed(1.0), ReferenceBackend(), backend)
     assert right.times
     assert right.ratio is None
@@ -106,20 +106,20 @@ def test_what_is_wrong_or_fails_is_not_timed_and_says_why(backend: Backend, reas
     assert other.to_json()["median_ms"] is None
 
 
-def test_an_interpreter_is_never_timed() -> None:
+def test_bench_does_not_time_triton_in_the_interpreter() -> None:
     [row] = timings(Listed(), TritonBackend())
     assert row.times is None
     assert "there is no GPU" in row.reason
 
 
-def test_inputs_for_which_there_is_no_memory_are_a_reason() -> None:
+def test_bench_gives_a_reason_if_inputs_do_not_fit_in_memory() -> None:
     large = Case(CASE.name, CASE.operator, CASE.dtype, {**CASE.sizes, "pixels": 2**50})
     [row] = bench_case(large, [ReferenceBackend()], CPU, Listed())
     assert row.times is None
     assert row.reason.startswith("no inputs: RuntimeError")
 
 
-def test_what_is_not_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_marks_cases_that_it_did_not_reach_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     a_second_each = SimpleNamespace(monotonic=itertools.count().__next__)
     monkeypatch.setattr("hwnas.kernels.bench.time", a_second_each)
     [[first], *rest] = run_bench([CASE] * 3, [ReferenceBackend()], CPU, Listed(1.0), seconds=1.5)
@@ -127,7 +127,7 @@ def test_what_is_not_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["not reached within 1.5 s" in row.reason for [row] in rest] == [True, True]
 
 
-def test_more_work_takes_longer_on_the_processor() -> None:
+def test_processor_timer_measures_more_time_for_more_work() -> None:
     less, more = (
         Times.of(ProcessorTimer().stopwatch(torch.ones(2**power).neg_)(10)) for power in (10, 22)
     )
@@ -136,7 +136,7 @@ def test_more_work_takes_longer_on_the_processor() -> None:
 
 
 @pytest.mark.parametrize("name", [*OPERATORS, *CHAINS])
-def test_sizes_of_networks_are_such_that_an_operator_takes_them(name: str) -> None:
+def test_measured_cases_have_sizes_that_the_operator_supports(name: str) -> None:
     for case in Case.measured(OPERATORS | CHAINS, [name], batches=(1, 8)):
         operator = case.operator
         assert list(case.sizes) == list(operator.checked[0])
@@ -148,7 +148,7 @@ def test_sizes_of_networks_are_such_that_an_operator_takes_them(name: str) -> No
         assert work[1] == 8 * work[0]
 
 
-def test_types_are_the_first_of_each_operator_or_those_that_are_wanted() -> None:
+def test_measured_cases_have_the_first_or_the_requested_dtype() -> None:
     both = {name: OPERATORS[name] for name in ("pointwise", "int8_pointwise")}
     assert {case.dtype for case in Case.measured(both)} == {torch.float16, torch.int8}
     assert {case.name for case in Case.measured(both, dtype="bfloat16")} == {"pointwise"}

@@ -13,7 +13,7 @@ QUICK = ("kernels", "bench", "hard_swish+pixel_mean", "--dtype", "float32")
 
 
 @WITHOUT
-def test_what_runs_on_the_processor_is_timed_there(
+def test_bench_command_times_backends_that_run_on_the_processor(
     hwnas: Callable[..., Answer], tmp_path: Path
 ) -> None:
     some = ("--backend", "reference", "--backend", "triton", "--backend", "onnxruntime")
@@ -53,13 +53,13 @@ def test_what_runs_on_the_processor_is_timed_there(
         (("--seconds", "0"), "--seconds"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(
+def test_bench_command_refuses_wrong_arguments(
     hwnas: Callable[..., Answer], arguments: tuple[str, ...], part: str
 ) -> None:
     hwnas("kernels", "bench", *arguments).refused(part)
 
 
-def test_rows_that_cannot_be_written_are_told_in_a_line(
+def test_bench_command_refuses_an_output_path_that_it_cannot_write(
     hwnas: Callable[..., Answer], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()

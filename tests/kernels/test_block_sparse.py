@@ -1,4 +1,4 @@
-"""Linear layers of which blocks are missing, next to the dense layer with zeros in their place."""
+"""Block-sparse linear layers, compared with dense layers that have zeros in place of blocks."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ SIDES = st.sampled_from((16, 32))
 
 @settings(max_examples=10)
 @given(st.integers(1, 70), st.integers(1, 70), SIDES, SIDES, st.integers(0, 99))
-def test_it_is_the_dense_layer_with_zeros(
+def test_block_sparse_equals_the_dense_layer_with_zeros(
     inner: int, outer: int, height: int, width: int, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -26,7 +26,7 @@ def test_it_is_the_dense_layer_with_zeros(
     torch.testing.assert_close(y, functional.relu(x @ dense + bias), atol=1e-4, rtol=1e-4)
 
 
-def test_only_blocks_that_exist_are_kept_strip_by_strip() -> None:
+def test_pack_blocks_keeps_only_present_blocks_by_column() -> None:
     weight = torch.arange(48.0 * 32).reshape(48, 32)
     mask = torch.tensor([[False, True], [False, False], [True, True]])
     packed = pack_blocks(weight, mask, 16, 16)
@@ -35,7 +35,7 @@ def test_only_blocks_that_exist_are_kept_strip_by_strip() -> None:
     assert torch.equal(packed.blocks[1], weight[:16, 16:])
 
 
-def test_what_meets_no_block_is_not_even_read() -> None:
+def test_block_sparse_does_not_read_inputs_without_a_block() -> None:
     x = torch.ones(1, 32)
     x[0, 16:] = torch.nan
     packed = pack_blocks(torch.ones(32, 16), torch.tensor([[True], [False]]), 16, 16)
@@ -43,18 +43,18 @@ def test_what_meets_no_block_is_not_even_read() -> None:
     assert torch.equal(y, torch.full((1, 16), 16.0))
 
 
-def test_no_block_at_all_leaves_the_bias() -> None:
+def test_block_sparse_without_blocks_returns_the_bias() -> None:
     packed = pack_blocks(torch.ones(16, 16), torch.tensor([[False]]), 16, 16)
     bias = torch.arange(16.0)
     y = block_sparse(torch.ones(3, 16), packed.blocks, packed.places, packed.ends, bias, 16)
     assert torch.equal(y, bias.expand(3, 16))
 
 
-def test_a_mask_that_does_not_fit_the_weight_is_refused_with_the_one_that_does() -> None:
+def test_pack_blocks_refuses_a_mask_of_the_wrong_shape() -> None:
     with pytest.raises(KernelError, match="40 x 20 in blocks 16 x 16 has a bool mask 3 x 2; given"):
         pack_blocks(torch.ones(40, 20), torch.ones(2, 2, dtype=torch.bool), 16, 16)
 
 
-def test_blocks_that_tensor_cores_do_not_take_are_refused() -> None:
+def test_pack_blocks_refuses_block_sides_that_tensor_cores_lack() -> None:
     with pytest.raises(KernelError, match="blocks are 8 x 16; their sides can be 16, 32, 64, 128"):
         pack_blocks(torch.ones(8, 16), torch.ones(1, 1, dtype=torch.bool), 8, 16)

@@ -1,4 +1,4 @@
-"""Cutting inverted bottlenecks: every pixel that is needed is seen, and every size can be cut."""
+"""Tiles of inverted bottlenecks: their input windows, and the default configuration."""
 
 import torch
 from hypothesis import given
@@ -14,7 +14,7 @@ from hwnas.kernels.bottleneck_tiles import Tile, bottleneck_default, bottleneck_
     st.sampled_from([1, 2]),
     st.integers(1, 28),
 )
-def test_a_tile_sees_all_pixels_that_it_needs(
+def test_tile_window_covers_all_input_pixels_of_its_outputs(
     shape: tuple[int, int], kernel: int, stride: int, side: int
 ) -> None:
     sizes = {"images": 1, "height": shape[0], "width": shape[1]}
@@ -30,7 +30,7 @@ def test_a_tile_sees_all_pixels_that_it_needs(
             assert min(size, last * stride + kernel // 2 + 1) <= start + window <= size
 
 
-def test_few_tiles_are_shared_out_by_channels_and_many_are_fused() -> None:
+def test_bottleneck_default_fuses_only_many_tiles_without_squeeze() -> None:
     block = {"inputs": 24, "hidden": 72, "outputs": 24, "kernel": 3, "stride": 1, "residual": 1}
     large = {"images": 8, "height": 56, "width": 56} | block
     small = {"images": 1, "height": 7, "width": 7} | block
@@ -47,7 +47,7 @@ def test_few_tiles_are_shared_out_by_channels_and_many_are_fused() -> None:
     st.sampled_from([0, 24]),
     st.sampled_from([1, 8]),
 )
-def test_there_is_a_way_to_cut_every_size(
+def test_bottleneck_default_keeps_all_constraints_at_every_size(
     shape: tuple[int, int],
     channels: tuple[int, int, int],
     kernel: int,

@@ -1,4 +1,4 @@
-"""Which configuration an operator takes, by files that lie where they belong."""
+"""Which configuration an operator uses, by the files with tuned configurations."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +30,7 @@ CONFIG = {
 
 
 def measured(pixels: int = 49, config: Config = CONFIG, reference_us: float = 9.0) -> TunedEntry:
-    """Made-up times, as only a test may have them."""
+    """Return an entry with made-up times."""
     return TunedEntry(
         operator="pointwise",
         dtype="float32",
@@ -46,7 +46,7 @@ def measured(pixels: int = 49, config: Config = CONFIG, reference_us: float = 9.
 
 @pytest.fixture(autouse=True)
 def _on_h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """The interpreter stands for an H200, whose results are in a folder of their own."""
+    """Let the interpreter count as an H200 whose results are in a temporary folder."""
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
     monkeypatch.setattr(choice, "_card", lambda device: H200)
     choice.forget_choices()
@@ -63,7 +63,7 @@ def chosen(pixels: int = 49) -> choice.Choice:
     return pointwise.choice(SIZES | {"pixels": pixels}, torch.float32, CPU)
 
 
-def test_what_was_measured_at_these_sizes_is_taken() -> None:
+def test_choice_takes_the_entry_measured_at_the_same_sizes() -> None:
     keep(measured(50), measured(49))
     found = chosen()
     assert (dict(found.config), found.kernel) == (CONFIG, True)
@@ -71,14 +71,14 @@ def test_what_was_measured_at_these_sizes_is_taken() -> None:
     assert found.entry == measured(49)
 
 
-def test_else_what_was_measured_at_the_nearest_and_a_note_says_so() -> None:
+def test_choice_takes_the_entry_at_the_nearest_sizes_with_a_note() -> None:
     keep(measured(100, CONFIG | {"num_warps": 4}), measured(64), measured(13))
     found = chosen()
     assert dict(found.config) == CONFIG
     assert "at the nearest sizes, images=1,pixels=64,inputs=32" in found.note
 
 
-def test_what_is_far_away_or_does_not_fit_here_is_not_taken() -> None:
+def test_choice_ignores_entries_that_are_far_away_or_do_not_fit() -> None:
     default = pointwise.default_config(SIZES, torch.float32)
     keep(measured(49 * 40))
     assert chosen().config == default
@@ -90,23 +90,23 @@ def test_what_is_far_away_or_does_not_fit_here_is_not_taken() -> None:
     assert dict(chosen().config) == CONFIG
 
 
-def test_where_nothing_was_measured_pytorch_computes() -> None:
+def test_choice_uses_the_kernel_only_if_a_reference_was_timed() -> None:
     assert not chosen().kernel
     keep(replace(measured(), rivals={}))
-    assert not chosen().kernel  # who is faster was not measured
+    assert not chosen().kernel  # the reference was not timed
     assert dict(chosen().config) == CONFIG
     keep(measured())
     assert chosen().kernel
 
 
-def test_results_of_another_triton_are_taken_and_the_note_says_so() -> None:
+def test_choice_takes_entries_of_another_triton_with_a_note() -> None:
     keep(replace(measured(), versions={"triton": "2.9"}))
     assert dict(chosen().config) == CONFIG
     assert chosen().note.endswith(", by Triton 2.9")
 
 
 @pytest.mark.parametrize("text", ["{", '{"schema": 9, "device": "NVIDIA H200", "entries": []}'])
-def test_a_file_that_cannot_be_used_is_left_out_with_a_warning(text: str) -> None:
+def test_choice_skips_an_unusable_file_with_one_warning(text: str) -> None:
     own_path(H200).parent.mkdir()
     own_path(H200).write_text(text)
     with pytest.warns(RuntimeWarning, match=r"tuned kernels: .*nvidia-h200.json"):
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_used_is_left_out_with_a_warning(text: str) -> Non
     assert chosen(50).entry is None  # and no second warning, which would be an error
 
 
-def test_an_operator_runs_with_it_and_one_that_is_slower_leaves_it_to_the_reference(
+def test_operator_runs_the_chosen_config_or_the_faster_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     inputs = pointwise.example(SIZES, torch.float32, torch.Generator().manual_seed(0), CPU)
@@ -138,7 +138,7 @@ def test_an_operator_runs_with_it_and_one_that_is_slower_leaves_it_to_the_refere
     assert list(map(dict, ran)) == [CONFIG, CONFIG]
 
 
-def test_files_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choice_reads_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
     keep(measured())
     chosen()
     own_path(H200).unlink()
@@ -146,7 +146,7 @@ def test_files_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(50).entry == measured()
 
 
-def test_where_there_is_no_card_the_default_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choice_takes_the_default_config_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     keep(measured())
     monkeypatch.undo()
     found = chosen()

@@ -1,4 +1,4 @@
-"""The solver against trying everything."""
+"""The constraint solver, compared with a search through all combinations."""
 
 from itertools import product
 from random import Random
@@ -41,12 +41,12 @@ def by_trying(problem: Problem) -> list[dict[str, int]]:
 
 
 @given(problems())
-def test_it_lists_each_solution_once_in_the_order_of_the_values(problem: Problem) -> None:
+def test_problem_lists_each_solution_once_in_the_order_of_values(problem: Problem) -> None:
     assert list(problem.solutions()) == by_trying(problem)
 
 
 @given(problems())
-def test_what_is_no_solution_has_a_reason(problem: Problem) -> None:
+def test_problem_broken_gives_a_reason_exactly_for_non_solutions(problem: Problem) -> None:
     solutions = by_trying(problem)
     for values in product(*problem.variables.values()):
         config = dict(zip(problem.variables, values, strict=True))
@@ -54,7 +54,7 @@ def test_what_is_no_solution_has_a_reason(problem: Problem) -> None:
 
 
 @given(problems(), st.integers(0, 9))
-def test_any_solution_can_be_drawn_and_nothing_else(problem: Problem, seed: int) -> None:
+def test_problem_random_draws_only_solutions_and_repeats_by_seed(problem: Problem, seed: int) -> None:
     random, solutions = Random(seed), by_trying(problem)
     if not solutions:
         with pytest.raises(InfeasibleError):
@@ -65,7 +65,7 @@ def test_any_solution_can_be_drawn_and_nothing_else(problem: Problem, seed: int)
     assert drawn[0] == problem.random(Random(seed))
 
 
-def test_in_time_every_solution_is_drawn() -> None:
+def test_problem_random_draws_every_solution_eventually() -> None:
     problem = Problem(
         {"a": (1, 2, 3), "b": (1, 2, 3)}, (Constraint(lambda a, b: a != b, "they are equal"),)
     )
@@ -74,7 +74,7 @@ def test_in_time_every_solution_is_drawn() -> None:
 
 
 @given(problems())
-def test_neighbours_are_the_solutions_that_differ_a_little(problem: Problem) -> None:
+def test_problem_neighbours_are_solutions_with_one_or_two_changes(problem: Problem) -> None:
     solutions = by_trying(problem)
     for config in solutions:
         near = problem.neighbours(config)
@@ -85,12 +85,12 @@ def test_neighbours_are_the_solutions_that_differ_a_little(problem: Problem) -> 
         assert all(other in near for other in alone)
 
 
-def test_a_configuration_is_told_what_is_wrong_with_it() -> None:
+def test_problem_broken_names_constraints_and_unknown_values() -> None:
     problem = Problem({"a": (1, 2), "b": (1,)}, (Constraint(lambda a, b: a != b, "equal"),))
     assert problem.broken({"a": 1, "b": 1}) == ["equal"]
     assert problem.broken({"a": 3}) == ["a is 3, not one of (1, 2)", "b is None, not one of (1,)"]
 
 
-def test_a_constraint_about_something_else_is_refused_at_once() -> None:
+def test_problem_refuses_a_constraint_on_an_unknown_variable() -> None:
     with pytest.raises(KernelError, match="uses warps; the variables are a"):
         Problem({"a": (1,)}, (Constraint(lambda a, warps: a < warps, "few"),))

@@ -1,4 +1,4 @@
-"""Dense convolutions next to PyTorch's own layer, both ways of computing them."""
+"""Dense convolutions, direct and with im2win, compared with PyTorch's layer."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def by_pytorch(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
 
 
 @BOTH
-def test_it_is_a_layer_with_folded_normalisation_on_a_feature_map(operator: Operator) -> None:
+def test_convolution_equals_the_layer_of_pytorch(operator: Operator) -> None:
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU6())
     x = torch.randn(2, 3, 6, 5)
@@ -32,7 +32,7 @@ def test_it_is_a_layer_with_folded_normalisation_on_a_feature_map(operator: Oper
 
 
 @BOTH
-def test_a_residual_can_be_added_before_the_activation(operator: Operator) -> None:
+def test_convolution_can_add_a_residual_before_the_activation(operator: Operator) -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(1, 4, 3, 5), torch.randn(3, 3, 5, 6) / 4, torch.randn(6)
     residual = torch.randn(1, 4, 3, 6)
@@ -44,7 +44,7 @@ def test_a_residual_can_be_added_before_the_activation(operator: Operator) -> No
 @BOTH
 @settings(max_examples=12, deadline=None)
 @given(st.data())
-def test_maps_of_any_shape_are_convolved(operator: Operator, data: st.DataObject) -> None:
+def test_convolution_handles_feature_maps_of_any_shape(operator: Operator, data: st.DataObject) -> None:
     side, stride = data.draw(st.sampled_from([1, 3, 5, 7])), data.draw(st.sampled_from([1, 2]))
     # 16 and 32 channels fill blocks along the sum; the others share them between pixels.
     inner = data.draw(st.sampled_from([1, 3, 4, 16, 32]))
@@ -57,7 +57,7 @@ def test_maps_of_any_shape_are_convolved(operator: Operator, data: st.DataObject
 
 
 @BOTH
-def test_a_value_that_is_no_number_spoils_only_the_windows_that_hold_it(
+def test_convolution_spreads_nan_only_to_windows_that_contain_it(
     operator: Operator,
 ) -> None:
     x, weight = torch.ones(1, 5, 5, 3), torch.ones(3, 3, 3, 2)
@@ -68,7 +68,7 @@ def test_a_value_that_is_no_number_spoils_only_the_windows_that_hold_it(
 
 
 @BOTH
-def test_a_window_without_a_middle_and_a_stride_of_three_are_refused(operator: Operator) -> None:
+def test_convolution_refuses_even_windows_and_a_stride_of_three(operator: Operator) -> None:
     x, bias = torch.ones(1, 4, 4, 1), torch.ones(1)
     with pytest.raises(KernelError, match=rf"{operator.name} takes .*odd k.*\(2, 2, 1, 1\)"):
         operator(x, torch.ones(2, 2, 1, 1), bias)

@@ -1,4 +1,4 @@
-"""What the cost model learns."""
+"""The cost model of the tuner: its features and predictions."""
 
 import math
 from random import Random
@@ -21,7 +21,7 @@ def trial(config: Config, time_us: float | None = None, warps: int = 0) -> Tunin
     )
 
 
-def test_it_ranks_what_it_has_not_seen() -> None:
+def test_cost_model_predictions_correlate_on_unseen_configs() -> None:
     times, random = surface(0), Random(0)
     configs = list(PROBLEM.solutions())
     random.shuffle(configs)
@@ -32,14 +32,14 @@ def test_it_ranks_what_it_has_not_seen() -> None:
     assert np.corrcoef(predicted, true)[0, 1] > 0.9
 
 
-def test_it_learns_only_from_what_was_timed() -> None:
+def test_cost_model_learns_only_from_timed_trials() -> None:
     model = CostModel()
     model.learn(task(), [trial(START), trial(START, 5.0), trial(START)])
     assert len(model) == 1
     assert math.isclose(model.predict_us(task(), [trial(START)])[0], 5.0)
 
 
-def test_what_is_not_known_before_compiling_counts_as_the_mean() -> None:
+def test_cost_model_takes_the_mean_for_unknown_features() -> None:
     model = CostModel()
     pairs = [(config, warps) for config in list(PROBLEM.solutions())[::40] for warps in (1, 8)]
     model.learn(task(), [trial(config, 80.0 / warps, warps) for config, warps in pairs])
@@ -49,7 +49,7 @@ def test_what_is_not_known_before_compiling_counts_as_the_mean() -> None:
     assert few > unknown > many
 
 
-def test_features_have_names_and_are_finite() -> None:
+def test_features_have_names_and_finite_values() -> None:
     found = features(task(), trial(START, warps=4))
     assert found["num_warps"] == 1
     assert found["size rows"] == math.log2(197)
@@ -58,7 +58,7 @@ def test_features_have_names_and_are_finite() -> None:
     assert all(math.isfinite(value) for value in found.values())
 
 
-def test_predictions_stay_finite_far_from_what_was_seen() -> None:
+def test_cost_model_predictions_stay_finite_far_from_its_trials() -> None:
     model = CostModel()
     model.learn(task(), [trial(START, 5.0), trial(START | {"num_warps": 8}, 5e6)])
     far = trial({name: 2**30 for name in START})

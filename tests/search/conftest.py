@@ -1,4 +1,4 @@
-"""A few real digits, and a space of small networks for them."""
+"""Fixtures: a small set of real digits, its task, and spaces of small networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage
 
 @pytest.fixture(scope="session")
 def few_digits(tmp_path_factory: pytest.TempPathFactory) -> ImageData:
-    """Digits to train on (150), to choose by (50) and to test with (100)."""
+    """Return digits: 150 training, 50 validation and 100 test images."""
     cache = tmp_path_factory.mktemp("cache")
     config = DataConfig("digits", validation_fraction=0.25, train_limit=200, test_limit=100)
     return load_data(config, cache, 0, cache)
@@ -26,7 +26,7 @@ def digits_task(few_digits: ImageData) -> Classification:
 
 @pytest.fixture(scope="session")
 def small_space() -> MobileNetSpace:
-    """Every kind of choice, in networks that take milliseconds."""
+    """Return a space with every kind of choice, whose networks run in milliseconds."""
     return MobileNetSpace(
         MobileNetConfig(
             stages=(
@@ -47,5 +47,5 @@ def small_space() -> MobileNetSpace:
 
 @pytest.fixture(scope="session")
 def dropout_space(small_space: MobileNetSpace) -> MobileNetSpace:
-    """The same, with something random in the forward pass."""
+    """Return `small_space` with dropout, so that the forward pass is random."""
     return MobileNetSpace(dataclasses.replace(small_space.config, dropout=0.3))

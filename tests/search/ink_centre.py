@@ -1,4 +1,4 @@
-"""What a user would write to bring a task of their own: where on the image is the ink?"""
+"""User-defined task for tests: find the position of the white dot on an image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hwnas.search.task import Metric
 
 
 def blots(n: int = 60) -> dict[str, NDArray]:
-    """A grey image with one white dot; its target is the dot's column and row, in 0..1."""
+    """Return grey images with one white dot each; a target is the dot's column and row, in 0..1."""
     rng = np.random.default_rng(0)
     images = np.zeros((n, 8, 8), np.uint8)
     rows, columns = rng.integers(0, 8, (2, n))

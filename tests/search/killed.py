@@ -1,4 +1,4 @@
-"""A search in a process of its own, to be killed."""
+"""Search that tests run in a separate process and kill."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BATCH = 4
 
 @dataclass
 class Paced(EvenDials):
-    """Takes its time, so that a kill can come in the middle of an evaluation."""
+    """Evaluator that sleeps, so that a kill can come in the middle of an evaluation."""
 
     seconds: float = 0.01
 
@@ -43,15 +43,15 @@ class Paced(EvenDials):
 
 @dataclass(frozen=True)
 class Drive:
-    """A search that may have begun already.
+    """Search that may resume an earlier, killed one.
 
     Attributes:
-        folder: Of its files.
+        folder: Folder of its files.
         sampler: Name of the sampler.
-        trials: In all.
-        workers: Ray actors; 0 evaluates in the process itself.
-        seconds: That an evaluation takes.
-        options: Of the sampler.
+        trials: Number of trials, earlier ones included.
+        workers: Number of Ray actors; 0 evaluates in the process itself.
+        seconds: Duration of one evaluation.
+        options: Options of the sampler.
     """
 
     folder: Path
@@ -66,7 +66,7 @@ class Drive:
         return self.folder / "study.db"
 
     def search(self, evaluator: Evaluator | Executor) -> SearchResult:
-        """All that is left of it, here."""
+        """Run the remaining trials in this process."""
         return run_search(
             Dials(9),
             OBJECTIVES,
@@ -82,7 +82,7 @@ class Drive:
         )
 
     def run(self) -> None:
-        """What the process does."""
+        """Run the search, with Ray actors if there are workers."""
         if self.workers == 0:
             self.search(Paced(seconds=self.seconds))
             return

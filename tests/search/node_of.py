@@ -1,4 +1,4 @@
-"""Says on which Ray node something runs."""
+"""Functions and an evaluator that report the Ray node on which they run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from own_parts import EvenDials
 
 
 def quick() -> int:
-    """A number of the node."""
+    """Return a number that identifies the node, 0 without Ray."""
     import ray
 
     return (

@@ -1,4 +1,4 @@
-"""What a user would write to bring a space, evaluators, costs and a sampler of their own."""
+"""User-defined spaces, evaluators, costs and samplers for tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hwnas.search_spaces import (
 
 
 class Dials(SearchSpace):
-    """Dials of three positions each; the last one is there only if the first is turned up."""
+    """Space of dials with three positions; the last dial is active only if the first is at 2."""
 
     name = "dials"
 
@@ -63,7 +63,7 @@ def total(architecture: Architecture) -> int:
 
 @dataclass
 class EvenDials:
-    """Likes the even dials turned up and the odd ones down; counts how often it was asked."""
+    """Evaluator that rewards high even dials and low odd dials, and counts its evaluations."""
 
     key: str = "even-dials"
     asked: int = 0
@@ -77,7 +77,7 @@ class EvenDials:
 
 @dataclass
 class Fatal(EvenDials):
-    """Kills the process that it is in, once."""
+    """Evaluator that kills its own process, once."""
 
     marker: str = ""
 
@@ -90,7 +90,7 @@ class Fatal(EvenDials):
 
 @dataclass
 class Slow(EvenDials):
-    """Takes a moment, so that a test can kill the search in the middle."""
+    """Evaluator that sleeps for 20 ms, so that a test can kill the search in the middle."""
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         time.sleep(0.02)
@@ -99,7 +99,7 @@ class Slow(EvenDials):
 
 @dataclass
 class Diverging(EvenDials):
-    """Fails the way that training fails."""
+    """Evaluator that fails as a diverged training does."""
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         raise DivergedError(7, 0.5)
@@ -107,7 +107,7 @@ class Diverging(EvenDials):
 
 @dataclass
 class Moody(EvenDials):
-    """Fails in one way for every network with so many steps, and works for the others."""
+    """Evaluator that fails for networks whose dials sum to one of `steps`."""
 
     way: str = "raises"
     steps: tuple[int, ...] = (3, 4)
@@ -144,7 +144,7 @@ class Moody(EvenDials):
 
 
 class Priced:
-    """A latency of one millisecond and half of one for each step of a dial."""
+    """Cost: a latency of 1 ms plus 0.5 ms for each step of a dial."""
 
     def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
         return [
@@ -155,7 +155,7 @@ class Priced:
 
 @dataclass(frozen=True)
 class Slower(Priced):
-    """So many times what `Priced` says."""
+    """Cost that multiplies the latency of `Priced` by a factor."""
 
     factor: float
 
@@ -164,7 +164,7 @@ class Slower(Priced):
 
 
 class Stubborn(BaseSampler):
-    """Always proposes the same."""
+    """Sampler that always proposes the same option."""
 
     def __init__(self, option: int) -> None:
         self._option = option
@@ -191,7 +191,7 @@ def stubborn(seed: int, option: int = 0) -> Stubborn:
 
 
 class Layered(nn.Module):
-    """Linear layers with a residual, and no normalisation: a batch's gradient is a plain mean."""
+    """Residual linear layers without normalisation: a batch's gradient is a plain mean."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class Layered(nn.Module):
 
 
 class Layers(SearchSpace):
-    """How many blocks are there? The others are skipped, and get no gradient."""
+    """Space of depths: the blocks beyond the depth are skipped and get no gradient."""
 
     name = "layers"
     choices = (Choice("depth", (1, 2, 3)),)

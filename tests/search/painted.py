@@ -1,4 +1,4 @@
-"""Images with masks, as a user's function would give them: dark and light strokes on grey."""
+"""Images with masks, as a user's function returns them: dark and light strokes on grey."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VOID = 255
 
 
 def strokes(n: int = 60) -> dict[str, NDArray]:
-    """Columns of three widths, dark (class 1) or light (class 2); the last row counts nowhere."""
+    """Return dark (class 1) and light (class 2) columns; the last row of the masks is ignored."""
     rng = np.random.default_rng(0)
     masks = np.zeros((n, 8, 8), np.uint8)
     for mask in masks:

@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def _program(name: str) -> str:
-    """Debian keeps most of PostgreSQL's programs off the path."""
+    """Return the path of a PostgreSQL program; Debian keeps most of them off the PATH."""
     places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     found = shutil.which(name) or (str(places[-1]) if places else None)
     if found is None:
@@ -41,9 +41,9 @@ def _program(name: str) -> str:
 
 @contextlib.contextmanager
 def postgresql() -> Iterator[str]:
-    """A throw-away PostgreSQL on the loopback; gives the URL of an empty database.
+    """Start a temporary PostgreSQL on the loopback; yield the URL of an empty database.
 
-    It refuses to run as root, so then it runs as the user nobody.
+    PostgreSQL refuses to run as root; for root, the server runs as the user nobody.
     """
     initdb, postgres = _program("initdb"), _program("postgres")
     pytest.importorskip("psycopg", reason="psycopg is not there: pip install 'hwnas[cluster]'")
@@ -76,7 +76,7 @@ def postgresql() -> Iterator[str]:
 
 @contextlib.contextmanager
 def database(server: str) -> Iterator[str]:
-    """An empty database of a server; gives its URL."""
+    """Create an empty database on a server; yield its URL."""
     import psycopg
 
     name = f"study{uuid.uuid4().hex[:8]}"
@@ -87,7 +87,7 @@ def database(server: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def grpc_proxy(address: str) -> Iterator[str]:
-    """Optuna's proxy in front of a database; gives the URL that clients use."""
+    """Start Optuna's proxy in front of a database; yield the URL for clients."""
     pytest.importorskip("grpc", reason="grpcio is not there: pip install 'hwnas[cluster]'")
     from optuna.storages._grpc.server import make_server
 

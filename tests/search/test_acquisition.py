@@ -10,13 +10,13 @@ from hwnas.search.front import hypervolume
 
 
 def cloud(seed: int, count: int, objectives: int) -> np.ndarray:
-    """Points of which some share coordinates."""
+    """Return random points, some of which share coordinates."""
     rng = np.random.default_rng(seed)
     return np.round(rng.random((count, objectives)), 1 if seed % 2 else 3)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 25), st.integers(1, 5))
-def test_boxes_fill_what_the_front_dominates(seed: int, count: int, objectives: int) -> None:
+def test_box_decomposition_fills_the_dominated_region(seed: int, count: int, objectives: int) -> None:
     points, reference = cloud(seed, count, objectives), np.full(objectives, 0.9)
     dominated = BoxDecomposition.by(points, reference)
     assert dominated.volume == pytest.approx(hypervolume(points, reference), abs=1e-12)
@@ -29,7 +29,7 @@ def test_boxes_fill_what_the_front_dominates(seed: int, count: int, objectives: 
 
 
 @given(st.integers(0, 10**6), st.integers(0, 15), st.integers(1, 5))
-def test_what_is_certain_gains_what_it_adds(seed: int, count: int, objectives: int) -> None:
+def test_improvement_of_a_certain_point_equals_its_hypervolume_gain(seed: int, count: int, objectives: int) -> None:
     points, reference = cloud(seed, count, objectives), np.ones(objectives)
     candidates = np.random.default_rng(seed + 1).random((4, objectives)) * 1.2
     gain = BoxDecomposition.by(points, reference).improvement(candidates, np.zeros_like(candidates))
@@ -39,7 +39,7 @@ def test_what_is_certain_gains_what_it_adds(seed: int, count: int, objectives: i
 
 
 @pytest.mark.parametrize("objectives", [1, 2, 3, 4])
-def test_the_expectation_is_that_of_many_draws(objectives: int) -> None:
+def test_expected_improvement_equals_the_mean_of_many_draws(objectives: int) -> None:
     rng = np.random.default_rng(objectives)
     points, reference = 0.2 + rng.random((12, objectives)), np.full(objectives, 1.3)
     mean, deviation = np.full((1, objectives), 0.2), np.linspace(0.05, 0.2, objectives)[None]
@@ -50,7 +50,7 @@ def test_the_expectation_is_that_of_many_draws(objectives: int) -> None:
     assert found[0] == pytest.approx(np.mean(gains), abs=4 * np.std(gains) / 4000**0.5)
 
 
-def test_large_fronts_stay_quick() -> None:
+def test_box_decomposition_limits_its_boxes_for_large_fronts() -> None:
     rng = np.random.default_rng(0)
     for objectives in (2, 3, 4, 5):
         points = rng.random((2000, objectives))
@@ -60,7 +60,7 @@ def test_large_fronts_stay_quick() -> None:
         assert 0 < dominated.volume <= hypervolume(-points, np.zeros(objectives)) + 1e-9
 
 
-def test_improvement_of_one_objective() -> None:
+def test_expected_improvement_equals_known_values_for_one_objective() -> None:
     # E[max(-Y, 0)] of a standard normal is its density at 0.
     level, mean, deviation = np.array([0.0]), np.array([0.0]), np.array([1.0])
     assert expected_improvement(level, mean, deviation) == pytest.approx([0.3989], abs=1e-4)

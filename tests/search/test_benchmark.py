@@ -12,7 +12,7 @@ from hwnas.search.benchmark import EngineRow, _ManyChoices, bench_engine, pss_mb
 from hwnas.search_spaces import OperatorCountTable
 
 
-def test_each_hundred_trials_and_the_rest_give_a_row() -> None:
+def test_bench_engine_gives_a_row_per_hundred_trials_and_for_the_rest() -> None:
     seen: list[EngineRow] = []
     rows = bench_engine(130, 4, "random", on_row=seen.append)
     assert rows == seen
@@ -24,7 +24,7 @@ def test_each_hundred_trials_and_the_rest_give_a_row() -> None:
         assert row.pss_mb > 50
 
 
-def test_what_is_searched_knows_its_networks_as_real_spaces_do() -> None:
+def test_benchmark_space_counts_costs_from_codes_as_from_workloads() -> None:
     space = _ManyChoices(4)
     networks = [space.sample(random.Random(seed)) for seed in range(5)]
     codes = np.array([space.encode(network) for network in networks])
@@ -37,12 +37,12 @@ def test_what_is_searched_knows_its_networks_as_real_spaces_do() -> None:
     np.testing.assert_allclose(physical_features(drafted), physical_features(traced))
 
 
-def test_an_unknown_sampler_is_refused() -> None:
+def test_bench_engine_refuses_an_unknown_sampler() -> None:
     with pytest.raises(ConfigError, match="unknown sampler 'nsga9'"):
         bench_engine(10, 4, "nsga9")
 
 
-def test_memory_of_this_process_grows_with_what_it_holds() -> None:
+def test_pss_mb_grows_by_the_size_of_a_mapped_block() -> None:
     before = pss_mb()
     # Mapped, since the heap may have as much that was used before and is free again.
     with mmap.mmap(-1, 60_000_000) as held:

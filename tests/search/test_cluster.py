@@ -24,19 +24,19 @@ def where(shared: None) -> int:
     return os.getpid()
 
 
-def test_without_ray_tasks_run_here() -> None:
+def test_map_tasks_returns_results_in_order_without_ray() -> None:
     assert list(map_tasks(scaled, 3, [(1,), (2,)], 2)) == [3, 6]
 
 
 @pytest.mark.ray
-def test_with_ray_tasks_run_elsewhere_and_come_in_order(ray_session: None) -> None:
+def test_map_tasks_runs_in_other_processes_in_order_with_ray(ray_session: None) -> None:
     assert list(map_tasks(scaled, 3, [(i,) for i in range(5)], 2)) == [0, 3, 6, 9, 12]
     assert set(map_tasks(where, None, [()] * 2, 0)) == {os.getpid()}, "no workers, no Ray"
     assert os.getpid() not in set(map_tasks(where, None, [()] * 2, 2))
 
 
 @pytest.mark.ray
-def test_an_error_of_ours_comes_back_from_a_task(ray_session: None) -> None:
+def test_map_tasks_raises_the_original_error_of_a_task(ray_session: None) -> None:
     with pytest.raises(DivergedError, match="at step 4 ") as caught:
         list(map_tasks(refusing, 3, [(4,)], 2))
     assert type(caught.value) is DivergedError
@@ -67,10 +67,10 @@ print("changed:", sorted(changed & set(_SETTINGS)))
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_ray_starts_quietly_and_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
+def test_local_ray_starts_quietly_and_restores_the_environment(tmp_path: Path) -> None:
     (tmp_path / "only_there.py").write_text("answer = 42\n")
     script = STARTS_AND_ENDS.format(folder=str(tmp_path))
-    elsewhere = {"RAY_ADDRESS": "127.0.0.1:1"}  # a cluster that nobody asked to use
+    elsewhere = {"RAY_ADDRESS": "127.0.0.1:1"}  # a cluster that no argument selects
     done = subprocess.run(
         [sys.executable, "-W", "default", "-c", script],
         capture_output=True,
@@ -82,8 +82,8 @@ def test_ray_starts_quietly_and_leaves_the_environment_as_it_was(tmp_path: Path)
     assert done.stderr == ""
 
 
-def test_a_python_that_ray_cannot_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray would wait for its workers for ever."""
+def test_local_ray_refuses_a_python_with_a_space_in_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise Ray would wait for its workers for ever."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(sys, "executable", "/my projects/.venv/bin/python")
     with pytest.raises(ConfigError, match="there is a space in its path"), local_ray(1):

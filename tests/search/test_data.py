@@ -27,7 +27,7 @@ def load(tmp_path: Path) -> Load:
 
 @pytest.fixture
 def numbered(tmp_path: Path) -> str:
-    """A set whose images carry their own number, 0 to 199 for training and 200 to 249 for test."""
+    """Save images that contain their own number: 0 to 199 for training, 200 to 249 for test."""
     pixels = np.arange(250, dtype=np.uint8)[:, None, None].repeat(6, 1).repeat(5, 2)
     labels = np.arange(250) % 4
     np.savez_compressed(
@@ -44,7 +44,7 @@ def numbers(split: Split) -> list[int]:
     return split.take(range(len(split)))[0][:, 0, 0, 0].tolist()
 
 
-def test_digits(load: Load) -> None:
+def test_load_data_splits_the_digits_into_three_parts(load: Load) -> None:
     data = load("digits")
     assert [len(part) for part in (data.train, data.validation, data.test)] == [1294, 144, 359]
     assert data.image_shape == (8, 8, 1)
@@ -54,21 +54,21 @@ def test_digits(load: Load) -> None:
     assert sorted(together) == list(range(1797))
 
 
-def test_no_image_is_in_two_splits(load: Load, numbered: str) -> None:
+def test_load_data_puts_no_image_in_two_splits(load: Load, numbered: str) -> None:
     data = load(numbered)
     assert sorted(numbers(data.train) + numbers(data.validation)) == list(range(200))
     assert sorted(numbers(data.test)) == list(range(200, 250))
     assert np.bincount(data.validation.targets).tolist() == [5, 5, 5, 5]
 
 
-def test_targets_stay_with_their_images(load: Load, numbered: str) -> None:
+def test_load_data_keeps_targets_with_their_images(load: Load, numbered: str) -> None:
     data = load(numbered)
     for split in (data.train, data.validation, data.test):
         assert [n % 4 for n in numbers(split)] == split.targets.tolist()
 
 
 @pytest.mark.parametrize("source", ["digits", "npz:numbered.npz"])
-def test_the_seed_decides_validation_but_never_test(load: Load, numbered: str, source: str) -> None:
+def test_seed_changes_the_validation_split_but_not_the_test_split(load: Load, numbered: str, source: str) -> None:
     one, same, other = load(source, seed=3), load(source, seed=3), load(source, seed=4)
     assert one.fingerprint == same.fingerprint
     assert set(one.validation.positions) != set(other.validation.positions)
@@ -76,7 +76,7 @@ def test_the_seed_decides_validation_but_never_test(load: Load, numbered: str, s
     assert one.fingerprint != other.fingerprint
 
 
-def test_limits(load: Load, numbered: str) -> None:
+def test_limits_shorten_the_splits_and_large_ones_change_nothing(load: Load, numbered: str) -> None:
     data = load(numbered, train_limit=40, test_limit=10, validation_fraction=0.25)
     assert [len(part) for part in (data.train, data.validation, data.test)] == [30, 10, 10]
     assert numbers(data.test) == numbers(load(numbered).test)[:10]
@@ -84,12 +84,12 @@ def test_limits(load: Load, numbered: str) -> None:
     assert everything.fingerprint == load(numbered).fingerprint
 
 
-def test_a_limit_that_loses_a_class_is_named(load: Load) -> None:
+def test_load_data_names_a_limit_that_removes_a_class(load: Load) -> None:
     with pytest.raises(DataError, match=r"class \d .* has no training images; .*train_limit"):
         load("digits", train_limit=12)
 
 
-def test_size_resizes_any_source(load: Load, numbered: str) -> None:
+def test_size_option_resizes_any_source(load: Load, numbered: str) -> None:
     data = load(numbered, size=12)
     assert data.image_shape == (12, 12, 1)
     assert sorted(numbers(data.train) + numbers(data.validation)) == list(range(200))
@@ -97,7 +97,7 @@ def test_size_resizes_any_source(load: Load, numbered: str) -> None:
     assert load("digits", size=16, map_above=0).image_shape == (16, 16, 1)
 
 
-def test_a_large_set_is_mapped_and_the_same(load: Load, numbered: str) -> None:
+def test_load_data_maps_a_large_set_with_the_same_fingerprint(load: Load, numbered: str) -> None:
     small, large = load(numbered), load(numbered, map_above=1000)
     assert not isinstance(small.train.images, np.memmap)
     assert isinstance(large.train.images, np.memmap)
@@ -108,14 +108,14 @@ def test_a_large_set_is_mapped_and_the_same(load: Load, numbered: str) -> None:
     assert isinstance(again.validation.images, np.memmap)
 
 
-def test_the_statistics_are_those_of_the_training_pixels(load: Load) -> None:
+def test_channel_statistics_equal_those_of_the_training_pixels(load: Load) -> None:
     data = load("digits")
     images, _ = data.train.take(range(len(data.train)))
     assert data.channel_mean == pytest.approx((images / 255).mean(axis=(0, 1, 2)), rel=0.03)
     assert data.channel_std == pytest.approx((images / 255).std(axis=(0, 1, 2)), rel=0.03)
 
 
-def test_images_of_one_colour_have_a_usable_deviation() -> None:
+def test_channel_std_is_positive_for_images_of_one_colour() -> None:
     images = np.full((4, 2, 2, 3), 51, dtype=np.uint8)
     parts = [Split(images.copy(), np.array([0, 1, 0, 1]), np.arange(4)) for _ in range(3)]
     data = ImageData(*parts, ("a", "b"))
@@ -123,7 +123,7 @@ def test_images_of_one_colour_have_a_usable_deviation() -> None:
     assert min(data.channel_std) > 0
 
 
-def test_the_fingerprint_sees_pixels_labels_and_names(load: Load, numbered: str) -> None:
+def test_fingerprint_changes_with_pixels_labels_and_class_names(load: Load, numbered: str) -> None:
     data = load(numbered)
     brighter = replace(data.train, images=data.train.images + np.uint8(1))
     relabelled = replace(data.test, image_targets=data.test.image_targets[::-1].copy())
@@ -135,7 +135,7 @@ def test_the_fingerprint_sees_pixels_labels_and_names(load: Load, numbered: str)
     assert len({data.fingerprint, *(other.fingerprint for other in changed)}) == 4
 
 
-def test_classes_are_numbered_where_they_have_no_names(load: Load, numbered: str) -> None:
+def test_load_data_numbers_classes_without_names(load: Load, numbered: str) -> None:
     assert load(numbered).class_names == ("0", "1", "2", "3")
 
 
@@ -156,7 +156,7 @@ def test_classes_are_numbered_where_they_have_no_names(load: Load, numbered: str
         ),
     ],
 )
-def test_says_what_does_not_fit_together(
+def test_load_data_refuses_arrays_that_contradict_each_other(
     load: Load, numbered: str, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     with np.load(tmp_path / "numbered.npz") as arrays:
@@ -165,13 +165,13 @@ def test_says_what_does_not_fit_together(
         load("npz:bad.npz")
 
 
-def test_values_need_no_class_names_and_classes_do(load: Load, numbered: str) -> None:
+def test_image_data_requires_class_names_for_class_targets(load: Load, numbered: str) -> None:
     data = load(numbered)
     with pytest.raises(DataError, match=r"required for classes, int64 \(N,\), and masks, uint8"):
         replace(data, class_names=None)
 
 
-def test_an_image_for_training_and_for_testing_is_refused(load: Load) -> None:
+def test_image_data_refuses_an_image_in_two_splits(load: Load) -> None:
     data = load("digits")
     with pytest.raises(DataError, match=r"image \d+ is in the training and in the test split"):
         replace(data, test=data.train.first(5))
@@ -187,13 +187,13 @@ def test_an_image_for_training_and_for_testing_is_refused(load: Load) -> None:
         ({"test_limit": -3}, "data.test_limit is -3"),
     ],
 )
-def test_refuses_options_out_of_range(options: dict[str, Any], message: str) -> None:
+def test_data_config_refuses_options_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DataConfig("digits", **options)
 
 
 class TestRealSets:
-    def test_cifar10(self, load: Load, hwnas_data: Path) -> None:
+    def test_cifar10_has_the_known_classes_and_channel_statistics(self, load: Load, hwnas_data: Path) -> None:
         data = load(f"npz:{hwnas_data}/images/cifar10_mini.npz")
         assert [len(part) for part in (data.train, data.validation, data.test)] == [900, 100, 500]
         assert data.image_shape == (32, 32, 3)
@@ -203,7 +203,7 @@ class TestRealSets:
         assert data.channel_mean == pytest.approx((0.491, 0.482, 0.447), abs=0.02)
         assert data.channel_std == pytest.approx((0.247, 0.244, 0.262), abs=0.02)
 
-    def test_fashion_mnist(
+    def test_fashion_mnist_is_stratified_and_mapped(
         self, load: Load, hwnas_data: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HWNAS_DATA", str(hwnas_data))
@@ -238,7 +238,7 @@ class TestMasks:
 
         return loaded
 
-    def test_belong_to_their_images(
+    def test_stay_with_their_images(
         self, own: Callable[..., ImageData], arrays: dict[str, Any]
     ) -> None:
         for map_above in (10**9, 1000):
@@ -301,7 +301,7 @@ class TestMasks:
             (lambda a: {"y_train": a["y_train"].astype(int) - 1}, "goes from -1 to 254; the class"),
         ],
     )
-    def test_that_are_wrong_are_refused(
+    def test_are_refused_if_they_do_not_match_the_images_or_classes(
         self,
         own: Callable[..., ImageData],
         arrays: dict[str, Any],

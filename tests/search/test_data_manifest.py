@@ -1,4 +1,4 @@
-"""Every file and every array of a data set counts, and a run never reads old pixels."""
+"""The data manifest: every change of a file or array shows, and no outdated pixels are read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def manifest(source: str, base: Path) -> DataManifest:
 
 @pytest.mark.parametrize("source", ["npz:set.npz", "folder:classes", "folder:masks", "digits"])
 @pytest.mark.parametrize("size", [None, 5])
-def test_nothing_needs_decoding_to_know_the_manifest(
+def test_manifest_needs_no_decoded_images(
     tmp_path: Path, source: str, size: int | None
 ) -> None:
     write_archive(tmp_path / "set.npz")
@@ -86,7 +86,7 @@ def test_nothing_needs_decoding_to_know_the_manifest(
     assert pickle.loads(pickle.dumps(data)).manifest == quick
 
 
-def test_what_a_function_gives_is_known_when_it_was_run(
+def test_manifest_of_a_function_source_lists_the_returned_arrays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -113,7 +113,7 @@ def make():
 
 @pytest.mark.parametrize("row", [1, 1201, COUNT - 1])
 @pytest.mark.parametrize("size", [None, 3])
-def test_one_image_of_an_archive_is_noticed_and_never_read_from_the_cache(
+def test_manifest_shows_one_changed_image_and_load_data_rereads_it(
     tmp_path: Path, row: int, size: int | None
 ) -> None:
     write_archive(tmp_path / "set.npz")
@@ -129,14 +129,14 @@ def test_one_image_of_an_archive_is_noticed_and_never_read_from_the_cache(
     assert np.flatnonzero(differ).tolist() == [row]
 
 
-def test_shifted_labels_of_an_archive_are_noticed(tmp_path: Path) -> None:
+def test_manifest_shows_shifted_labels_of_an_archive(tmp_path: Path) -> None:
     write_archive(tmp_path / "set.npz")
     before = manifest("npz:set.npz", tmp_path)
     write_archive(tmp_path / "set.npz", y_train=(np.arange(COUNT) + 1) % 3)
     assert manifest_difference(before, manifest("npz:set.npz", tmp_path)) == "y_train changed"
 
 
-def test_an_archive_that_was_altered_in_place_with_its_old_time_is_noticed(tmp_path: Path) -> None:
+def test_manifest_shows_an_archive_altered_under_its_old_time(tmp_path: Path) -> None:
     path = tmp_path / "set.npz"
     write_archive(path)
     past = path.stat().st_mtime_ns - 10**12
@@ -149,7 +149,7 @@ def test_an_archive_that_was_altered_in_place_with_its_old_time_is_noticed(tmp_p
     assert manifest("npz:set.npz", tmp_path) != before
 
 
-def test_an_archive_is_read_once_and_again_where_it_changed(
+def test_array_hashes_are_kept_until_the_archive_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path / "home"))
@@ -165,7 +165,7 @@ def test_an_archive_is_read_once_and_again_where_it_changed(
     assert manifest("npz:set.npz", tmp_path) == before
 
 
-def test_a_file_that_was_just_written_is_not_trusted_to_stay(
+def test_array_hashes_of_a_file_just_written_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path / "home"))
@@ -174,7 +174,7 @@ def test_a_file_that_was_just_written_is_not_trusted_to_stay(
     assert not (tmp_path / "home/data_hashes").exists()
 
 
-def test_a_home_that_cannot_be_written_costs_time_only(
+def test_manifest_needs_no_writable_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").write_text("a file")
@@ -184,7 +184,7 @@ def test_a_home_that_cannot_be_written_costs_time_only(
     assert len(manifest("npz:set.npz", tmp_path).entries) == 4
 
 
-def test_arrays_that_nobody_reads_do_not_count(tmp_path: Path) -> None:
+def test_manifest_ignores_arrays_that_are_not_read(tmp_path: Path) -> None:
     write_archive(tmp_path / "set.npz")
     before = manifest("npz:set.npz", tmp_path)
     write_archive(tmp_path / "set.npz", notes=np.zeros(3))
@@ -230,7 +230,7 @@ def swap(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("change", FOLDER_CHANGES)
-def test_every_change_of_a_folder_is_noticed(tmp_path: Path, change: str) -> None:
+def test_manifest_shows_every_change_of_a_folder(tmp_path: Path, change: str) -> None:
     write_folder(tmp_path / "set")
     before = load("folder:set", tmp_path)
     act, message = FOLDER_CHANGES[change]
@@ -247,7 +247,7 @@ def test_every_change_of_a_folder_is_noticed(tmp_path: Path, change: str) -> Non
 
 
 @pytest.mark.parametrize("file", ["images/3.png", "masks/3.png", "classes.txt"])
-def test_every_file_of_a_folder_of_masks_counts(tmp_path: Path, file: str) -> None:
+def test_manifest_shows_a_new_time_of_each_file_of_a_mask_folder(tmp_path: Path, file: str) -> None:
     write_masks(tmp_path / "set")
     (tmp_path / "set/classes.txt").write_text("paper\nink\n")
     before = manifest("folder:set", tmp_path)
@@ -257,15 +257,15 @@ def test_every_file_of_a_folder_of_masks_counts(tmp_path: Path, file: str) -> No
     assert manifest_difference(before, after) == f"1 of 17 files changed ({file})"
 
 
-def test_a_set_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
+def test_fingerprint_does_not_depend_on_the_path_of_the_set(tmp_path: Path) -> None:
     write_folder(tmp_path / "set")
     before = load("folder:set", tmp_path)
     shutil.copytree(tmp_path / "set", tmp_path / "moved", copy_function=shutil.copy2)
     assert load("folder:moved", tmp_path).fingerprint == before.fingerprint
 
 
-def test_replaced_images_are_hashed_themselves(tmp_path: Path) -> None:
-    """A part that was exchanged by hand is not taken for what the source gave."""
+def test_fingerprint_includes_images_replaced_by_hand(tmp_path: Path) -> None:
+    """Images that a caller replaced do not keep the fingerprint of the source."""
     write_archive(tmp_path / "set.npz")
     data = load("npz:set.npz", tmp_path)
     images = data.train.images.copy()
@@ -279,7 +279,7 @@ def test_replaced_images_are_hashed_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_manifest_costs_at_most_2_s_a_gigabyte_and_5_s_for_100_000_files(tmp_path: Path) -> None:
+def test_manifest_takes_2_s_per_gigabyte_and_5_s_for_100_000_files(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2**28 // 3072, 32, 32, 3), dtype=np.uint8)
     write_archive(tmp_path / "set.npz", x_train=images, y_train=np.arange(len(images)) % 3)
     del images
@@ -293,7 +293,7 @@ def test_a_manifest_costs_at_most_2_s_a_gigabyte_and_5_s_for_100_000_files(tmp_p
         assert time.process_time() - began < limit_s
 
 
-def test_hashes_of_arrays_see_type_shape_and_content() -> None:
+def test_array_hash_depends_on_type_shape_and_content_only() -> None:
     values = np.arange(24, dtype=np.int32).reshape(4, 6)
     different = [
         values,
@@ -311,7 +311,7 @@ def test_hashes_of_arrays_see_type_shape_and_content() -> None:
     assert array_hash(np.broadcast_to(values[:1], (4, 6))) == array_hash(values[[0, 0, 0, 0]])
 
 
-def test_a_mapped_array_has_the_hash_of_its_content(
+def test_array_hash_of_a_mapped_array_equals_that_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path / "home"))
@@ -332,7 +332,7 @@ names = st.text(st.characters(codec="utf-8"), max_size=8)
 
 
 @given(st.dictionaries(names, names, max_size=6), st.sampled_from(["files", "arrays"]))
-def test_a_manifest_survives_json(entries: dict[str, str], kind: Any) -> None:
+def test_manifest_json_round_trip(entries: dict[str, str], kind: Any) -> None:
     made = DataManifest(kind, entries)
     again = DataManifest.from_json(made.to_json())
     assert again == made
@@ -340,7 +340,7 @@ def test_a_manifest_survives_json(entries: dict[str, str], kind: Any) -> None:
     assert manifest_difference(made, again) == ""
 
 
-def test_a_manifest_survives_its_file(tmp_path: Path) -> None:
+def test_manifest_file_round_trip_stays_small(tmp_path: Path) -> None:
     entries = {f"class {n % 100}/image {n}.jpg": f"{n} {1_700_000_000_000_000_000 + n}" for n in
                range(100_000)}  # fmt: skip
     made = DataManifest("files", {**entries, "odd \udcff name": "1 2"})
@@ -350,14 +350,14 @@ def test_a_manifest_survives_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x1f\x8b\x08"])
-def test_a_damaged_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_manifest_read_refuses_a_damaged_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "manifest.json.gz").write_bytes(content)
     with pytest.raises(ArtifactError, match=r"manifest.json.gz cannot be read .* remove it"):
         DataManifest.read(tmp_path / "manifest.json.gz")
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"schema": 2}, {"schema": 1, "kind": "files"}])
-def test_what_is_no_manifest_is_refused(data: Any) -> None:
+def test_manifest_from_json_refuses_other_data(data: Any) -> None:
     with pytest.raises(ArtifactError, match="manifest of the data"):
         DataManifest.from_json(data)
 
@@ -388,5 +388,5 @@ def arrays(**hashes: str) -> DataManifest:
         (arrays(x="1"), files(x="1"), "the data were arrays and are files now"),
     ],
 )  # fmt: skip
-def test_the_difference_is_one_line(old: DataManifest, new: DataManifest, message: str) -> None:
+def test_manifest_difference_summarises_changes_in_one_line(old: DataManifest, new: DataManifest, message: str) -> None:
     assert manifest_difference(old, new) == message

@@ -14,7 +14,7 @@ from hwnas.search.delta_method import with_standard_errors
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=30))
-def test_of_a_mean_it_is_the_usual_standard_error(scores: list[float]) -> None:
+def test_standard_error_of_a_mean_equals_the_usual_formula(scores: list[float]) -> None:
     found = with_standard_errors(dict, {"score": torch.tensor(scores, dtype=torch.float64)})
     value, error = found["score"]
     assert value == pytest.approx(np.mean(scores), abs=1e-9)
@@ -25,7 +25,7 @@ def ratio(means: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"ratio": (means["part"] / means["whole"]).mean()}
 
 
-def test_of_ratios_it_is_what_drawing_other_images_gives() -> None:
+def test_standard_error_of_a_ratio_equals_that_of_a_bootstrap() -> None:
     rng = np.random.default_rng(0)
     whole = rng.integers(20, 200, (400, 3)).astype(float)
     part = whole * rng.beta(8, 3, (400, 3))
@@ -37,13 +37,13 @@ def test_of_ratios_it_is_what_drawing_other_images_gives() -> None:
     assert error == pytest.approx(drawn.std(), rel=0.1)
 
 
-def test_statistics_that_a_metric_does_not_use_change_nothing() -> None:
+def test_standard_error_ignores_unused_statistics() -> None:
     used = {"part": torch.rand(9), "whole": 1 + torch.rand(9)}
     more = with_standard_errors(ratio, {**used, "other": torch.rand(9, 4, 4)})
     assert more == with_standard_errors(ratio, used)
 
 
-def test_one_image_tells_nothing_of_others() -> None:
+def test_standard_error_of_one_image_is_nan() -> None:
     value, error = with_standard_errors(dict, {"score": torch.tensor([0.25])})["score"]
     assert value == 0.25
     assert math.isnan(error)

@@ -59,17 +59,17 @@ def found(result: SearchResult) -> list[tuple[str, dict[str, float]]]:
     return [(trial.candidate.id, dict(trial.values)) for trial in result.trials]
 
 
-# That of BoTorch, which takes minutes here, has tests of its own.
+# The BoTorch sampler would take minutes here; test_botorch.py tests it.
 @pytest.mark.parametrize("sampler", [*sorted({*SAMPLERS} - {"qlognehvi"}), "own_parts:stubborn"])
 class TestEverySampler:
-    """What holds for each sampler by name, and for a user's own."""
+    """Search with each named sampler, and with a user's own."""
 
     def run(self, sampler: str, trials: int = 24, **given: object) -> SearchResult:
         options = {"n_startup_trials": 10} if sampler in ("gp", "tpe") else {}
         trials = min(trials, 14) if sampler == "gp" else trials
         return searched(trials, sampler, sampler_options=options, **given)
 
-    def test_no_network_is_evaluated_twice(self, sampler: str, tmp_path: Path) -> None:
+    def test_evaluates_no_network_twice(self, sampler: str, tmp_path: Path) -> None:
         result = self.run(sampler, study=tmp_path / "study.db")
         assert len(set(ids(result))) == len(result.trials) == result.evaluations_made
         trials = plain(tmp_path / "study.db")
@@ -83,10 +83,10 @@ class TestEverySampler:
                 assert twin.state is TrialState.COMPLETE
                 assert twin.user_attrs["candidate"] == trial.user_attrs["candidate"]
 
-    def test_the_same_seed_finds_the_same(self, sampler: str) -> None:
+    def test_finds_the_same_trials_with_the_same_seed(self, sampler: str) -> None:
         assert found(self.run(sampler, seed=3)) == found(self.run(sampler, seed=3))
 
-    def test_goes_on_where_it_stopped(self, sampler: str, tmp_path: Path) -> None:
+    def test_resumes_with_the_remaining_trials(self, sampler: str, tmp_path: Path) -> None:
         from own_parts import EvenDials
 
         path, evaluator = tmp_path / "study.db", EvenDials()
@@ -96,7 +96,7 @@ class TestEverySampler:
         assert len(set(ids(again))) == 14
         assert (again.evaluations_made, evaluator.asked) == (4, 14)
 
-    def test_a_limit_is_kept_by_the_front(self, sampler: str) -> None:
+    def test_front_keeps_the_limit(self, sampler: str) -> None:
         limit = 9 if sampler == "proxy-order" else 5  # that one goes from the largest down
         limited = Objective("params", "minimize", limit=limit)
         result = self.run(sampler, objectives=[ACCURACY, limited])
@@ -105,7 +105,7 @@ class TestEverySampler:
 
 
 @pytest.mark.parametrize("sampler", ["guided", "nsga2", "nsga3", "tpe"])
-def test_a_sampler_that_learns_beats_random_search(sampler: str) -> None:
+def test_learning_sampler_beats_random_search(sampler: str) -> None:
     def best(name: str) -> float:
         results = [searched(80, name, dials=10, seed=s, objectives=[ACCURACY]) for s in range(3)]
         return sum(r.front[0].values["accuracy"] for r in results)
@@ -114,7 +114,7 @@ def test_a_sampler_that_learns_beats_random_search(sampler: str) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["growth", "guided", "reinforce"])
-def test_a_planned_search_that_goes_on_is_the_search_that_was_not_interrupted(
+def test_resumed_search_equals_an_uninterrupted_one(
     sampler: str, tmp_path: Path
 ) -> None:
     whole = searched(24, sampler, seed=5)
@@ -122,11 +122,11 @@ def test_a_planned_search_that_goes_on_is_the_search_that_was_not_interrupted(
     assert found(searched(24, sampler, seed=5, study=tmp_path / "study.db")) == found(whole)
 
 
-def test_different_seeds_find_different_networks() -> None:
+def test_search_proposes_other_networks_for_another_seed() -> None:
     assert ids(searched(seed=0)) != ids(searched(seed=1))
 
 
-def test_a_space_that_is_used_up_ends_the_search() -> None:
+def test_search_ends_when_the_space_is_exhausted() -> None:
     from own_parts import Dials
 
     result = searched(1000, dials=2)
@@ -134,7 +134,7 @@ def test_a_space_that_is_used_up_ends_the_search() -> None:
     assert len(set(ids(result))) == len(result.trials) == 5
 
 
-def test_the_front_is_what_no_trial_dominates() -> None:
+def test_front_contains_the_non_dominated_trials() -> None:
     result = searched(40, objectives=[ACCURACY, PARAMS])
     table = losses(result.objectives, [trial.values for trial in result.trials])
     expected = {t.number for t, on in zip(result.trials, non_dominated(table), strict=True) if on}
@@ -143,7 +143,7 @@ def test_the_front_is_what_no_trial_dominates() -> None:
     assert accuracies == sorted(accuracies, reverse=True)
 
 
-def test_given_architectures_come_first_and_once() -> None:
+def test_given_architectures_are_evaluated_first_and_once() -> None:
     from own_parts import Dials
 
     smallest, largest = Dials().smallest(), Dials().largest()
@@ -152,12 +152,12 @@ def test_given_architectures_come_first_and_once() -> None:
     assert len(set(ids(result))) == 6
 
 
-def test_a_batch_is_only_how_many_run_at_a_time() -> None:
+def test_batch_size_does_not_change_the_number_of_trials() -> None:
     for batch in (1, 3, 50):
         assert len(searched(10, batch=batch).trials) == 10
 
 
-def test_a_price_comes_with_its_estimate_and_counts() -> None:
+def test_trial_has_predicted_and_counted_costs() -> None:
     from own_parts import Priced, total
 
     result = searched(8, objectives=[ACCURACY, LATENCY], costs={TARGET: Priced()})
@@ -170,7 +170,7 @@ def test_a_price_comes_with_its_estimate_and_counts() -> None:
 
 
 @pytest.mark.parametrize("reduce", ["worst", "sum"])
-def test_several_targets_are_priced_each_and_make_one_objective(
+def test_objective_over_targets_combines_their_predicted_costs(
     reduce: Reduction, tmp_path: Path
 ) -> None:
     from own_parts import Dials, EvenDials, Priced, Slower
@@ -189,7 +189,7 @@ def test_several_targets_are_priced_each_and_make_one_objective(
     assert again.trials == result.trials, "what is on disk says the same"
 
 
-def test_every_target_keeps_the_limit_of_the_worst() -> None:
+def test_limit_on_the_worst_target_applies_to_every_target() -> None:
     from own_parts import Priced, Slower
 
     both = Objective("latency_ms", "minimize", None, 6.0, (TARGET, OTHER), "worst")
@@ -202,7 +202,7 @@ def test_every_target_keeps_the_limit_of_the_worst() -> None:
     assert {True, False} == set(kept)
 
 
-def test_a_target_that_nothing_prices_is_named() -> None:
+def test_search_names_a_target_without_a_cost_source() -> None:
     from own_parts import Priced
 
     both = Objective("latency_ms", "minimize", None, None, (TARGET, OTHER), "worst")
@@ -211,7 +211,7 @@ def test_a_target_that_nothing_prices_is_named() -> None:
 
 
 @pytest.mark.parametrize("sampler", ["guided", "nsga2"])
-def test_several_roles_are_searched_as_one_and_gone_on_with(sampler: str, tmp_path: Path) -> None:
+def test_product_space_is_searched_jointly_and_resumed(sampler: str, tmp_path: Path) -> None:
     from own_parts import Dials, EvenDials
 
     class WithRecipe(EvenDials):
@@ -243,14 +243,14 @@ def test_several_roles_are_searched_as_one_and_gone_on_with(sampler: str, tmp_pa
     assert {t.candidate["recipe"].as_dict()["learning_rate"] for t in every.front} == {0.9}
 
 
-def test_each_finished_trial_is_told_of() -> None:
+def test_on_trial_receives_each_finished_trial() -> None:
     told: list[tuple[Scored, int]] = []
     result = searched(9, on_trial=lambda trial, complete: told.append((trial, complete)))
     assert [trial for trial, _ in told] == list(result.trials)
     assert [complete for _, complete in told] == list(range(1, 10))
 
 
-def test_scores_that_are_known_are_not_made_again() -> None:
+def test_stored_scores_are_reused() -> None:
     from own_parts import EvenDials
 
     scores, evaluator = ScoreStore(), EvenDials()
@@ -260,13 +260,13 @@ def test_scores_that_are_known_are_not_made_again() -> None:
     assert (again.evaluations_made, evaluator.asked, len(scores)) == (0, 20, 20)
 
 
-def test_an_empty_store_that_is_given_is_the_one_that_is_filled(tmp_path: Path) -> None:
+def test_search_fills_an_empty_score_store(tmp_path: Path) -> None:
     searched(5, scores=ScoreStore(tmp_path / "scores.jsonl"))
     assert len(ScoreStore(tmp_path / "scores.jsonl")) == 5
 
 
 class TestLimits:
-    def test_optuna_sees_by_how_much_a_limit_is_missed(self, tmp_path: Path) -> None:
+    def test_violation_is_stored_as_an_optuna_constraint(self, tmp_path: Path) -> None:
         limited = [Objective("accuracy", "maximize", limit=0.1), PARAMS]
         result = searched(20, objectives=limited, study=tmp_path / "study.db")
         trials = [t for t in plain(tmp_path / "study.db") if t.state is TrialState.COMPLETE]
@@ -276,7 +276,7 @@ class TestLimits:
             assert scored.feasible == (missed <= 0)
         assert len(result.feasible) < len(result.trials)
 
-    def test_a_limit_that_nothing_keeps_names_the_nearest(self, tmp_path: Path) -> None:
+    def test_error_names_the_nearest_value_if_no_candidate_keeps_a_limit(self, tmp_path: Path) -> None:
         limited = [ACCURACY, Objective("params", "minimize", limit=-4)]
         with pytest.raises(InfeasibleError) as caught:
             searched(729, objectives=limited, dials=2, study=tmp_path / "study.db")
@@ -286,7 +286,7 @@ class TestLimits:
         )
         assert sum(t.state is TrialState.COMPLETE for t in plain(tmp_path / "study.db")) == 5
 
-    def test_the_nearest_is_near_in_all_limits_together(self) -> None:
+    def test_error_names_the_nearest_value_for_each_limit(self) -> None:
         limited = [Objective("accuracy", "maximize", limit=0.9),
                    Objective("params", "minimize", limit=1)]  # fmt: skip
         with pytest.raises(InfeasibleError, match=r"accuracy at least 0\.9 .*; params at most 1 "):
@@ -309,14 +309,14 @@ class TestRefusals:
             ({"retries": -1}, "trials is 20, batch 4 and retries -1; expected at least 1, 1 and 0"),
         ],
     )
-    def test_what_cannot_work_is_refused(self, given: dict[str, object], message: str) -> None:
+    def test_search_refuses_invalid_arguments(self, given: dict[str, object], message: str) -> None:
         with pytest.raises(ConfigError, match=message) as caught:
             searched(**given)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
 
 
 class TestFailures:
-    """Every third or so network fails: those of three and four steps."""
+    """Evaluators that fail, most of them for about a third of the networks."""
 
     @pytest.mark.parametrize(
         ("way", "kind", "reason"),
@@ -339,7 +339,7 @@ class TestFailures:
             ("nothing", "bad result", "the evaluator gave NoneType; expected an Evaluation"),
         ],
     )
-    def test_a_trial_fails_with_its_reason_and_the_search_goes_on(
+    def test_failed_trial_records_its_reason_and_the_search_continues(
         self, way: str, kind: str, reason: str, tmp_path: Path
     ) -> None:
         from own_parts import Moody, total
@@ -363,7 +363,7 @@ class TestFailures:
         assert {evaluator.tried[name] for name in names} == {2}
 
     @pytest.mark.parametrize(("times", "retries"), [(1, 1), (2, 2), (2, 5)])
-    def test_a_retry_that_works_is_a_trial_like_another(self, times: int, retries: int) -> None:
+    def test_retry_that_succeeds_gives_an_ordinary_trial(self, times: int, retries: int) -> None:
         from own_parts import Moody
 
         evaluator = Moody(times=times)
@@ -372,7 +372,7 @@ class TestFailures:
         assert found(result) == found(searched(30))
         assert max(evaluator.tried.values()) == times + 1
 
-    def test_without_retries_each_is_tried_once(self) -> None:
+    def test_candidate_is_tried_once_without_retries(self) -> None:
         from own_parts import Moody
 
         evaluator = Moody()
@@ -382,7 +382,7 @@ class TestFailures:
         assert {f.failure.attempts for f in result.failed} == {1}
 
     @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe"])
-    def test_one_that_failed_is_not_proposed_again_by_a_later_search(
+    def test_later_search_does_not_propose_a_failed_candidate(
         self, sampler: str, tmp_path: Path
     ) -> None:
         from own_parts import EvenDials, Moody
@@ -393,7 +393,7 @@ class TestFailures:
         assert first.failed == again.failed != ()
         assert not {f.candidate.id for f in first.failed} & set(ids(again))
 
-    def test_a_search_in_which_all_fails_ends_soon(self, tmp_path: Path) -> None:
+    def test_search_ends_soon_if_every_candidate_fails(self, tmp_path: Path) -> None:
         from own_parts import Diverging
 
         evaluator = Diverging()
@@ -407,8 +407,8 @@ class TestFailures:
         assert "\n" not in str(caught.value)
         assert len(plain(tmp_path / "study.db")) <= 12
 
-    def test_what_made_all_fail_can_be_mended(self, tmp_path: Path) -> None:
-        """Those that failed get another chance, the first ones among them."""
+    def test_later_search_retries_candidates_after_a_total_failure(self, tmp_path: Path) -> None:
+        """The failed candidates are evaluated again, the given first ones included."""
         from own_parts import Dials, Diverging
 
         ends = {"first": [Dials().smallest(), Dials().largest()], "study": tmp_path / "study.db"}
@@ -417,7 +417,7 @@ class TestFailures:
         again = searched(20, **ends)
         assert {t.candidate.network for t in again.trials[:2]} == set(ends["first"])
 
-    def test_an_evaluator_that_fails_later_leaves_a_study_to_go_on_with(
+    def test_study_can_be_resumed_after_an_evaluator_failed_later(
         self, tmp_path: Path
     ) -> None:
         from own_parts import Diverging
@@ -429,30 +429,30 @@ class TestFailures:
         assert found(again)[:6] == found(first)
         assert len(again.trials) == 60
 
-    def test_a_search_in_which_nearly_all_fails_ends(self) -> None:
+    def test_search_ends_if_nearly_every_candidate_fails(self) -> None:
         from own_parts import Moody
 
         rare = Moody(steps=tuple(range(2, 40)))
         with pytest.raises(WorkerError, match=r"\d+ (of \d+ )?candidates have"):
             searched(400, evaluator=rare, dials=10)
 
-    def test_a_space_in_which_all_fails_is_named(self) -> None:
+    def test_error_says_that_every_network_of_the_space_failed(self) -> None:
         from own_parts import Diverging
 
         with pytest.raises(WorkerError, match="all 5 networks of the space have failed: Diverged"):
             searched(10, dials=2, evaluator=Diverging())
 
-    def test_an_objective_that_nothing_scores_is_named(self) -> None:
+    def test_error_names_an_objective_without_a_score(self) -> None:
         with pytest.raises(WorkerError, match="gave no mood, which is an objective; it gave acc"):
             searched(objectives=[Objective("mood", "maximize")])
 
 
 class TestBatches:
-    def test_a_batch_is_asked_for_before_any_of_it_is_evaluated(self, tmp_path: Path) -> None:
+    def test_whole_batch_is_evaluated_together(self, tmp_path: Path) -> None:
         sizes = batches(study=tmp_path / "study.db", trials=10, batch=4)
         assert sizes == [4, 4, 2]
 
-    def test_one_that_was_cut_in_two_is_completed_before_the_next(self, tmp_path: Path) -> None:
+    def test_interrupted_batch_is_completed_before_the_next(self, tmp_path: Path) -> None:
         path = tmp_path / "study.db"
 
         def stop(trial: Scored, complete: int) -> None:
@@ -463,7 +463,7 @@ class TestBatches:
             searched(12, batch=4, study=path, on_trial=stop)
         assert batches(study=path, trials=16, batch=4) == [2, 4, 4]
 
-    def test_one_that_failed_has_its_place_in_the_batch(self, tmp_path: Path) -> None:
+    def test_failed_candidate_keeps_its_place_in_the_batch(self, tmp_path: Path) -> None:
         from own_parts import Moody
 
         sizes = batches(trials=20, batch=4, evaluator=Moody(), retries=0)
@@ -471,7 +471,7 @@ class TestBatches:
 
 
 def batches(**given: object) -> list[int]:
-    """How many candidates are evaluated at a time."""
+    """Return the number of candidates of each call of the executor."""
     from own_parts import EvenDials
 
     sizes: list[int] = []
@@ -488,7 +488,7 @@ def batches(**given: object) -> list[int]:
 
 
 @pytest.mark.ray
-def test_ray_actors_give_what_this_process_gives(ray_session: None, tmp_path: Path) -> None:
+def test_ray_actors_find_the_same_trials_as_one_process(ray_session: None, tmp_path: Path) -> None:
     from own_parts import EvenDials, Fatal
 
     expected = searched(24, "nsga2")

@@ -38,7 +38,7 @@ SHAPE = (1, 8, 8)
 
 
 class Always(nn.Module):
-    """Says the same of every image."""
+    """Network that predicts the same class for every image."""
 
     def __init__(self, said: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def candidate(space: MobileNetSpace, seed: int = 0) -> Candidate:
 
 
 class TestScore:
-    def test_is_the_share_of_right_answers_and_its_standard_error(
+    def test_gives_the_accuracy_and_its_standard_error(
         self, digits_task: Classification, few_digits: ImageData
     ) -> None:
         right = few_digits.validation.targets == 3
@@ -79,7 +79,7 @@ class TestScore:
         assert found.wall_s > 0
 
     @pytest.mark.parametrize("batch_size", [7, 49, 1000])
-    def test_does_not_depend_on_the_batches(
+    def test_does_not_depend_on_the_batch_size(
         self,
         small_space: MobileNetSpace,
         digits_task: Classification,
@@ -93,7 +93,7 @@ class TestScore:
         assert parts.values == pytest.approx(dict(whole.values))
         assert not network.training
 
-    def test_an_evaluation_comes_back_from_json(self) -> None:
+    def test_evaluation_json_round_trip(self) -> None:
         made = Evaluation({"accuracy": 0.5}, {"accuracy": 0.1}, 25, "validation", 1.5, 1.0)
         assert Evaluation.from_json(made.to_json()) == made
 
@@ -101,7 +101,7 @@ class TestScore:
 class TestRecalibration:
     @settings(max_examples=20)
     @given(seed=st.integers(0, 100), batch_size=st.integers(20, 200))
-    def test_statistics_are_the_averages_over_the_batches(
+    def test_averages_the_statistics_of_the_batches(
         self,
         small_space: MobileNetSpace,
         digits_task: Classification,
@@ -109,7 +109,7 @@ class TestRecalibration:
         seed: int,
         batch_size: int,
     ) -> None:
-        """By its definition: run all batches with one's own mean and variance, and average."""
+        """Compare with the definition: the mean and variance of each batch, averaged."""
         torch.manual_seed(seed)
         network = small_space.build(small_space.sample(random.Random(seed)))
         seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
@@ -132,7 +132,7 @@ class TestRecalibration:
                 expected = torch.stack(values).mean(0)
                 torch.testing.assert_close(kept, expected, rtol=1e-4, atol=1e-5)
 
-    def test_changes_the_statistics_and_nothing_else(
+    def test_changes_only_the_statistics(
         self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
     ) -> None:
         network = small_space.build(small_space.largest())
@@ -147,7 +147,7 @@ class TestRecalibration:
         assert torch.equal(torch.random.get_rng_state(), random_state)
         assert not any(p.grad is not None for p in network.parameters())
 
-    def test_forgets_what_was_there_before(
+    def test_does_not_depend_on_earlier_statistics(
         self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
     ) -> None:
         network = small_space.build(small_space.smallest())
@@ -160,14 +160,14 @@ class TestRecalibration:
         for one, other in zip(*states, strict=True):
             torch.testing.assert_close(one, other)
 
-    def test_one_image_more_than_a_batch_is_no_batch_of_one(
+    def test_makes_no_batch_of_a_single_image(
         self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
     ) -> None:
         network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(1), nn.Flatten())
         recalibrate(network, digits_task, few_digits.train.first(65), SHAPE, batch_size=64)
         assert network[1].running_mean.isfinite().all()
 
-    def test_a_network_without_normalisation_is_left_alone(
+    def test_accepts_a_network_without_normalisation(
         self, digits_task: Classification, few_digits: ImageData
     ) -> None:
         network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
@@ -185,7 +185,7 @@ print(evaluator.key, found)
 
 
 class TestSupernetEvaluator:
-    def test_scores_the_same_in_another_process(
+    def test_gives_the_same_scores_in_another_process(
         self, evaluator: SupernetEvaluator, small_space: MobileNetSpace, tmp_path: Path
     ) -> None:
         candidates = [candidate(small_space, seed) for seed in range(3)]
@@ -197,7 +197,7 @@ class TestSupernetEvaluator:
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == f"{evaluator.key} {here}"
 
-    def test_does_not_depend_on_what_was_scored_before(
+    def test_score_does_not_depend_on_earlier_evaluations(
         self, evaluator: SupernetEvaluator, small_space: MobileNetSpace
     ) -> None:
         first = evaluator.evaluate(candidate(small_space), Fidelity()).values
@@ -218,13 +218,13 @@ class TestSupernetEvaluator:
         expected = score(alone, evaluator.task, few_digits.validation, SHAPE, "validation")
         assert found.values == expected.values
 
-    def test_fidelity_says_how_many_images_count(
+    def test_evaluates_as_many_images_as_the_fidelity_says(
         self, evaluator: SupernetEvaluator, small_space: MobileNetSpace
     ) -> None:
         assert evaluator.evaluate(candidate(small_space), Fidelity(images=20)).n == 20
         assert Fidelity(images=20).key != Fidelity(images=30).key != Fidelity().key
 
-    def test_the_key_changes_with_all_that_the_score_depends_on(
+    def test_key_changes_with_weights_and_recalibration_images(
         self, evaluator: SupernetEvaluator
     ) -> None:
         space, task, data = evaluator.space, evaluator.task, evaluator.data
@@ -239,7 +239,7 @@ class TestSupernetEvaluator:
         assert SupernetEvaluator(space, task, data, evaluator.weights, 100).key in keys
 
 
-def test_the_hash_of_weights_sees_names_shapes_types_and_values() -> None:
+def test_weights_hash_depends_on_names_shapes_types_and_values() -> None:
     one = {"a": torch.zeros(2, 3), "b": torch.ones(1)}
     others = [
         {"a": torch.zeros(3, 2), "b": torch.ones(1)},
@@ -251,7 +251,7 @@ def test_the_hash_of_weights_sees_names_shapes_types_and_values() -> None:
     assert weights_hash(dict(reversed(one.items()))) == weights_hash(one)
 
 
-def test_training_a_candidate_alone_scores_what_it_learnt(
+def test_train_evaluator_scores_a_trained_candidate_reproducibly(
     small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:
     config = TrainConfig(epochs=12, batch_size=32, learning_rate=0.01, workers=0)
@@ -264,7 +264,7 @@ def test_training_a_candidate_alone_scores_what_it_learnt(
     assert other.key != alone.key
 
 
-def test_a_candidate_that_goes_on_ends_where_it_would_have_in_one_go(
+def test_train_evaluator_continues_a_candidate_as_if_uninterrupted(
     small_space: MobileNetSpace,
     digits_task: Classification,
     few_digits: ImageData,
@@ -286,7 +286,7 @@ def test_a_candidate_that_goes_on_ends_where_it_would_have_in_one_go(
     assert weights_hash(kept) == weights_hash(alone.trained(one).state_dict())
 
 
-def test_nothing_goes_on_from_what_was_trained_otherwise(
+def test_train_evaluator_ignores_weights_of_another_seed(
     small_space: MobileNetSpace,
     digits_task: Classification,
     few_digits: ImageData,
@@ -303,7 +303,7 @@ def test_nothing_goes_on_from_what_was_trained_otherwise(
     assert keeping.kept_weights(one) is None
 
 
-def test_a_candidate_is_trained_by_its_own_recipe(
+def test_train_evaluator_uses_the_recipe_of_the_candidate(
     small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:
     recipes = TrainingSpace({"learning_rate": (1e-6, 0.01), "label_smoothing": (0.2,)})
@@ -325,7 +325,7 @@ def test_a_candidate_is_trained_by_its_own_recipe(
 
 
 class Overflowing(nn.Module):
-    """Outputs something that is no number for an image or two."""
+    """Network that outputs a given value, such as NaN, for the first images of a batch."""
 
     def __init__(self, said: float, images: int = 1) -> None:
         super().__init__()
@@ -337,18 +337,18 @@ class Overflowing(nn.Module):
         return outputs
 
 
-class TestOutputsThatAreNoNumbers:
+class TestNonFiniteOutputs:
     @pytest.mark.parametrize(
         ("said", "told"), [(math.nan, "NaN"), (math.inf, "infinity"), (-math.inf, "infinity")]
     )
-    def test_have_no_score(
+    def test_are_refused_by_score_with_their_number(
         self, digits_task: Classification, few_digits: ImageData, said: float, told: str
     ) -> None:
         with pytest.raises(NonFiniteOutput, match=f"outputs {told} for 2 of 50 validation images"):
             score(Overflowing(said, 2), digits_task, few_digits.validation, SHAPE, "validation")
 
     @pytest.mark.parametrize("evaluates", ["supernet", "train", "grow"])
-    def test_are_a_failure_with_that_reason(
+    def test_give_a_failure_with_the_reason(
         self,
         evaluates: str,
         evaluator: SupernetEvaluator,
@@ -381,7 +381,7 @@ class TestOutputsThatAreNoNumbers:
         assert "the network outputs NaN for 50 of 50 validation images" in outcome.reason
         assert not list(tmp_path.iterdir()), "nothing grows from it"
 
-    def test_leave_a_search_going(
+    def test_do_not_end_a_search(
         self, evaluator: SupernetEvaluator, small_space: MobileNetSpace
     ) -> None:
         deep = {k: v * (np.nan if "stages.1.1" in k else 1) for k, v in evaluator.weights.items()}
@@ -402,9 +402,9 @@ class TestOutputsThatAreNoNumbers:
             assert "outputs NaN" in failed.failure.reason
 
 
-class TestThreads:
+class TestThreadCount:
     @pytest.mark.parametrize("fails", [False, True])
-    def test_are_as_many_after_an_evaluation_as_before(
+    def test_is_restored_after_an_evaluation(
         self, fails: bool, evaluator: SupernetEvaluator, small_space: MobileNetSpace
     ) -> None:
         if fails:
@@ -414,7 +414,7 @@ class TestThreads:
         assert isinstance(outcome, Failure) == fails
         assert torch.get_num_threads() == 3
 
-    def test_of_a_network_trained_alone(
+    def test_is_restored_after_training_a_candidate(
         self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
     ) -> None:
         config = TrainConfig(epochs=0.1, batch_size=50, workers=0)
@@ -423,7 +423,7 @@ class TestThreads:
         alone.evaluate(candidate(small_space), Fidelity(10))
         assert torch.get_num_threads() == 3
 
-    def test_that_an_evaluator_of_ones_own_sets_are_set_back(self) -> None:
+    def test_is_restored_after_a_users_evaluator_changes_it(self) -> None:
         class Greedy:
             key = "greedy"
 
@@ -437,7 +437,7 @@ class TestThreads:
         assert torch.get_num_threads() == 3
 
 
-def test_the_key_is_of_what_decides_the_score(
+def test_train_evaluator_key_changes_with_what_decides_the_score(
     small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:
     config = TrainConfig(epochs=1, batch_size=50)

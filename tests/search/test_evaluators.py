@@ -10,7 +10,7 @@ GIVEN = {"space", "task", "data", "train", "seed", "weights", "folder"}
 
 
 @pytest.mark.parametrize("name", EVALUATORS)
-def test_every_evaluator_can_be_made_from_what_a_run_has(name: str) -> None:
+def test_evaluator_needs_only_arguments_that_a_run_has(name: str) -> None:
     parameters = inspect.signature(EVALUATORS[name]).parameters
     needed = {key for key, value in parameters.items() if value.default is value.empty}
     assert needed <= GIVEN

@@ -1,4 +1,4 @@
-"""Executors: the same values in this process and on Ray actors (test_engine.py kills one)."""
+"""Executors: the same values in this process and on Ray actors; test_engine.py kills an actor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Make = Callable[[Evaluator], Executor]
 
 @pytest.fixture(params=["in process", pytest.param("ray", marks=pytest.mark.ray)])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Makes an executor of an evaluator, and lets it go after the test."""
+    """Yield a function that makes an executor of an evaluator; close them after the test."""
     made: list[Executor] = []
 
     def of(evaluator: Evaluator) -> Executor:
@@ -53,14 +53,14 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 
 
 class TestConformance:
-    def test_is_an_executor_of_its_evaluator(self, make: Make) -> None:
+    def test_executor_has_its_evaluator(self, make: Make) -> None:
         from own_parts import EvenDials
 
         executor = make(EvenDials())
         assert isinstance(executor, Executor)
         assert executor.evaluator.key == "even-dials"
 
-    def test_evaluates_each_candidate_once_and_says_nothing(
+    def test_executor_evaluates_each_candidate_once_and_prints_nothing(
         self, make: Make, capfd: pytest.CaptureFixture[str]
     ) -> None:
         from own_parts import EvenDials
@@ -75,7 +75,7 @@ class TestConformance:
         assert values(executor, wanted[:3]) == dict(enumerate(expected[:3]))
         assert capfd.readouterr() == ("", "")
 
-    def test_an_error_is_the_outcome_of_its_candidate(self, make: Make) -> None:
+    def test_executor_returns_an_error_as_the_outcome_of_its_candidate(self, make: Make) -> None:
         from own_parts import EvenDials, Moody, total
 
         wanted = candidates(12)
@@ -92,7 +92,7 @@ class TestConformance:
 
 
 def one_bad_and_three_good() -> list[Candidate]:
-    """The first is one for which `Moody` is in a mood."""
+    """Return four candidates; `Moody` fails for the first."""
     from own_parts import total
 
     several = candidates(40)
@@ -103,7 +103,7 @@ def one_bad_and_three_good() -> list[Candidate]:
 @pytest.mark.ray
 class TestRayActors:
     @pytest.mark.slow
-    def test_one_that_hangs_is_killed_and_replaced(self, ray_session: None) -> None:
+    def test_actor_that_hangs_is_killed_and_replaced(self, ray_session: None) -> None:
         from own_parts import Moody
 
         executor = RayActors(Moody(way="hangs"), 1, timeout_s=0.5)
@@ -113,7 +113,7 @@ class TestRayActors:
         assert [found[i].values.keys() for i in (1, 2, 3)] == [{"accuracy"}] * 3
 
     @pytest.mark.slow
-    def test_one_that_always_kills_its_worker_is_given_up(self, ray_session: None) -> None:
+    def test_candidate_that_always_kills_its_worker_fails(self, ray_session: None) -> None:
         from own_parts import Moody
 
         executor = RayActors(Moody(way="dies"), 1)
@@ -125,14 +125,14 @@ class TestRayActors:
         assert [found[i].values.keys() for i in (1, 2, 3)] == [{"accuracy"}] * 3
 
     @pytest.mark.slow
-    def test_workers_beyond_what_there_is_room_for_do_no_harm(self, ray_session: None) -> None:
+    def test_more_workers_than_processors_still_evaluate_every_candidate(self, ray_session: None) -> None:
         from own_parts import EvenDials
 
         executor = RayActors(EvenDials(), 5)
         assert len(values(executor, candidates(8))) == 8
         executor.close()
 
-    def test_an_evaluator_that_cannot_be_loaded_is_named(self, ray_session: None) -> None:
+    def test_error_says_that_the_evaluator_cannot_be_loaded(self, ray_session: None) -> None:
         executor = RayActors(_Unloadable(), 1)
         with pytest.raises(WorkerError, match=r"cannot load the evaluator \(.*no such weights\)"):
             list(executor.map(candidates(1), ALL))

@@ -1,4 +1,4 @@
-"""What a user should not write: tasks and spaces that are others in each process."""
+"""Tasks and spaces whose identity differs between processes, as users should not write them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT = itertools.count()
 
 
 class Delegating:
-    """A task that is another one in all that counts."""
+    """Task that delegates everything but its `repr` to a classification task."""
 
     def __init__(self, data: ImageData) -> None:
         self._task: Classification = classification(data)
@@ -27,25 +27,25 @@ class Delegating:
 
 
 class Addressed(Delegating):
-    """Has the ``repr`` that every object has."""
+    """Task with the default ``repr``, which contains its address."""
 
 
 class Ordered(Delegating):
-    """Its ``repr`` has a set in it, whose order is another in each process."""
+    """Task whose ``repr`` contains a set, whose order differs between processes."""
 
     def __repr__(self) -> str:
         return f"Ordered({ {'ants', 'bees', 'cats', 'dogs', 'eels', 'fish', 'gnus', 'hens'} })"
 
 
 class Hashed(Delegating):
-    """Its ``repr`` has a hash of text in it, which is another in each process."""
+    """Task whose ``repr`` contains a hash of text, which differs between processes."""
 
     def __repr__(self) -> str:
         return f"Hashed({hash('ants')})"
 
 
 class Counted(Delegating):
-    """Its ``repr`` is another one each time that it is made."""
+    """Task whose ``repr`` differs for each instance."""
 
     def __init__(self, data: ImageData) -> None:
         super().__init__(data)
@@ -56,7 +56,7 @@ class Counted(Delegating):
 
 
 class Fine(Delegating):
-    """Its ``repr`` tells all."""
+    """Task whose ``repr`` identifies it."""
 
     def __repr__(self) -> str:
         return f"Fine({self._task!r})"
@@ -64,7 +64,7 @@ class Fine(Delegating):
 
 @dataclass(frozen=True)
 class WithFunction:
-    """A dataclass, but one of its fields is a function without a name."""
+    """Dataclass task with an anonymous function as a field."""
 
     task: Classification
     weigh: Any
@@ -80,7 +80,7 @@ def with_function(data: ImageData) -> WithFunction:
 
 
 class HashedDials(own_parts.Dials):
-    """A space whose fingerprint has a hash of text in it."""
+    """Space whose fingerprint contains a hash of text."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
