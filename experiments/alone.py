@@ -16,9 +16,9 @@ from experiments.sides import Network
 from hwnas.atomic import write_json
 from hwnas.content import content_hash
 from hwnas.deploy import export_onnx
-from hwnas.search.cluster import map_tasks
-from hwnas.search.evaluate import Evaluation, recalibrate, score
-from hwnas.search.task import smoothed
+from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.evaluation.evaluate import Evaluation, recalibrate, score
+from hwnas.search.tasks.task import smoothed
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
 from hwnas.search_spaces.workload import trace
 from hwnas.stages.job import RunInputs

@@ -31,7 +31,7 @@ __all__ = ["Script", "recorded_files", "scripts_of", "unknown_commits", "wrong"]
 
 FOLDER = Path(__file__).parent
 _DIGITS = 12  # length of a commit's hash in rows
-_NO_HISTORY = "there is no whole git history here"
+_NO_HISTORY = "the git history here is incomplete"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def settings_of(script: Script, file: str) -> Mapping[str, Any]:
         warnings.simplefilter("ignore", RuntimeWarning)  # the module is imported already
         runpy.run_module(name, run_name="__main__", alter_sys=False)
     if file not in found:
-        raise RunError(f"{name} ended before it said what it sets for {file}")
+        raise RunError(f"{name} ended before it gave its settings for {file}")
     return found[file]
 
 
@@ -144,11 +144,11 @@ def wrong(file: Path, mark: bool = False) -> Iterator[str]:
             with locked(file.parent):
                 configurations.put(hashed, replace(known, superseded=changed))
         elif changed and known.superseded:
-            yield f"{place}: configuration {hashed} is superseded by more than is marked: {changed}"
+            yield f"{place}: configuration {hashed} differs in more than its mark says: {changed}"
         elif changed:
-            yield f"{place}: configuration {hashed} is not today's and not marked: {changed}"
+            yield f"{place}: configuration {hashed} is not the current one and not marked: {changed}"
         else:
-            yield f"{place}: configuration {hashed} is marked as superseded, but it is today's"
+            yield f"{place}: configuration {hashed} is marked as superseded, but is the current one"
 
 
 def unknown_commits() -> list[str] | None:
@@ -188,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.check_records", description=__doc__
     )
-    parser.add_argument("--mark", action="store_true", help="mark what is superseded")
+    parser.add_argument("--mark", action="store_true", help="mark superseded configurations")
     mark: bool = parser.parse_args().mark
     lines = [line for file in recorded_files() for line in wrong(file, mark)]
     commits = unknown_commits()

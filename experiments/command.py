@@ -26,7 +26,7 @@ def run_command(
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; run the same command again to continue", file=sys.stderr)
         sys.exit(130)
 
 
@@ -43,5 +43,5 @@ def data_folder() -> Path:
     """
     folder = os.environ.get("HWNAS_DATA")
     if not folder:
-        raise DataError("HWNAS_DATA is not set; it names the folder with the published tables")
+        raise DataError("HWNAS_DATA is not set; set it to the folder with the published tables")
     return Path(folder)

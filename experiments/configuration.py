@@ -78,7 +78,7 @@ class Configurations:
             return {key: Configuration(**value) for key, value in found.items()}
         except (ValueError, TypeError, AttributeError) as error:
             raise RunError(
-                f"{self._path} holds no configurations ({error}); restore it with git"
+                f"{self._path} is not a file of configurations ({error}); restore it with git"
             ) from error
 
 

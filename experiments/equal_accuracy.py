@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.record import Row
-from hwnas.search.front import hypervolume, non_dominated, reference_point
+from hwnas.search.objectives.front import hypervolume, non_dominated, reference_point
 
 __all__ = ["SHARES", "compared", "hypervolume_ratio", "latency_at", "levels", "speed_ratios"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.configuration import Configuration, Configurations
 from hwnas.atomic import locked, write_text
-from hwnas.deploy.catalogue import machine, processor_of, versions
+from hwnas.deploy.targets.catalogue import machine, processor_of, versions
 from hwnas.errors import RunError
 
 __all__ = ["Provenance", "Results", "Row", "git", "read_report", "read_rows"]
@@ -151,7 +151,7 @@ def read_rows(path: Path) -> list[Row]:
             rows.append(Row(**{**found, "provenance": Provenance(**found["provenance"])}))
         except (ValueError, TypeError, KeyError) as error:
             raise RunError(
-                f"{path}, line {number} is no recorded row ({error}); restore the file with git"
+                f"{path}, line {number} is not a recorded row ({error}); restore the file with git"
             ) from error
     return rows
 

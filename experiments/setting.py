@@ -16,7 +16,7 @@ from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from hwnas.experiment import Experiment
 from hwnas.recipe import Recipe
-from hwnas.search.cluster import local_ray
+from hwnas.search.engine.cluster import local_ray
 from hwnas.stages.job import RunInputs
 
 __all__ = ["Setting", "cores", "main"]
@@ -106,7 +106,7 @@ def main(
         prog=f"python -m {module_of(folder)}.run", description=description
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
-    parser.add_argument("--recipe", type=Path, default=recipe, help="data, task, space, training")
+    parser.add_argument("--recipe", type=Path, default=recipe, help="recipe with data, task, space and training")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe"
     )

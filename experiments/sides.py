@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from experiments.record import Row
 from hwnas.deploy import RUNTIMES, Bundle, Measurement, Session, Target, measure
-from hwnas.deploy.bundle import MODEL
+from hwnas.deploy.bundles.bundle import MODEL
 from hwnas.errors import ConfigError
 from hwnas.experiment import Experiment
 from hwnas.run_folder import RunFolder
-from hwnas.search.evaluate import score
+from hwnas.search.evaluation.evaluate import score
 from hwnas.stages.finalists import read_bundles, score_of
 from hwnas.stages.job import RunInputs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.record import Row
 from hwnas.deploy import Measurement, Target, export_onnx, measure
-from hwnas.search.cluster import map_tasks
+from hwnas.search.engine.cluster import map_tasks
 from hwnas.search_spaces import Architecture, SearchSpace
 
 __all__ = ["exported", "latency_row", "timed_rows"]

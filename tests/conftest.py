@@ -68,7 +68,7 @@ def ray_session() -> Iterator[None]:
 
     Its workers can import `own_parts` of tests/search.
     """
-    from hwnas.search.cluster import local_ray
+    from hwnas.search.engine.cluster import local_ray
 
     with local_ray(2, [Path(__file__).parent / "search"]):
         yield

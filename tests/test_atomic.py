@@ -18,9 +18,9 @@ from hwnas.atomic import (
     write_json,
     write_text,
 )
-from hwnas.deploy.bundle import SEAL
+from hwnas.deploy.bundles.bundle import SEAL
 from hwnas.errors import StorageError
-from hwnas.predictors.store import DeviceStore
+from hwnas.predictors.devices.store import DeviceStore
 from hwnas.stages.finalists import read_bundles
 
 ON_A_FULL_DISK = """

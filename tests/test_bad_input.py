@@ -218,11 +218,11 @@ def test_a_limit_on_a_count_is_refused_before_training(
 ) -> None:
     run = tmp_path / "run"
     answer = hwnas("search", quick_recipe, "--run", run, "--set", "objective.1.limit=10")
-    line = answer.refused("no network of the space keeps params at most 10", "nearest")
-    nearest = float(
-        line.partition("nearest that was found has ")[2].split(". ")[0].replace(",", "")
+    line = answer.refused("no network of the space has params of at most 10", "lowest")
+    lowest = float(
+        line.partition("lowest that was found is ")[2].split(". ")[0].replace(",", "")
     )
-    assert 100 < nearest < 5000
+    assert 100 < lowest < 5000
     assert not (run / "supernet").exists()
 
 
@@ -296,7 +296,7 @@ def test_a_file_where_the_folder_should_be(hwnas: Command, quick_recipe: Path) -
 
 def test_a_folder_of_something_else(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
-    hwnas("search", quick_recipe, "--run", tmp_path).refused("no empty folder and holds no run")
+    hwnas("search", quick_recipe, "--run", tmp_path).refused("exists and holds no run")
 
 
 def test_an_export_to_where_nothing_can_be(hwnas: Command, finished: Path, tmp_path: Path) -> None:

@@ -385,7 +385,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     child.send_signal(number)
     _, told = child.communicate(timeout=60)
     assert child.returncode == 130
-    assert told.splitlines()[-1] == f"interrupted; `hwnas resume {run}` goes on from here"
+    assert told.splitlines()[-1] == f"interrupted; `hwnas resume {run}` continues from here"
     assert "Traceback" not in told
     assert not list(run.rglob("*.tmp"))
     scored = (run / "scores.jsonl").read_text()
@@ -410,7 +410,7 @@ def test_an_interrupt_that_was_dropped_is_heeded_later(
     with pytest.raises(SystemExit) as ended:
         work()
     assert ended.value.code == 130
-    assert f"`hwnas resume {tmp_path}` goes on from here" in capsys.readouterr().err
+    assert f"`hwnas resume {tmp_path}` continues from here" in capsys.readouterr().err
 
 
 def test_handlers_of_signals_are_given_back(

@@ -19,10 +19,10 @@ import typer
 from PIL import Image
 
 from hwnas.cli import app
-from hwnas.deploy.gate import COSTS, read_budget
+from hwnas.deploy.gate.gate import COSTS, read_budget
 from hwnas.experiment import Experiment
 from hwnas.recipe import Recipe, read_recipe
-from hwnas.search.objective import check_objectives
+from hwnas.search.objectives.objective import check_objectives
 from hwnas.search.samplers import make_sampler
 from hwnas.search_spaces.catalogue import joint_space
 from hwnas.stages import RunInputs

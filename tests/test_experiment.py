@@ -280,7 +280,7 @@ def test_a_target_on_which_nothing_keeps_the_limit_is_not_added(
     run = tmp_path / "run"
     small = ["search.trials=4", "deploy.top=1", "deploy.finetune_epochs=0", "predictor.networks=4"]
     experiment.run(tiny_recipe, run, ["objective.1.limit=2", *small], QUIET)
-    with pytest.raises(InfeasibleError, match="no network of the space keeps"):
+    with pytest.raises(InfeasibleError, match="no network of the space has latency"):
         experiment.specialise(run, ["cpu-onnxruntime-fp32-b4096-t1"], QUIET)
     experiment.resume(run, QUIET)
     assert experiment.status(run)["targets"] == [TARGET]
@@ -345,7 +345,7 @@ def test_a_network_that_is_no_finalist_is_packed_and_the_run_stays(
 
 @pytest.mark.parametrize("pick", ["000000000000", "fastst"])
 def test_an_unknown_pick_is_refused(finished: Path, tmp_path: Path, pick: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no network of this run; .*known: .*knee"):
+    with pytest.raises(ConfigError, match=r"is not a network of this run; .*known: .*knee"):
         experiment.export(finished, tmp_path / "a" / "out", pick)
     assert not (tmp_path / "a").exists()
 

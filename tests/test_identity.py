@@ -79,7 +79,7 @@ def test_a_new_field_with_a_default_changes_no_hash() -> None:
 
 
 def test_what_has_no_identity_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"object cannot be told .* give it a __repr__"):
+    with pytest.raises(ConfigError, match=r"object cannot be distinguished: .* give it a __repr__"):
         content_hash(object())
 
 

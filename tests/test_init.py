@@ -32,7 +32,7 @@ def test_questions_are_asked_until_the_answers_can_be_read(
     answer = hwnas("init")
     assert answer.status == 0, answer
     assert "next: hwnas search birds.toml" in answer.out
-    for told in ("there is no nowhere", "'one' is no number", "run.minutes is 1", "closest target"):
+    for told in ("nowhere does not exist", "'one' is not a number", "run.minutes is 1", "closest target"):
         assert told in answer.err
     recipe, _ = read_recipe(Path("birds.toml"))
     assert recipe.run.minutes == 12
@@ -53,8 +53,8 @@ def test_nobody_answers(hwnas: Command, images: Path, monkeypatch: pytest.Monkey
     answer = hwnas("init", images, "--minutes", "9")
     assert answer.status == 2
     assert answer.err.splitlines()[-1] == (
-        "error: init asks questions, and nobody answers; give IMAGES, --minutes, --target and "
-        "--limit-ms"
+        "error: init asks questions, but standard input gives no answer; give IMAGES, --minutes, "
+        "--target and --limit-ms"
     )
 
 

@@ -81,7 +81,7 @@ def test_options_of_task_and_space_are_handed_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "parts"),
     [
-        ("seed = 0", "sead = 0", ["sead is no key", "did you mean 'seed'?"]),
+        ("seed = 0", "sead = 0", ["sead is not a key", "did you mean 'seed'?"]),
         ("trials = 12", "trails = 12", ["search.trails", "did you mean 'trials'?"]),
         ("epochs = 3", "epochs = 3\nepochz = 1", ["train.epochz", "'epochs'"]),
         ('"maximize"\n', '"maximize"\nlimt = 1\n', ["objective[0].limt", "'limit'"]),
@@ -216,10 +216,10 @@ def read_recipe_text(path: Path, text: str) -> str:
         ("search.trials=many", "search.trials is 'many'; expected a whole number"),
         ("search.trials=2 3", "search.trials is '2 3'; expected a whole number"),
         ("search.trails=3", "did you mean 'trials'?"),
-        ("objective.2.limit=1", "there is no '2' in a list of 2"),
-        ("objective.x.limit=1", "there is no 'x' in a list of 2"),
+        ("objective.2.limit=1", "'2' is not an index of a list of 2"),
+        ("objective.x.limit=1", "'x' is not an index of a list of 2"),
         ("objective.0=1", "give an index and a key"),
-        ("name.key=1", "'name' is no table"),
+        ("name.key=1", "'name' is not a table"),
         ("train=3", "train is 3; expected a table"),
     ],
 )

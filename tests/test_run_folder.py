@@ -50,7 +50,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, tiny_recipe: P
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "recipe.toml").write_text("the user's own")
     for path in (tmp_path / "thesis", tiny_recipe):
-        with pytest.raises(RunError, match="no empty folder and holds no run"):
+        with pytest.raises(RunError, match="exists and holds no run; choose an empty"):
             create(path, tiny_recipe)
     assert [p.name for p in (tmp_path / "thesis").iterdir()] == ["recipe.toml"]
 
@@ -135,7 +135,7 @@ def test_a_recipe_is_revised_whole_or_not_at_all(run: RunFolder) -> None:
 
 def test_a_budget_that_was_planned_with_cannot_be_changed(run: RunFolder) -> None:
     with pytest.raises(
-        ConfigError, match=r"run\.minutes .* changes nothing now; set train\.epochs"
+        ConfigError, match=r"run\.minutes .* has no effect now; set train\.epochs"
     ):
         run.revised(["run.minutes=90"])
 
@@ -150,7 +150,7 @@ def test_a_run_of_an_older_hwnas_keeps_the_defaults_of_then(run: RunFolder) -> N
 
 
 def test_no_run_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"holds no run; `hwnas search RECIPE --run"):
+    with pytest.raises(RunError, match=r"holds no run; start one with `hwnas search RECIPE --run"):
         RunFolder.open(tmp_path / "nowhere")
 
 

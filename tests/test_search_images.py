@@ -86,7 +86,7 @@ def test_what_a_recipe_says_is_not_planned() -> None:
     ("options", "message"),
     [
         ([], "say how long the job may take, such as --minutes 45"),
-        (["--minutes", "1"], "run.minutes is 1; the least that a job can do anything in is 3"),
+        (["--minutes", "1"], "run.minutes is 1; expected at least 3"),
         (["--minutes", "0"], "run.minutes is 0"),
         (["--minutes", "nan"], "run.minutes is nan"),
         (["--minutes", "9", "--target", "cpu-onnxruntim-fp32-b1-t1"], "did you mean"),
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_before_anything_is_trained(
 
 def test_images_that_are_not_there(hwnas: Command, tmp_path: Path) -> None:
     answer = hwnas("search", tmp_path / "images.npz", "--minutes", "9", "--run", tmp_path / "run")
-    answer.refused("there is no", "images.npz")
+    answer.refused("images.npz does not exist")
 
 
 def test_options_for_images_do_not_go_with_a_recipe(hwnas: Command, quick_recipe: Path) -> None:

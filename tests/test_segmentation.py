@@ -19,8 +19,8 @@ from PIL import Image
 from hwnas import experiment
 from hwnas.deploy import Bundle
 from hwnas.progress import make_reporter
-from hwnas.search.data import DataConfig, ImageData, load_data
-from hwnas.search.segmentation import segmentation
+from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.tasks.segmentation import segmentation
 
 Command = Callable[..., Any]
 
@@ -177,7 +177,7 @@ def test_the_code_on_the_card_gives_the_same_mask(
         (["train.mixup=0.2"], ["train.mixup"]),
         (["task.name=classification"], ["targets are masks", "task.name = 'segmentation'"]),
         (["data.source=digits"], ["segmentation needs masks", "classes of whole images"]),
-        (["train.teacher_sees=plain"], ["masks move with their images", "set 'augmented'"]),
+        (["train.teacher_sees=plain"], ["masks are shifted and mirrored with their images", "set it to 'augmented'"]),
         (["space.model=unet:UNet"], ["[space.model] channels is missing"]),
         (["data.size=7"], ["UNet does not run on an input of (2, 1, 7, 7)", "unet.py line"]),
     ],
@@ -210,4 +210,4 @@ def test_a_network_of_maps_is_refused_where_images_have_one_class(
         "search", folder / "recipe.toml", "--run", tmp_path / "run",
         "--set", "data.source=digits", "--set", "task.name=classification",
     )  # fmt: skip
-    answer.refused("outputs of shape (1, 10, 8, 8)", "one vector an image")
+    answer.refused("outputs of shape (1, 10, 8, 8)", "one vector per image")

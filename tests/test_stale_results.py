@@ -17,12 +17,12 @@ from safetensors.numpy import load_file
 
 from hwnas import experiment
 from hwnas.deploy import Bundle
-from hwnas.deploy.catalogue import machine
+from hwnas.deploy.targets.catalogue import machine
 from hwnas.errors import RunError
 from hwnas.progress import make_reporter
 from hwnas.recipe_keys import decides, redone_by
 from hwnas.run_folder import RunFolder
-from hwnas.search.evaluate import score
+from hwnas.search.evaluation.evaluate import score
 from hwnas.stages import RunInputs
 from hwnas.stages.split_evaluator import Executed
 
@@ -285,7 +285,7 @@ def test_a_changed_key_redoes_what_its_row_in_the_guide_says(
     answer = hwnas("resume", run, "--set", override)
     assert answer.status == 0, answer.err
     first = next((line for line in answer.err.splitlines() if key in line), "")
-    assert (" goes on: " in first) == (decides(key).how == "continued"), answer.err
+    assert (" continues: " in first) == (decides(key).how == "continued"), answer.err
     done, listed = performed(run, start), redone_by(key)
     assert done == [stage for stage in listed if stage in done]
     left_out = {*listed} - {*done} - {"calibrate", "ranking", "random-baseline", "reference"}
@@ -321,7 +321,7 @@ def test_training_goes_on_where_it_gets_more_epochs(hwnas: Command, made: Path) 
     run, steps_per_epoch = made / "run", 270 // 32
     lines = (run / "supernet" / "training.jsonl").read_text().splitlines()
     answer = hwnas("resume", run, "--set", "train.epochs=4")
-    assert "train goes on: train.epochs was 2.0, is 4.0" in answer.err
+    assert "train continues: train.epochs was 2.0, is 4.0" in answer.err
     after = (run / "supernet" / "training.jsonl").read_text().splitlines()
     assert after[: len(lines)] == lines
     steps = [json.loads(line)["step"] for line in after]  # a row every so many seconds
@@ -405,7 +405,7 @@ CUT = {
     "train": ("hwnas.stages.training.train_supernet", "search is stale: train is not finished"),
     "train, after it": (
         "hwnas.stages.search._trial_identity",
-        "search is stale: what it is made from was redone since",
+        "search is stale: its inputs were redone since",
     ),
     "search": ("hwnas.stages.search.run_search", "finalists is stale: search is not finished"),
     "finalists": (
@@ -483,7 +483,7 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def move_to(monkeypatch: pytest.MonkeyPatch, processor: str) -> None:
     here = {**machine(), "processor": processor}
-    monkeypatch.setattr("hwnas.deploy.catalogue.machine", lambda: here)
+    monkeypatch.setattr("hwnas.deploy.targets.catalogue.machine", lambda: here)
 
 
 def test_an_old_run_opens_and_is_exported(hwnas: Command, old: Path) -> None:
@@ -555,7 +555,7 @@ def test_an_old_run_of_other_images_is_done_anew(hwnas: Command, old: Path) -> N
     hwnas("export", old, "--out", old.parent / "out").refused("is stale", "other images")
     answer = hwnas("resume", old)
     assert answer.status == 0, answer.err
-    assert "was made from other images than there are now" in answer.err
+    assert "was made from other images than the current ones" in answer.err
     assert_finalists_are_of(old)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hwnas.deploy.measurement import Measurement, Quantiles
-from hwnas.search.objective import Objective
+from hwnas.deploy.measure.measurement import Measurement, Quantiles
+from hwnas.search.objectives.objective import Objective
 from hwnas.stages.limits import LimitCheck
 from hwnas.stages.run_result import FrontRow, RunResult
 from hwnas.terminal import count_text, metric_text, print_measurement, print_summary, size_text

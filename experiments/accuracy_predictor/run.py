@@ -25,9 +25,9 @@ from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.errors import ConfigError
 from hwnas.plugin import resolve
-from hwnas.predictors.blocks import places
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.surrogate import Surrogate
+from hwnas.predictors.features.blocks import places
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.predictors.models.surrogate import Surrogate
 from hwnas.search.samplers.posterior import scale_of
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search.tables import ObjectiveTable, read_objective_table

@@ -27,7 +27,7 @@ def first_10000() -> Mapping[str, Any]:
     """
     path = data_folder() / "images" / "cifar10_jpeg.npz"
     if not path.is_file():
-        raise DataError(f"there is no file {path}; put the JPEG copy of CIFAR-10 there")
+        raise DataError(f"the file {path} does not exist; put the JPEG copy of CIFAR-10 there")
     with np.load(path) as stored:
         arrays = dict(stored)
     return {

@@ -23,7 +23,7 @@ HWNAS, PUBLISHED = "hwnas", "published"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rivals", type=int, default=len(RIVALS), help="only the last so many")
+    parser.add_argument("--rivals", type=int, default=len(RIVALS), help="number of rivals, from the last")
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
 
 
@@ -47,7 +47,7 @@ def work(arguments: argparse.Namespace) -> None:
 def observe(setting: Setting, targets: Sequence[Target], seed: int, count: int) -> list[Row]:
     """Make the networks of both sides, resuming interrupted work, and time them together."""
     folder = setting.work / f"seed-{seed}"
-    print(f"seed {seed}: the whole job", flush=True)
+    print(f"seed {seed}: running the whole job", flush=True)
     found, run_inputs, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)
     about = run_inputs.data.image_shape[2], run_inputs.task.outputs
     rivals = [rival.alone(*about) for rival in RIVALS[-count:]]

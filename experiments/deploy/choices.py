@@ -27,10 +27,10 @@ from experiments.deploy.networks import SPACES, exported_anew
 from experiments.readme_table import across
 from experiments.record import Results, Row
 from hwnas.deploy import Device, Target, measure_together
-from hwnas.deploy.quantize import random_batches
-from hwnas.deploy.sweep import Quality, Sweep, sweep
-from hwnas.deploy.timing import TimedNetwork
+from hwnas.deploy.measure.timing import TimedNetwork
+from hwnas.deploy.quantization.quantize import random_batches
 from hwnas.deploy.variants import VARIANTS, VariantInputs
+from hwnas.deploy.variants.sweep import Quality, Sweep, sweep
 
 FOLDER = Path(__file__).parent
 TRIED = ("mobilenet", "hybrid", "resnet", "vit", "simplenet")
@@ -44,9 +44,9 @@ def main() -> None:
         prog="python -m experiments.deploy.choices", description=__doc__
     )
     parser.add_argument("--spaces", nargs="+", choices=SPACES, default=list(TRIED))
-    parser.add_argument("--networks", type=int, default=2, help="random ones of each space")
+    parser.add_argument("--networks", type=int, default=2, help="random networks of each space")
     parser.add_argument("--runtimes", nargs="+", default=list(RUNTIMES))
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     run_command(parser, work)

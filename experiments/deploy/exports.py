@@ -31,9 +31,9 @@ def main() -> None:
         prog="python -m experiments.deploy.exports", description=__doc__
     )
     parser.add_argument("--spaces", nargs="+", choices=SPACES, default=list(SPACES))
-    parser.add_argument("--networks", type=int, default=50, help="of each space")
-    parser.add_argument("--threads", type=int, default=2, help="of PyTorch")
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
+    parser.add_argument("--networks", type=int, default=50, help="number of networks of each space")
+    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
     run_command(parser, work)
 

@@ -41,7 +41,7 @@ from hwnas.deploy import (
     measure,
     write_bundle,
 )
-from hwnas.deploy.bundle import MODEL
+from hwnas.deploy.bundles.bundle import MODEL
 from hwnas.errors import HwnasError
 from hwnas.search_spaces import mobilenet
 
@@ -297,8 +297,8 @@ def report(outcomes: list[Outcome], elapsed_s: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.deploy.fuzz", description=__doc__)
-    parser.add_argument("--count", type=int, default=5000, help="cases at most")
-    parser.add_argument("--minutes", type=float, default=10, help="time at most")
+    parser.add_argument("--count", type=int, default=5000, help="largest number of cases")
+    parser.add_argument("--minutes", type=float, default=10, help="time limit")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--out", type=Path, help="file for the report, as JSON")
     run_command(parser, work)

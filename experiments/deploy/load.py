@@ -108,12 +108,12 @@ async def _status(reader: asyncio.StreamReader) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.deploy.load", description=__doc__)
-    parser.add_argument("url", help="of a server's /predict")
+    parser.add_argument("url", help="address of a server's /predict")
     parser.add_argument("images", type=Path, help=".npy file: uint8 images (N, H, W, C)")
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--warmup", type=float, default=2, metavar="SECONDS")
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--core", type=int, help="the only one that this process may use")
+    parser.add_argument("--core", type=int, help="the only core that this process may use")
     run_command(parser, work)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from hwnas.deploy.bundle import DESCRIPTION, GOLDEN, MODEL, SUMS, WEIGHTS
-from hwnas.deploy.checksums import render_sums, sha256
+from hwnas.deploy.bundles.bundle import DESCRIPTION, GOLDEN, MODEL, SUMS, WEIGHTS
+from hwnas.deploy.bundles.checksums import render_sums, sha256
 
 __all__ = ["MUTATIONS", "mutate"]
 

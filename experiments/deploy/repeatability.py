@@ -27,7 +27,7 @@ from experiments.record import Results, Row
 from experiments.timed_networks import exported
 from hwnas.deploy import Target, TimingSettings, measure
 from hwnas.errors import RunError
-from hwnas.search.ranking import spread_over_macs
+from hwnas.search.evaluation.ranking import spread_over_macs
 from hwnas.search_spaces import mobilenet
 
 FOLDER = Path(__file__).parent
@@ -49,7 +49,7 @@ def main() -> None:
     )
     parser.add_argument("--target", default="cpu-onnxruntime-fp32-b1-t1")
     parser.add_argument("--size", type=int, default=128, help="height and width of the images")
-    parser.add_argument("--runs", type=int, default=20, help="of the command, for each network")
+    parser.add_argument("--runs", type=int, default=20, help="runs of the command for each network")
     parser.add_argument("--repeated", type=int, default=3, help="networks that have these runs")
     parser.add_argument("--ranked", type=int, default=16, help="networks that are ranked")
     parser.add_argument("--rankings", type=int, default=5)
@@ -57,10 +57,10 @@ def main() -> None:
         "--patience",
         type=float,
         default=60.0,
-        help="seconds in which a network may become as quick as it was",
+        help="longest time to repeat until the latency is as low as before, in seconds",
     )
-    parser.add_argument("--core", type=int, default=0, help="that other work keeps busy")
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
+    parser.add_argument("--core", type=int, default=0, help="core that the other process keeps busy")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
     run_command(parser, work)
 
@@ -96,10 +96,10 @@ def competitor(core: int) -> Iterator[None]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout is None or process.stdout.readline() != "ready\n":
-                raise RunError("the work that shall compete did not start; see above")
+                raise RunError("the competing process did not start; see above")
             yield
             if process.poll() is not None:
-                raise RunError("the work that shall compete has ended before the measurements")
+                raise RunError("the competing process ended before the measurements did")
         finally:
             process.kill()
 

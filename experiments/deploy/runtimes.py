@@ -18,8 +18,8 @@ from experiments.deploy.networks import SPACES, exported_anew
 from experiments.readme_table import across
 from experiments.record import Results, Row
 from hwnas.deploy import RUNTIMES, Device, Target, measure_together
-from hwnas.deploy.device import RUNS_ON
-from hwnas.deploy.timing import TimedNetwork
+from hwnas.deploy.measure.timing import TimedNetwork
+from hwnas.deploy.targets.device import RUNS_ON
 
 FOLDER = Path(__file__).parent
 DEFAULT = "onnxruntime"
@@ -37,10 +37,10 @@ def main() -> None:
         prog="python -m experiments.deploy.runtimes", description=__doc__
     )
     parser.add_argument("--spaces", nargs="+", choices=SPACES, default=list(SPACES))
-    parser.add_argument("--networks", type=int, default=2, help="random ones of each space")
-    parser.add_argument("--runtimes", nargs="+", help="all that can be used here if not given")
+    parser.add_argument("--networks", type=int, default=2, help="random networks of each space")
+    parser.add_argument("--runtimes", nargs="+", help="all usable runtimes if not given")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
     run_command(parser, work)
 

@@ -23,7 +23,7 @@ from experiments.command import run_command
 from experiments.deploy.networks import SPACES, untrained
 from experiments.readme_table import across
 from experiments.record import Results, Row
-from hwnas.deploy.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.deploy.variants.tune_mode import TuneMode
 
 FOLDER = Path(__file__).parent
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
     run_command(parser, work)
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from experiments.record import Row
 from experiments.setting import Setting, main
-from hwnas.deploy.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.search_spaces.layers import DepthwiseConv2d
 
 _ROUND_MS = 50.0
@@ -31,8 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", type=int, nargs="+", default=[3, 5, 7, 9])
     parser.add_argument("--strides", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=20, help="clean rounds a layer")
-    parser.add_argument("--batch", type=int, default=64, help="images")
+    parser.add_argument("--rounds", type=int, default=20, help="undisturbed rounds per layer")
+    parser.add_argument("--batch", type=int, default=64, help="images in a batch")
 
 
 def work(arguments: argparse.Namespace) -> None:

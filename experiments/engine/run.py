@@ -23,7 +23,7 @@ import psutil
 from experiments.record import Row
 from experiments.setting import Setting, main
 from hwnas.errors import ConfigError, RunError
-from hwnas.search.benchmark import WINDOW, EngineRow, bench_engine
+from hwnas.search.engine.benchmark import WINDOW, EngineRow, bench_engine
 
 _SECONDS_BETWEEN_SAMPLES = 1.0
 
@@ -68,11 +68,11 @@ class Case:
         """Parse e.g. ``"nsga2-12"``, or ``"guided-12-10000"`` with its own number of trials."""
         found = re.fullmatch(r"(.+?)-(\d+)(?:-(\d+))?", name)
         if found is None:
-            raise ConfigError(f"--cases {name!r}: expected such as nsga2-12 or guided-12-10000")
+            raise ConfigError(f"--cases has {name!r}; expected e.g. nsga2-12 or guided-12-10000")
         case = cls(found[1], int(found[2]), int(found[3] or trials))
         if case.trials < 2 * WINDOW or case.trials % WINDOW:
             raise ConfigError(
-                f"{case.trials} trials of {name}; expected a multiple of {WINDOW}, two at least"
+                f"{name} has {case.trials} trials; expected a multiple of {WINDOW}, at least twice that"
             )
         return case
 
@@ -84,7 +84,7 @@ def bench(case: Case, seed: int) -> list[EngineRow]:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         windows = process.submit(bench_engine, trials, choices, sampler, seed).result()
     if not windows or windows[-1].trials < trials:
-        raise ConfigError(f"{sampler}, {choices} choices: no networks were left before {trials}")
+        raise ConfigError(f"{sampler}, {choices} choices: all networks were evaluated before trial {trials}")
     return windows
 
 
@@ -130,14 +130,14 @@ def job_memory(arguments: argparse.Namespace, overrides: list[str], seed: int) -
     command = [Path(sys.executable).with_name("hwnas"), "search", arguments.recipe, "--run", run]
     for override in [*overrides, f"seed={seed}"]:
         command += ["--set", override]
-    print(f"seed {seed}: the whole job, its memory watched", flush=True)
+    print(f"seed {seed}: running the whole job, with its memory sampled", flush=True)
     samples = []
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as job:
         while job.poll() is None:
             samples.append(tree_pss_mb(job.pid))
             time.sleep(_SECONDS_BETWEEN_SAMPLES)
     if job.returncode:
-        raise RunError(f"the job in {run} failed (status {job.returncode}); it says why above")
+        raise RunError(f"the job in {run} failed (status {job.returncode}); see above")
     return Row("peak_pss", "job", seed, max(samples), "MB", len(samples))
 
 

@@ -19,7 +19,7 @@ from experiments.record import Row
 from experiments.setting import Setting, cores, main
 from experiments.sides import best_within, of_job, rows_of
 from hwnas.deploy import Target, measure
-from hwnas.search.front import hypervolume, reference_point
+from hwnas.search.objectives.front import hypervolume, reference_point
 from hwnas.stages.job import SearchGoal
 
 HWNAS, HAND = "hwnas", "hand-scaled"
@@ -46,7 +46,7 @@ def work(arguments: argparse.Namespace) -> None:
 def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
     """Make the networks of both sides, resuming interrupted work, and time them together."""
     folder = setting.work / f"seed-{seed}"
-    print(f"seed {seed}: the whole job", flush=True)
+    print(f"seed {seed}: running the whole job", flush=True)
     found, run_inputs, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)
     with cores(run_inputs.recipe) as at_once:
         share = seconds_each(seconds, len(widths), at_once)

@@ -23,13 +23,13 @@ from experiments.latency_zoo.zoo import read_workloads, read_zoo
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.plugin import resolve
-from hwnas.predictors.blocks import BlockScaling, blocks_of_steps
-from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
-from hwnas.predictors.gemm import Gemm
-from hwnas.predictors.gemm_model import GemmModel
-from hwnas.predictors.selection import most_informative
-from hwnas.predictors.shipped import experience_of, family
-from hwnas.predictors.store import DeviceProfile
+from hwnas.predictors.devices.selection import most_informative
+from hwnas.predictors.devices.shipped import experience_of, family
+from hwnas.predictors.devices.store import DeviceProfile
+from hwnas.predictors.features.blocks import BlockScaling, blocks_of_steps
+from hwnas.predictors.metrics.gemm import Gemm
+from hwnas.predictors.metrics.gemm_model import GemmModel
+from hwnas.predictors.models.gaussian_process import Mixture, Numbers, Parts, Prior
 from hwnas.search_spaces import Workload
 
 PRODUCTS = 200  # products of a target, drawn per seed

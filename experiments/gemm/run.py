@@ -23,9 +23,9 @@ from experiments.record import Results, Row
 from experiments.timings import Timings, columns_of
 from hwnas.deploy import Target
 from hwnas.predictors.estimate import Estimate
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.gemm import Gemm, sampled_gemms, steady_ms, time_gemms
-from hwnas.predictors.gemm_model import GemmModel
+from hwnas.predictors.metrics.gemm import Gemm, sampled_gemms, steady_ms, time_gemms
+from hwnas.predictors.metrics.gemm_model import GemmModel
+from hwnas.predictors.models.gaussian_process import Numbers
 
 FOLDER = Path(__file__).parent
 TARGETS = (
@@ -79,9 +79,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.gemm.run", description=__doc__)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
-    parser.add_argument("--known", type=int, default=200, help="products that the model gets")
-    parser.add_argument("--new", type=int, default=25, help="products a range that it is judged on")
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
+    parser.add_argument("--known", type=int, default=200, help="products that the model is fitted to")
+    parser.add_argument("--new", type=int, default=25, help="test products of each range")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     run_command(parser, work)
 
 

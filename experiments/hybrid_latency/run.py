@@ -20,7 +20,7 @@ from experiments.readme_table import crosstab
 from experiments.record import Results
 from experiments.timed_networks import exported, latency_row
 from hwnas.deploy import Target, measure
-from hwnas.search.cluster import local_ray
+from hwnas.search.engine.cluster import local_ray
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.search_spaces.hybrid import hybrid
 from hwnas.stages.calibrate import networks_to_time
@@ -35,12 +35,12 @@ def main() -> None:
         prog="python -m experiments.hybrid_latency.run", description=__doc__
     )
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--networks", type=int, default=200, help="random ones to be judged on")
+    parser.add_argument("--networks", type=int, default=200, help="random networks for the test")
     parser.add_argument("--timed", type=int, default=20, help="networks of a calibration")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of calibrations")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the calibrations")
     parser.add_argument("--target", default="cpu-onnxruntime-fp32-b1-t1")
-    parser.add_argument("--block", type=int, default=40, help="networks timed against each other")
-    parser.add_argument("--workers", type=int, default=2, help="exports side by side")
+    parser.add_argument("--block", type=int, default=40, help="networks whose timing is interleaved")
+    parser.add_argument("--workers", type=int, default=2, help="exports at the same time")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "hybrid_latency"))
     run_command(parser, work)
@@ -102,7 +102,7 @@ def time_missing(
         )
         disturbed = sum(m.contended for m in measured.values())
         print(f"{case}: timed {start + len(block)}/{len(missing)}, {disturbed} of this block "
-              "disturbed by other work", flush=True)  # fmt: skip
+              "disturbed by other processes", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ from hwnas.search import (
     TrainEvaluator,
     run_search,
 )
-from hwnas.search.evaluate import score
-from hwnas.search.front import Losses, hypervolume, non_dominated, reference_point
+from hwnas.search.evaluation.evaluate import score
+from hwnas.search.objectives.front import Losses, hypervolume, non_dominated, reference_point
 from hwnas.search_spaces import Candidate
 from hwnas.stages.job import RunInputs
 

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
-from hwnas.kernels.attention import attention
 from hwnas.kernels.operator import Inputs
+from hwnas.kernels.operators.attention import attention
 
 __all__ = ["BENCHMARK"]
 

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
-from hwnas.kernels.activations import ACTIVATIONS
-from hwnas.kernels.block_sparse import block_sparse
 from hwnas.kernels.operator import Inputs
+from hwnas.kernels.operators.block_sparse import block_sparse
+from hwnas.kernels.primitives.activations import ACTIVATIONS
 
 __all__ = ["BENCHMARK"]
 

@@ -7,9 +7,9 @@ from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
 from experiments.kernels.layouts import filters, nchw, nhwc
-from hwnas.kernels.activations import ACTIVATIONS
-from hwnas.kernels.convolution import convolution
 from hwnas.kernels.operator import Inputs
+from hwnas.kernels.operators.convolution import convolution
+from hwnas.kernels.primitives.activations import ACTIVATIONS
 
 __all__ = ["BENCHMARK", "RIVAL"]
 

@@ -8,9 +8,9 @@ from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
 from experiments.kernels.layouts import depthwise_filters, nchw, nhwc
-from hwnas.kernels.activations import ACTIVATIONS
-from hwnas.kernels.depthwise import depthwise
 from hwnas.kernels.operator import Inputs
+from hwnas.kernels.operators.depthwise import depthwise
+from hwnas.kernels.primitives.activations import ACTIVATIONS
 
 __all__ = ["BENCHMARK"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from experiments.kernels.bench_convolution import RIVAL
 from experiments.kernels.benchmark import Benchmark
-from hwnas.kernels.im2win import im2win
+from hwnas.kernels.operators.im2win import im2win
 
 __all__ = ["BENCHMARK"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from experiments.kernels.bench_convolution import layer
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
-from hwnas.kernels.int8_convolution import int8_convolution
 from hwnas.kernels.operator import Inputs
+from hwnas.kernels.operators.int8_convolution import int8_convolution
 
 __all__ = ["BENCHMARK"]
 

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
-from hwnas.kernels.activations import ACTIVATIONS
-from hwnas.kernels.int8_pointwise import int8_pointwise
 from hwnas.kernels.operator import Inputs
-from hwnas.kernels.requantisation import requantise
+from hwnas.kernels.operators.int8_pointwise import int8_pointwise
+from hwnas.kernels.primitives.activations import ACTIVATIONS
+from hwnas.kernels.primitives.requantisation import requantise
 
 __all__ = ["BENCHMARK"]
 

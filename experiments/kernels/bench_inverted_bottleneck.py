@@ -7,9 +7,9 @@ from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
 from experiments.kernels.layouts import depthwise_filters, nchw, nhwc, one_by_one
-from hwnas.kernels.activations import ACTIVATIONS
-from hwnas.kernels.inverted_bottleneck import inverted_bottleneck
 from hwnas.kernels.operator import Inputs
+from hwnas.kernels.operators.inverted_bottleneck import inverted_bottleneck
+from hwnas.kernels.primitives.activations import ACTIVATIONS
 
 __all__ = ["BENCHMARK"]
 

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
-from hwnas.kernels.activations import ACTIVATIONS
-from hwnas.kernels.norm_linear import norm_linear
 from hwnas.kernels.operator import Inputs
+from hwnas.kernels.operators.norm_linear import norm_linear
+from hwnas.kernels.primitives.activations import ACTIVATIONS
 
 __all__ = ["BENCHMARK"]
 

@@ -7,9 +7,9 @@ from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
 from experiments.kernels.layouts import nhwc, one_by_one, square
-from hwnas.kernels.activations import ACTIVATIONS
 from hwnas.kernels.operator import Inputs
-from hwnas.kernels.pointwise import pointwise
+from hwnas.kernels.operators.pointwise import pointwise
+from hwnas.kernels.primitives.activations import ACTIVATIONS
 
 __all__ = ["BENCHMARK"]
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
 from hwnas.errors import KernelError
 from hwnas.kernels.operator import Inputs
-from hwnas.kernels.recurrent import LSTM, recurrent
+from hwnas.kernels.operators.recurrent import LSTM, recurrent
 
 __all__ = ["BENCHMARK"]
 
@@ -25,7 +25,7 @@ def cudnn(inputs: Inputs) -> Expression:
     """Return ``nn.LSTM`` with the same recurrent weights; heads are blocks of one matrix."""
     x, weight = inputs["x"], inputs["weight"]
     if weight.shape[1] != LSTM:
-        raise KernelError("this stands beside LSTMs only, which have 4 gates")
+        raise KernelError("cuDNN is compared with LSTMs only, which have 4 gates")
     channels = x.shape[3]
     layer = nn.LSTM(LSTM * channels, channels, bias=False, batch_first=True).to(x.device, x.dtype)
     blocks = [torch.block_diag(*weight[:, gate]) for gate in range(LSTM)]

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
 from hwnas.kernels.operator import Inputs
-from hwnas.kernels.slim_attention import slim_attention
+from hwnas.kernels.operators.slim_attention import slim_attention
 
 __all__ = ["BENCHMARK"]
 

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from experiments.kernels.benchmark import Benchmark, Expression, Rival
-from hwnas.kernels.activations import ACTIVATIONS
 from hwnas.kernels.operator import Inputs
-from hwnas.kernels.two_four import two_four, unpack_two_four
+from hwnas.kernels.operators.two_four import two_four, unpack_two_four
+from hwnas.kernels.primitives.activations import ACTIVATIONS
 
 __all__ = ["BENCHMARK"]
 

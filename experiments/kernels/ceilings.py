@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from experiments.kernels.place import Place
-from hwnas.kernels.timer import Times
+from hwnas.kernels.suite.timer import Times
 
 __all__ = ["COPY", "PRODUCTS", "measure_ceilings"]
 

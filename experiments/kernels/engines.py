@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hwnas.deploy.onnx_module import OnnxModule
-from hwnas.deploy.quantize import random_batches
+from hwnas.deploy.onnx.module import OnnxModule
+from hwnas.deploy.quantization.quantize import random_batches
 
 __all__ = ["engine", "int8_engine", "symmetric"]
 
@@ -34,7 +34,7 @@ def engine(model: Path, images: Tensor, int8: bool = False) -> Callable[[], obje
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(model)):
-        raise RuntimeError(f"TensorRT does not take {model.name}: {parser.get_error(0)}")
+        raise RuntimeError(f"TensorRT cannot parse {model.name}: {parser.get_error(0)}")
     config, profile = builder.create_builder_config(), builder.create_optimization_profile()
     config.set_flag(trt.BuilderFlag.FP16)
     if int8:
@@ -53,7 +53,7 @@ def engine(model: Path, images: Tensor, int8: bool = False) -> Callable[[], obje
 
     def run() -> Tensor:
         if not context.execute_async_v3(torch.cuda.current_stream().cuda_stream):
-            raise RuntimeError("TensorRT's engine does not run")
+            raise RuntimeError("the engine of TensorRT failed to run")
         return outputs
 
     return run

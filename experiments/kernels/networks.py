@@ -24,17 +24,17 @@ from experiments.kernels.benchmark import Case
 from experiments.kernels.compiler import FULL, MODES, all_cores, compiled, rehearsing
 from experiments.kernels.engines import engine, int8_engine
 from experiments.kernels.place import CACHES, Place
-from hwnas.deploy.conv_norm import conv_norm_pairs
-from hwnas.deploy.exporters import to_onnx
+from hwnas.deploy.export.conv_norm import conv_norm_pairs
+from hwnas.deploy.export.exporters import to_onnx
 from hwnas.deploy.matching import MatchedNetwork, decided, matched
-from hwnas.deploy.onnx_module import OnnxModule
-from hwnas.deploy.quantize import quantize_int8, random_batches
+from hwnas.deploy.onnx.module import OnnxModule
+from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.operator import Operator, Sizes
-from hwnas.kernels.race import fair, raced, why
-from hwnas.kernels.timer import Times
-from hwnas.kernels.tuned import KERNEL
+from hwnas.kernels.suite.timer import Times
+from hwnas.kernels.tuning.choice import KernelChoice
+from hwnas.kernels.tuning.race import fair, raced, why
+from hwnas.kernels.tuning.tuned import KERNEL
 from hwnas.search_spaces import SearchSpace, hybrid, mobilenet, vit
 
 __all__ = [

@@ -17,15 +17,15 @@ from experiments.kernels.catalogue import BENCHMARKS
 from experiments.kernels.compiler import FULL, MODES, compiled, rehearsing
 from experiments.kernels.place import CACHES, Place
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.choice import KernelChoice
-from hwnas.kernels.cost_model import CostModel
-from hwnas.kernels.gpu_tuning import GpuTuning, keep, versions_here
 from hwnas.kernels.operator import Inputs, Operator, dtype_name
-from hwnas.kernels.race import fair, raced, why
 from hwnas.kernels.resources import compile_ahead
-from hwnas.kernels.timer import Times
-from hwnas.kernels.tolerance import as_tuple, worst_error
-from hwnas.kernels.tuned import KERNEL, REFERENCE, TunedEntry
+from hwnas.kernels.suite.timer import Times
+from hwnas.kernels.suite.tolerance import as_tuple, worst_error
+from hwnas.kernels.tuning.choice import KernelChoice
+from hwnas.kernels.tuning.cost_model import CostModel
+from hwnas.kernels.tuning.gpu_tuning import GpuTuning, keep, versions_here
+from hwnas.kernels.tuning.race import fair, raced, why
+from hwnas.kernels.tuning.tuned import KERNEL, REFERENCE, TunedEntry
 
 __all__ = [
     "Tuning",

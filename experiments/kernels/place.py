@@ -17,11 +17,11 @@ import torch
 from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.ahead import Compiled
-from hwnas.kernels.gpu_bench import GpuBench
 from hwnas.kernels.launch import cannot_run
 from hwnas.kernels.operator import Config
 from hwnas.kernels.resources import Resources
-from hwnas.kernels.timer import GpuTimer, Stopwatch
+from hwnas.kernels.suite.gpu_bench import GpuBench
+from hwnas.kernels.suite.timer import GpuTimer, Stopwatch
 
 __all__ = ["CACHES", "Place"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.kernels.place import CACHES
 from experiments.record import Row
-from hwnas.kernels.tuned import KERNEL, REFERENCE
+from hwnas.kernels.tuning.tuned import KERNEL, REFERENCE
 
 __all__ = ["SPEEDUP", "complete", "race_rows", "summary"]
 

@@ -25,15 +25,15 @@ STAGES = ("verify", "tune", "operators", "networks")
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.kernels.run", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=480.0, help="for all of it")
+    parser.add_argument("--seconds", type=float, default=480.0, help="time limit for all stages")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--operators", nargs="+", metavar="NAME", help="all if not given")
     parser.add_argument("--networks", nargs="+", metavar="NAME", help="all five if not given")
-    parser.add_argument("--out", type=Path, help="folder for what is recorded; that of the script")
+    parser.add_argument("--out", type=Path, help="folder for the recorded rows; that of the script if not given")
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="everything but times, which are invented, on the processor; needs --out",
+        help="run on the CPU, with invented times; needs --out",
     )
     run_command(parser, work)
 
@@ -42,7 +42,7 @@ def work(arguments: argparse.Namespace) -> None:
     began = time.monotonic()
     if arguments.dry_run:
         if arguments.out is None:
-            raise ConfigError("--dry-run invents times; give it a folder of its own by --out")
+            raise ConfigError("--dry-run invents times; give it its own folder with --out")
         os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is defined
     folder = (arguments.out or FOLDER).resolve()
     os.environ["HWNAS_HOME"] = str(folder)  # folder of the tuned configurations

@@ -87,7 +87,7 @@ def _check(visit: Visit) -> None:
         for outcome in visit.in_turn([Task(measure_ceilings, None)], visit.end):
             visit.put(_ceiling_rows(outcome))
             if outcome.reason:
-                print(f"what the card does at most: {outcome.reason}", flush=True)
+                print(f"ceilings of the GPU: {outcome.reason}", flush=True)
 
 
 def _check_row(outcome: Outcome) -> Row:

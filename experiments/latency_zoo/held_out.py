@@ -26,17 +26,17 @@ from experiments.latency_zoo.zoo import read_zoo
 from experiments.over_cases import mean_over_cases
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
-from hwnas.predictors.blocks import blocks_of_steps
-from hwnas.predictors.cold_start import ColdStart
-from hwnas.predictors.coverage import learn_widening
-from hwnas.predictors.device import DevicePredictor
+from hwnas.predictors.devices.device import DevicePredictor
+from hwnas.predictors.devices.selection import most_informative
+from hwnas.predictors.devices.shipped import experience_of, family
+from hwnas.predictors.devices.store import DeviceProfile
 from hwnas.predictors.estimate import NORMAL_90
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.physical import physical_features
-from hwnas.predictors.selection import most_informative
-from hwnas.predictors.shipped import experience_of, family
-from hwnas.predictors.store import DeviceProfile
-from hwnas.predictors.transfer_prior import TransferPrior
+from hwnas.predictors.features.blocks import blocks_of_steps
+from hwnas.predictors.features.physical import physical_features
+from hwnas.predictors.models.cold_start import ColdStart
+from hwnas.predictors.models.coverage import learn_widening
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.predictors.models.transfer_prior import TransferPrior
 
 SCORES = {
     "spearman": "rho",

@@ -16,9 +16,9 @@ from experiments.command import run_command
 from experiments.timings import Timings, columns_of
 from hwnas.atomic import replacing
 from hwnas.deploy import Device, Target, TimingSettings, export_onnx, measure
-from hwnas.deploy.device import FORMATS
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.predictors.fingerprint import fingerprint
+from hwnas.deploy.targets.device import FORMATS
+from hwnas.predictors.devices.fingerprint import fingerprint
 from hwnas.search_spaces import Architecture, MobileNetSpace, mobilenet
 
 FOLDER = Path(__file__).parent
@@ -62,7 +62,7 @@ def main() -> None:
         prog="python -m experiments.latency_zoo.run", description=__doc__
     )
     parser.add_argument("--networks", type=int, default=200)
-    parser.add_argument("--targets", nargs="+", metavar="NAME", help="all that work if not given")
+    parser.add_argument("--targets", nargs="+", metavar="NAME", help="all usable targets if not given")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "latency_zoo"))
     run_command(parser, work)

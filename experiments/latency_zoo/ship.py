@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from experiments.latency_zoo.run import FOLDER as ZOO
 from experiments.latency_zoo.zoo import read_zoo
-from hwnas.predictors.device import DevicePredictor
-from hwnas.predictors.shipped import FOLDER, experience_of, ship
+from hwnas.predictors.devices.device import DevicePredictor
+from hwnas.predictors.devices.shipped import FOLDER, experience_of, ship
 
 
 def main() -> None:

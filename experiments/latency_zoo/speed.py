@@ -17,8 +17,8 @@ from experiments.latency_zoo.run import FOLDER
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.predictors import DevicePredictor, shipped_experience
-from hwnas.predictors.blocks import blocks_of_steps
-from hwnas.predictors.shipped import shipped_profiles
+from hwnas.predictors.devices.shipped import shipped_profiles
+from hwnas.predictors.features.blocks import blocks_of_steps
 from hwnas.search_spaces.tabular import TABULAR_SPACES
 
 SAMPLES = 10

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from experiments.latency_zoo.run import FOLDER, space
 from hwnas.deploy import Target
-from hwnas.predictors.store import DeviceProfile
+from hwnas.predictors.devices.store import DeviceProfile
 from hwnas.search_spaces import Architecture, OperatorCountTable, Workload
 
 __all__ = ["read_workloads", "read_zoo"]

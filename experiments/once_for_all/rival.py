@@ -46,8 +46,8 @@ def their_supernet(folder: Path | None) -> Any:
         sys.path.append(str(folder))
     if importlib.util.find_spec("ofa") is None:
         raise ConfigError(
-            "package ofa is not installed; `.venv/bin/pip install --no-deps --target FOLDER "
-            f"{_PACKAGE}`, then --ofa FOLDER"
+            "package ofa is not installed; run `.venv/bin/pip install --no-deps --target FOLDER "
+            f"{_PACKAGE}` and give --ofa FOLDER"
         )
     _stub_torchvision()
     networks = importlib.import_module("ofa.imagenet_classification.elastic_nn.networks")
@@ -116,7 +116,7 @@ def check_same(space: MobileNetSpace, architecture: Architecture, theirs: Any) -
     if sizes[0] != sizes[1]:
         raise DeviceError(
             f"{architecture.id} has {sizes[0]} multiply-accumulates and parameters here and "
-            f"{sizes[1]} in ofa; expected the same of both, so install {_PACKAGE}"
+            f"{sizes[1]} in ofa; expected equal numbers, so install {_PACKAGE}"
         )
 
 

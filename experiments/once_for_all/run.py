@@ -40,10 +40,10 @@ def main() -> None:
     )
     parser.add_argument("--ofa", type=Path, help="folder where the package ofa is installed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
-    parser.add_argument("--rounds", type=int, default=12, help="of each side, in turns")
-    parser.add_argument("--batch", type=int, default=64, help="images a step")
+    parser.add_argument("--rounds", type=int, default=12, help="interleaved rounds of each side")
+    parser.add_argument("--batch", type=int, default=64, help="images in a step")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--networks", type=int, default=6, help="random ones, beside two extremes")
+    parser.add_argument("--networks", type=int, default=6, help="random networks, in addition to two extremes")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     run_command(parser, work)
 
@@ -53,7 +53,7 @@ def work(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) < 1:
             raise ConfigError(f"--{name} is {getattr(arguments, name)}; expected at least 1")
     if arguments.batch < 2:
-        raise ConfigError("--batch is less than 2, and normalisation needs two images")
+        raise ConfigError("--batch is less than 2, but normalisation needs two images")
     names = ("rounds", "batch", "threads", "networks")
     config = {name: getattr(arguments, name) for name in names}
     observed = Results(arguments.out / "observations.jsonl", config)

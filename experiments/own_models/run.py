@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--rivals", nargs="+", choices=(SCRATCH, SLICED), default=[SCRATCH])
     parser.add_argument("--widths", type=float, nargs="+", default=[0.25, 0.5, 0.75, 1.0])
-    parser.add_argument("--pretraining", type=float, default=8.0, help="minutes, on one core")
+    parser.add_argument("--pretraining", type=float, default=8.0, help="minutes of pretraining on one core")
 
 
 def work(arguments: argparse.Namespace) -> None:
@@ -119,7 +119,7 @@ def observe(setting: Setting, model: str, seed: int, arguments: argparse.Namespa
     weights = weights_of(before, model)
     trained = [f'space.weights="{weights.absolute()}"', 'train.teacher_sees="plain"']
     job = setting.experiment(seed, [*open_ends(model), *trained])
-    print(f"seed {seed}: the whole job for {model}", flush=True)
+    print(f"seed {seed}: running the whole job for {model}", flush=True)
     networks, run_inputs, seconds = of_job(f"{model} {ELASTIC}", job, folder / "run")
     spent = {ELASTIC: seconds + 60 * arguments.pretraining / processes(job.recipe)}
     spent |= {SCRATCH: spent[ELASTIC], SLICED: seconds}

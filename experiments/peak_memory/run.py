@@ -22,11 +22,11 @@ from experiments.latency_zoo.run import space
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from hwnas.deploy import Target, export_onnx
-from hwnas.deploy.memory import peak_memory
+from hwnas.deploy.measure.memory import peak_memory
 from hwnas.errors import ConfigError
 from hwnas.plugin import resolve
 from hwnas.predictors import Estimate
-from hwnas.predictors.memory import MemoryPredictor, memory_features
+from hwnas.predictors.metrics.memory import MemoryPredictor, memory_features
 from hwnas.search_spaces import Architecture, MobileNetSpace, Workload, mobilenet
 
 FOLDER = Path(__file__).parent
@@ -72,9 +72,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)), metavar="N")
     parser.add_argument("--spaces", nargs="+", default=list(SPACES), metavar="NAME")
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
-    parser.add_argument("--networks", type=int, help=f"of each space; {NETWORKS} if not given")
+    parser.add_argument("--networks", type=int, help=f"networks of each space; {NETWORKS} if not given")
     parser.add_argument("--known", type=int, default=10, help="networks that the predictor gets")
-    parser.add_argument("--processes", type=int, default=2, help="that measure a network")
+    parser.add_argument("--processes", type=int, default=2, help="processes that measure a network")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "peak_memory"))
     run_command(parser, work)
@@ -85,8 +85,8 @@ def work(arguments: argparse.Namespace) -> None:
     counts = {name: arguments.networks or NETWORKS[name] for name in spaces}
     if arguments.known + 2 > min(counts.values()):
         raise ConfigError(
-            f"--known is {arguments.known} of {min(counts.values())} networks; expected to leave "
-            "at least 2"
+            f"--known is {arguments.known} of {min(counts.values())} networks; expected at least "
+            "2 more networks than that"
         )
     targets = [Target.parse(name) for name in arguments.targets]
     processes: int = arguments.processes

@@ -57,7 +57,7 @@ def main() -> None:
     parser = parser_of(Path(__file__).parent, __doc__, seeds=[0])
     parser.add_argument("--minutes", type=float, nargs="+", default=[45.0], metavar="M")
     parser.add_argument(
-        "--rival-minutes", type=float, metavar="M", help="two thirds of --minutes if not given"
+        "--rival-minutes", type=float, metavar="M", help="minutes of each rival; two thirds of --minutes if not given"
     )
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
     run_command(parser, work)
@@ -105,7 +105,7 @@ def observe(
     """
     minutes = job.recipe.run.minutes
     assert minutes is not None
-    print(f"seed {seed}: the whole job of {minutes:g} minutes", flush=True)
+    print(f"seed {seed}: running the whole job of {minutes:g} minutes", flush=True)
     networks, run_inputs, seconds = of_job(OURS, job, folder / OURS)
     with cores(run_inputs.recipe) as at_once:
         found, _ = train_alone(

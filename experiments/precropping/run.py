@@ -27,9 +27,9 @@ from experiments.setting import Setting, cores, main
 from hwnas.content import content_hash
 from hwnas.deploy import Target, TimingSettings, export_onnx, measure
 from hwnas.errors import ConfigError
-from hwnas.search.cluster import map_tasks
-from hwnas.search.evaluate import Evaluation, score
-from hwnas.search.ranking import spread_over_macs
+from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.evaluation.evaluate import Evaluation, score
+from hwnas.search.evaluation.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
 from hwnas.stages.job import RunInputs
@@ -61,9 +61,9 @@ class Network:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--assignments", type=int, default=3, help="of ratios to layers")
-    parser.add_argument("--pool", type=int, default=100, help="random ones to choose them from")
-    parser.add_argument("--target", default="cpu-onnxruntime-fp32-b1-t1", help="to measure on")
+    parser.add_argument("--assignments", type=int, default=3, help="assignments of ratios to layers")
+    parser.add_argument("--pool", type=int, default=100, help="random ones to choose from")
+    parser.add_argument("--target", default="cpu-onnxruntime-fp32-b1-t1", help="target to measure on")
 
 
 def work(arguments: argparse.Namespace) -> None:

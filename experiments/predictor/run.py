@@ -16,7 +16,7 @@ from experiments.foretold import judge
 from experiments.setting import Setting, main
 from experiments.timed_networks import timed_rows
 from hwnas.deploy import Target
-from hwnas.search.objective import LATENCY
+from hwnas.search.objectives.objective import LATENCY
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import networks_to_time
 
@@ -24,8 +24,8 @@ TIMED, UNSEEN = "timed", "unseen"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timed", type=int, default=20, help="networks that the predictor gets")
-    parser.add_argument("--unseen", type=int, default=30, help="networks that it is judged on")
+    parser.add_argument("--timed", type=int, default=20, help="networks that the predictor is fitted to")
+    parser.add_argument("--unseen", type=int, default=30, help="networks of the test")
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -19,8 +19,8 @@ from experiments.predictors.splits import FAMILIES, Family
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.plugin import resolve
-from hwnas.predictors.benchmark import PredictorRow, bench_predictor
-from hwnas.predictors.cost_table import read_cost_table
+from hwnas.predictors.benchmarks.benchmark import PredictorRow, bench_predictor
+from hwnas.predictors.benchmarks.cost_table import read_cost_table
 
 SAMPLES = (5, 10, 20, 40)
 METHODS = ("default", "ridge", "ridge_quantiles")

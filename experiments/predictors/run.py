@@ -16,8 +16,8 @@ from experiments.predictors.splits import SPLITS, Split, random_splits
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.plugin import resolve
-from hwnas.predictors.benchmark import METHODS, PredictorRow, bench_predictor
-from hwnas.predictors.cost_table import CostTable, read_cost_table
+from hwnas.predictors.benchmarks.benchmark import METHODS, PredictorRow, bench_predictor
+from hwnas.predictors.benchmarks.cost_table import CostTable, read_cost_table
 
 UNITS = {
     "spearman": "rho",

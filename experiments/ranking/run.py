@@ -26,9 +26,9 @@ from hwnas.content import content_hash
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.search import Fidelity, SupernetEvaluator, SupernetTraining, train_supernet
-from hwnas.search.cluster import map_tasks
-from hwnas.search.evaluate import Evaluation, recalibrate, score
-from hwnas.search.ranking import spread_over_macs
+from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.evaluation.evaluate import Evaluation, recalibrate, score
+from hwnas.search.evaluation.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit, load_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.stages.job import RunInputs
@@ -41,8 +41,8 @@ _RECALIBRATION_IMAGES = 2048
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--networks", type=int, default=16)
-    parser.add_argument("--pool", type=int, default=300, help="random networks to choose them from")
-    parser.add_argument("--epochs", type=int, default=20, help="training of each network alone")
+    parser.add_argument("--pool", type=int, default=300, help="random networks to choose from")
+    parser.add_argument("--epochs", type=int, default=20, help="epochs to train each network alone")
     parser.add_argument("--supernet-seeds", type=int, nargs="+", default=[0, 1], metavar="N")
     parser.add_argument(
         "--methods", nargs="+", default=list(METHODS), metavar="NAME", help=", ".join(METHODS)

@@ -35,7 +35,7 @@ class Case:
 
     def __post_init__(self) -> None:
         if self.known is not None and self.calibrate is not None:
-            raise ConfigError("a case is either known or calibrated")
+            raise ConfigError("a case has known and calibrate; give one of them")
 
     def objectives(self, folder: Path) -> list[str]:
         """Return the objectives with the full paths of their files."""

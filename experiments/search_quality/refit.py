@@ -19,12 +19,12 @@ from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from experiments.search_quality.cases import CASES
 from hwnas.errors import ConfigError
-from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.search.engine.threads import one_thread
 from hwnas.search.samplers import BatchSampler, SpaceFeatures, knowledge_of_space, make_sampler
 from hwnas.search.samplers.batch import History, keys_of
 from hwnas.search.tables import read_objective_table
 from hwnas.search.tables.benchmark import knowledge_of
-from hwnas.search.threads import one_thread
 from hwnas.search_spaces import mobilenet
 from hwnas.search_spaces.tabular import Codes
 

@@ -21,7 +21,7 @@ from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from experiments.search_quality.cases import CASES, GROUPS
 from hwnas.plugin import resolve
-from hwnas.search.front import non_dominated
+from hwnas.search.objectives.front import non_dominated
 from hwnas.search.tables import (
     Calibration,
     SearchRow,

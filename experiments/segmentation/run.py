@@ -17,7 +17,7 @@ from experiments.setting import Setting, main
 from hwnas.deploy import Bundle
 from hwnas.run_folder import RunFolder
 from hwnas.search import ImageData
-from hwnas.search.masks import VOID
+from hwnas.search.data.masks import VOID
 from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import RunInputs
 
@@ -29,7 +29,7 @@ def work(arguments: argparse.Namespace) -> None:
     done = {row.seed for row in setting.answers.rows}
     for seed in setting.seeds:
         if seed not in done:
-            print(f"seed {seed}: the whole job", flush=True)
+            print(f"seed {seed}: running the whole job", flush=True)
             setting.answer(observe(setting, seed))
     setting.show()
 

@@ -18,9 +18,9 @@ from scipy.stats import spearmanr
 from experiments.command import data_folder, run_command
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
-from hwnas.predictors.cold_start import ColdStart
-from hwnas.predictors.cost_table import CostTable, read_cost_table
-from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.benchmarks.cost_table import CostTable, read_cost_table
+from hwnas.predictors.models.cold_start import ColdStart
+from hwnas.predictors.models.gaussian_process import Numbers
 
 FOLDER = Path(__file__).parent
 POOL = 900  # first rows of the table, known on the known devices; all others are scored

@@ -20,7 +20,7 @@ from torch import nn
 
 from experiments.record import Row
 from experiments.setting import Setting, main
-from hwnas.deploy.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.search.training import Batch, NetworkStep, StepContext, TrainConfig
 from hwnas.search_spaces import Architecture, SearchSpace, Supernet
 from hwnas.stages.job import RunInputs
@@ -29,10 +29,10 @@ _ROUND_MS = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--networks", type=int, default=8, help="random ones, beside two extremes")
+    parser.add_argument("--networks", type=int, default=8, help="random networks, in addition to two extremes")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=20, help="clean rounds a network")
-    parser.add_argument("--batch", type=int, default=64, help="images a step")
+    parser.add_argument("--rounds", type=int, default=20, help="undisturbed rounds per network")
+    parser.add_argument("--batch", type=int, default=64, help="images in a step")
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ from experiments.command import data_folder, run_command
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from hwnas.errors import ConfigError, DataError
-from hwnas.predictors.zero_cost import proxies_of
+from hwnas.predictors.features.zero_cost import proxies_of
 from hwnas.search_spaces import CellSpace
 
 CLASSES = 100

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from experiments.command import run_command
-from hwnas.predictors.shipped_scores import FOLDER, SCORES, write_scores
-from hwnas.predictors.zero_cost import proxies_of
+from hwnas.predictors.features.shipped_scores import FOLDER, SCORES, write_scores
+from hwnas.predictors.features.zero_cost import proxies_of
 from hwnas.search_spaces.cells import CellSpace
 from hwnas.search_spaces.tabular import NasBench201Space
 
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.zero_cost.ship", description=__doc__
     )
-    parser.add_argument("--seeds", type=int, default=1, help="mean over seeds 0 to N - 1")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds 0 to N - 1, for the mean")
     parser.add_argument("--out", type=Path, default=FOLDER)
     run_command(parser, work)
 

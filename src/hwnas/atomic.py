@@ -139,7 +139,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     with storage_errors(path):
         if path.is_symlink() or (path.exists() and not path.is_dir()):
-            raise NotADirectoryError(errno.ENOTDIR, "it is there and is no folder")
+            raise NotADirectoryError(errno.ENOTDIR, "it exists and is not a folder")
         _remove_leftovers(path)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)

@@ -75,8 +75,8 @@ def _described(value: Any) -> Any:
     text = repr(value)
     if _ADDRESS.search(text):
         raise ConfigError(
-            f"{type(value).__qualname__} cannot be told from others of its kind: its repr is an "
-            "address in memory. Make it a dataclass, or give it a __repr__ with all that it "
-            "depends on"
+            f"objects of class {type(value).__qualname__} cannot be distinguished: the repr is an "
+            "address in memory. Make the class a dataclass, or give it a __repr__ that shows all "
+            "it depends on"
         )
     return text

@@ -68,7 +68,7 @@ def resolve(kind: str, name: str, known: Mapping[str, T]) -> T:
         raise ConfigError(
             f"{kind} {name!r}: module {module_name!r} does not import "
             f"({type(error).__name__}: {error}). "
-            "It is looked for on the Python path and beside the recipe"
+            "It must be on the Python path or in the folder of the recipe"
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):

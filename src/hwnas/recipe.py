@@ -21,10 +21,10 @@ from tomlkit.exceptions import TOMLKitError
 from hwnas.content import content_hash, differing_fields
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
-from hwnas.search.data import DataConfig
-from hwnas.search.objective import Objective
-from hwnas.search.rungs import Rungs
-from hwnas.search.storage import check_storage
+from hwnas.search.data.image_data import DataConfig
+from hwnas.search.engine.rungs import Rungs
+from hwnas.search.engine.storage import check_storage
+from hwnas.search.objectives.objective import Objective
 from hwnas.search.training import TrainConfig
 
 __all__ = [
@@ -156,9 +156,9 @@ class SearchConfig:
             check_storage(self.storage)
         if self.timeout_s is not None and (self.timeout_s <= 0 or self.workers == 0):
             raise ConfigError(
-                f"search.timeout_s is {self.timeout_s:g} and search.workers {self.workers}; "
-                "expected above 0 and at least 1: what runs in the search's own process cannot be "
-                "stopped"
+                f"search.timeout_s is {self.timeout_s:g} and search.workers is {self.workers}; "
+                "expected above 0 and at least 1: an evaluation in the search's own process cannot "
+                "be stopped"
             )
         if self.validation_images is not None and self.validation_images < 2:
             raise ConfigError(
@@ -224,8 +224,8 @@ class RunConfig:
             math.isfinite(self.minutes) and self.minutes >= _LEAST_MINUTES
         ):
             raise ConfigError(
-                f"run.minutes is {self.minutes:g}; the least that a job can do anything in is "
-                f"{_LEAST_MINUTES:g}: calibration, export and timing alone take two"
+                f"run.minutes is {self.minutes:g}; expected at least {_LEAST_MINUTES:g}: "
+                "calibration, export and timing alone take two minutes"
             )
 
 
@@ -263,8 +263,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
             raise ConfigError(
-                f"name is {self.name!r}; expected letters, digits, '.', '_' and '-', since it is "
-                "the name of a folder"
+                f"name is {self.name!r}; expected letters, digits, '.', '_' and '-', because it "
+                "names a folder"
             )
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; expected at least 0")
@@ -468,7 +468,7 @@ def _known_keys(value: Any, kind: Any, where: str) -> None:
     hints = get_type_hints(kind)
     for key, item in value.items():
         if key not in names:
-            raise ConfigError(f"{where}{key} is no key of a recipe; {closest(key, names)}")
+            raise ConfigError(f"{where}{key} is not a key of a recipe; {closest(key, names)}")
         _known_keys(item, hints[key], f"{where}{key}.")
 
 
@@ -481,12 +481,12 @@ def _override(document: tomlkit.TOMLDocument, text: str) -> None:
     for key in keys[:-1]:
         if isinstance(table, list):
             if not key.isdigit() or int(key) >= len(table):
-                raise ConfigError(f"--set {text!r}: there is no {key!r} in a list of {len(table)}")
+                raise ConfigError(f"--set {text!r}: {key!r} is not an index of a list of {len(table)}")
             table = table[int(key)]
             continue
         table = table.setdefault(key, tomlkit.table())
         if not isinstance(table, dict | list):
-            raise ConfigError(f"--set {text!r}: {key!r} is no table")
+            raise ConfigError(f"--set {text!r}: {key!r} is not a table")
     if isinstance(table, list):
         raise ConfigError(f"--set {text!r}: give an index and a key, such as objective.0.limit=5")
     try:

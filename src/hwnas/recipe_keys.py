@@ -78,7 +78,7 @@ _LEARNED: tuple[RecipeStage, ...] = ("train", "search", "finalists")
 
 DECIDES: Mapping[str, KeyDependency] = {
     "name": KeyDependency("kept"),
-    "run.*": KeyDependency("kept", note="what was planned is in the run's own recipe"),
+    "run.*": KeyDependency("kept", note="the plan is in the run's own recipe"),
     "seed": KeyDependency("redone", ("calibrate", *_LEARNED, "reference")),
     "data.*": KeyDependency("by content", (*_LEARNED, "reference")),
     "task.*": KeyDependency("by content", (*_LEARNED, "reference")),
@@ -89,16 +89,16 @@ DECIDES: Mapping[str, KeyDependency] = {
         "all evaluations; a target without a calibration gets one",
     ),
     "train.epochs": KeyDependency(
-        "continued", ("train", "reference"), "training goes on from its checkpoint"
+        "continued", ("train", "reference"), "training continues from its checkpoint"
     ),
     "train.budget_minutes": KeyDependency(
-        "continued", ("train", "reference"), "training goes on from its checkpoint"
+        "continued", ("train", "reference"), "training continues from its checkpoint"
     ),
     "train.batch_size": KeyDependency(
-        "redone", ("train", "reference"), "an unfinished training goes on from its checkpoint"
+        "redone", ("train", "reference"), "an unfinished training continues from its checkpoint"
     ),
     "train.accumulate": KeyDependency(
-        "redone", ("train", "reference"), "an unfinished training goes on from its checkpoint"
+        "redone", ("train", "reference"), "an unfinished training continues from its checkpoint"
     ),
     "train.workers": KeyDependency("kept"),
     "train.checkpoint_seconds": KeyDependency("kept"),
@@ -110,15 +110,15 @@ DECIDES: Mapping[str, KeyDependency] = {
     "search.evaluator": KeyDependency("redone", ("search", "random-baseline")),
     "search.validation_images": KeyDependency("redone", ("search", "random-baseline")),
     "search.fidelity.*": KeyDependency(
-        "redone", ("search", "random-baseline"), "evaluations at a cost that is still asked for"
+        "redone", ("search", "random-baseline"), "evaluations at a cost that the new recipe also has"
     ),
     "search.random_baseline": KeyDependency("redone", ("random-baseline",)),
-    "search.sampler": KeyDependency("kept", note="decides on the candidates that come next"),
-    "search.options": KeyDependency("kept", note="decides on the candidates that come next"),
+    "search.sampler": KeyDependency("kept", note="affects the next candidates only"),
+    "search.options": KeyDependency("kept", note="affects the next candidates only"),
     "search.*": KeyDependency("kept"),
     "deploy.reference": KeyDependency("redone", ("reference",)),
     "deploy.reference_minutes": KeyDependency("redone", ("reference",)),
-    "deploy.top": KeyDependency("continued", ("finalists",), "weights of finalists that are there"),
+    "deploy.top": KeyDependency("continued", ("finalists",), "weights of existing finalists"),
     "deploy.*": KeyDependency("redone", ("finalists",)),
 }
 """Dependencies by key or pattern; the first pattern that matches a key applies."""

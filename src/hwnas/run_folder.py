@@ -19,8 +19,8 @@ import pydantic
 
 from hwnas import __version__
 from hwnas.atomic import recovered_folder, storage_errors, write_json, write_text
-from hwnas.deploy.catalogue import machine, versions
-from hwnas.deploy.gpu_time import GpuClock
+from hwnas.deploy.measure.gpu_time import GpuClock
+from hwnas.deploy.targets.catalogue import machine, versions
 from hwnas.errors import ConfigError, RunError
 from hwnas.identity import Identity, InputChange, may_reuse
 from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
@@ -37,7 +37,7 @@ _UNNAMED = 1
 """Schema in which a stage's record holds one hash of all inputs instead of inputs by name."""
 _SAMPLE_SECONDS = 1.0
 _ABOUT = {"recipe": str, "recipe_folder": str, "created": str, "versions": dict, "machine": dict}
-_LOST = "the folder is from another hwnas, or damaged; search in another one (--run DIR)"
+_LOST = "the folder is damaged, or from another version of hwnas; search in another one (--run DIR)"
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,13 @@ class RunFolder:
             if found.recipe.hash != recipe.hash:
                 raise RunError(
                     f"{path} holds a run of another recipe; choose another folder with --run DIR, "
-                    f"go on with that one by `hwnas resume {path}`, or change it by `hwnas resume "
-                    f"{path} --set KEY=VALUE`"
+                    f"continue that run with `hwnas resume {path}`, or change its recipe with "
+                    f"`hwnas resume {path} --set KEY=VALUE`"
                 )
             return found
         if path.exists() and not _is_fresh(path, text):
             raise RunError(
-                f"{path} is no empty folder and holds no run; choose another with --run DIR"
+                f"{path} exists and holds no run; choose an empty or new folder with --run DIR"
             )
         about = {
             "schema": SCHEMA,
@@ -136,7 +136,7 @@ class RunFolder:
             RunError: The folder holds no run, or a damaged one.
         """
         if not (path / "run.json").is_file():
-            raise RunError(f"{path} holds no run; `hwnas search RECIPE --run {path}` makes one")
+            raise RunError(f"{path} holds no run; start one with `hwnas search RECIPE --run {path}`")
         about = _read_about(path / "run.json")
         recipe, _ = read_recipe(path / "recipe.toml", schema=_recipe_schema(about))
         return cls(path, recipe, about)
@@ -151,7 +151,7 @@ class RunFolder:
         recipe, text = read_recipe(path, overrides, _recipe_schema(self.about))
         if recipe.run != self.recipe.run:
             raise ConfigError(
-                "run.minutes was planned with when the run began, and changes nothing now; set "
+                "run.minutes was used to plan the run at its start, and has no effect now; set "
                 "train.epochs and train.budget_minutes to train longer or search.trials to try "
                 "more networks, or search in another folder"
             )
@@ -201,7 +201,7 @@ class RunFolder:
         except OSError:
             self._lock.close()
             raise RunError(
-                f"another process works on {self.path}; wait for it, or stop it and "
+                f"another process works on {self.path}; wait until it ends, or stop it and run "
                 f"`hwnas resume {self.path}`"
             ) from None
         self.about = _read_about(self.path / "run.json")  # no other process writes it now
@@ -369,7 +369,7 @@ def _read_about(path: Path) -> dict[str, Any]:
             raise ValueError(f"schema {about['schema']!r} is not {SCHEMA}")
         for key, kind in _ABOUT.items():
             if not isinstance(about[key], kind):
-                raise TypeError(f"{key} is no {kind.__name__}")
+                raise TypeError(f"{key} is not a {kind.__name__}")
         _STAGES.validate_python(about["stages"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = str(error).splitlines()[0]

@@ -9,10 +9,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas.deploy.measurement import Measurement
-from hwnas.predictors.benchmark import PredictorRow
-from hwnas.predictors.fingerprint import Fingerprint
-from hwnas.search.objective import LATENCY
+from hwnas.deploy.measure.measurement import Measurement
+from hwnas.predictors.benchmarks.benchmark import PredictorRow
+from hwnas.predictors.devices.fingerprint import Fingerprint
+from hwnas.search.objectives.objective import LATENCY
 from hwnas.search.tables import SearchRow
 from hwnas.stages.run_result import FrontRow, RunResult
 
@@ -127,7 +127,7 @@ def print_measurement(console: Console, name: str, measurement: Measurement) -> 
         told = ", ".join(f"{name} {value}" for name, value in measurement.conditions.items())
         console.print(told, soft_wrap=True, markup=False)
     if measurement.contended:
-        console.print("disturbed by other work: close it and measure again, with more --patience")
+        console.print("disturbed by other processes: close them and measure again, with a longer --patience")
 
 
 def print_fingerprint(console: Console, found: Fingerprint) -> None:
@@ -157,7 +157,7 @@ def print_predictor_rows(console: Console, rows: Sequence[PredictorRow]) -> None
 
 def print_search_rows(console: Console, rows: Sequence[SearchRow]) -> None:
     """Print the mean over seeds for each number of evaluations."""
-    columns = ["evaluations", "found", "found, wide box", "found, test", "different", "seconds"]
+    columns = ["evaluations", "share", "share, wide box", "share, test", "distinct", "seconds"]
     lines = [
         _search_line([row for row in rows if row.evals == evals])
         for evals in dict.fromkeys(row.evals for row in rows)

@@ -5,7 +5,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas.deploy import Preprocessing
-from hwnas.deploy.agreement import CheckBatch, agreement, check_batches, outputs_of, relative_error
+from hwnas.deploy.export.agreement import (
+    CheckBatch,
+    agreement,
+    check_batches,
+    outputs_of,
+    relative_error,
+)
 
 PREPROCESSING = Preprocessing(4, 4, 1, mean=(0.25,), std=(0.5,))
 

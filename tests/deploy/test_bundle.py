@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 
 from hwnas.deploy import Bundle, Measurement, Preprocessing, write_bundle
-from hwnas.deploy.checksums import render_sums, sha256
+from hwnas.deploy.bundles.checksums import render_sums, sha256
 from hwnas.errors import ArtifactError, DataError
 
 FILES = (
@@ -233,9 +233,7 @@ def test_bundle_weights_equal_those_of_the_network(packed: Bundle, network: nn.M
     assert all(torch.equal(weights[k], tensor) for k, tensor in network.state_dict().items())
 
 
-def test_description_says_the_kind_of_each_number(
-    packed: Bundle, measurement: Measurement
-) -> None:
+def test_description_says_the_kind_of_each_number(packed: Bundle, measurement: Measurement) -> None:
     description = packed.description
     assert packed.measurements == [measurement]
     assert [m["kind"] for m in description["measurements"]] == ["measured"]

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import nn
 
 from hwnas.deploy import Bundle, Preprocessing, export_onnx, write_bundle
-from hwnas.deploy.agreement import relative_error
-from hwnas.deploy.card import _run, card
+from hwnas.deploy.bundles.model_card import _run, card
+from hwnas.deploy.export.agreement import relative_error
 
 
 def test_card_code_runs_and_prints_the_label_that_the_bundle_gives(

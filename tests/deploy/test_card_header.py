@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hwnas.deploy import Bundle
-from hwnas.deploy.card import card
-from hwnas.deploy.card_header import card_header
+from hwnas.deploy.bundles.model_card import card
+from hwnas.deploy.bundles.model_card_header import card_header
 
 keep_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -63,7 +63,9 @@ def test_card_header_lists_only_evaluated_numbers_as_results(packed: Bundle) -> 
         ("as you: like\n- it", {"license": "other", "license_name": "as you: like\n- it"}),
     ],
 )
-def test_card_header_maps_licences_to_hub_identifiers(packed: Bundle, given: str, expected: dict[str, str]) -> None:
+def test_card_header_maps_licences_to_hub_identifiers(
+    packed: Bundle, given: str, expected: dict[str, str]
+) -> None:
     found = head({**packed.description, "provenance": {"licence": given}})
     assert {key: value for key, value in found.items() if "license" in key} == expected
 

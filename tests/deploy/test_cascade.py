@@ -23,10 +23,10 @@ from PIL import Image
 from torch import nn
 
 from hwnas.deploy import Bundle, OutputMeaning, Preprocessing, Target, export_onnx, write_bundle
-from hwnas.deploy.cascade import Cascade, open_packed
-from hwnas.deploy.cascade_packing import write_cascade
-from hwnas.deploy.cascade_runner import CONFIDENCES, Runner, probabilities
-from hwnas.deploy.cascade_timing import cascade_pass, network_pass, time_passes
+from hwnas.deploy.cascades.cascade import Cascade, open_packed
+from hwnas.deploy.cascades.packing import write_cascade
+from hwnas.deploy.cascades.runner import CONFIDENCES, Runner, probabilities
+from hwnas.deploy.cascades.timing import cascade_pass, network_pass, time_passes
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
 LARGER = Preprocessing(12, 12, 1, mean=(0.3,), std=(0.38,))
@@ -167,7 +167,9 @@ def test_open_packed_opens_a_cascade_after_an_interrupted_replacement(
     assert isinstance(open_packed(Path()), Cascade)
 
 
-def test_cascade_refuses_other_folders_masks_and_empty_batches(cascade: Cascade, folder: Path, tmp_path: Path) -> None:
+def test_cascade_refuses_other_folders_masks_and_empty_batches(
+    cascade: Cascade, folder: Path, tmp_path: Path
+) -> None:
     assert isinstance(open_packed(cascade.folder), Cascade)
     assert isinstance(open_packed(folder), Bundle)
     with pytest.raises(ArtifactError, match="is not a cascade"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hwnas.deploy.cascade_choice import (
+from hwnas.deploy.cascades.choice import (
     AccuracyCount,
     CandidateScores,
     CascadeChoice,
@@ -17,7 +17,7 @@ from hwnas.deploy.cascade_choice import (
     pair_tally,
     single_tally,
 )
-from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities, unsure
+from hwnas.deploy.cascades.runner import CONFIDENCES, probabilities, unsure
 from hwnas.errors import ConfigError, InfeasibleError
 
 CLASSES = 3
@@ -106,7 +106,7 @@ def test_pair_tally_equals_that_of_one_network_at_thresholds_0_and_1(
 
 
 @given(cases(), rules, st.floats(0, 1), st.floats(0, 1))
-def test_unsure_images_only_grow_with_the_threshold(
+def test_unsure_images_stay_unsure_at_a_higher_threshold(
     case: tuple[dict[str, CandidateScores], np.ndarray], rule: str, one: float, other: float
 ) -> None:
     scores = next(iter(case[0].values())).scores

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.deploy.checksums import inside, read_sums, render_sums, sha256
+from hwnas.deploy.bundles.checksums import inside, read_sums, render_sums, sha256
 from hwnas.errors import ArtifactError
 
 

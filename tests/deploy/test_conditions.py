@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from hwnas.deploy.conditions import conditions
+from hwnas.deploy.targets.conditions import conditions
 
 
 def write(path: Path, text: str) -> None:

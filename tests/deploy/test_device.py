@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.deploy import RUNTIMES, Device, Target
-from hwnas.deploy.device import FORMATS, HARDWARE, RUNS_ON
+from hwnas.deploy.targets.device import FORMATS, HARDWARE, RUNS_ON
 from hwnas.errors import ConfigError
 
 
@@ -40,7 +40,9 @@ def test_target_refuses_any_other_text_in_one_line(text: str) -> None:
         ("cpu", "hardware-runtime-format", "cpu-onnxruntime-fp32-b1-t1"),
     ],
 )
-def test_target_names_the_wrong_part_and_the_closest_target(text: str, wrong: str, closest: str) -> None:
+def test_target_names_the_wrong_part_and_the_closest_target(
+    text: str, wrong: str, closest: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
         Target.parse(text)
     assert repr(text) in str(raised.value)

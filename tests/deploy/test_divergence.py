@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.deploy import export_onnx
-from hwnas.deploy.divergence import Divergence
+from hwnas.deploy.export.divergence import Divergence
 from hwnas.errors import ArtifactError
 
 

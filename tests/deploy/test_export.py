@@ -47,7 +47,9 @@ def test_exported_file_contains_no_local_paths(exported: Export) -> None:
     assert b"site-packages" not in exported.path.read_bytes()
 
 
-def test_export_leaves_the_module_unchanged_and_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_export_leaves_the_module_unchanged_and_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)).train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     level = logging.getLogger("torch.onnx._internal.exporter._registration").level
@@ -183,9 +185,7 @@ def test_export_falls_back_to_the_older_exporter(
     assert capfd.readouterr() == ("", "")
 
 
-def test_exported_nodes_are_named_after_their_modules(
-    exported: Export, network: nn.Module
-) -> None:
+def test_exported_nodes_are_named_after_their_modules(exported: Export, network: nn.Module) -> None:
     names = [node.name for node in onnx.load(exported.path).graph.node]
     assert len(set(names)) == len(names)
     modules = dict(network.named_modules())

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from hwnas.deploy import RUNTIMES, Target, export_onnx
-from hwnas.deploy.agreement import check_batches
-from hwnas.deploy.export import relative_error
-from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.export.agreement import check_batches
+from hwnas.deploy.export.to_onnx import relative_error
+from hwnas.deploy.onnx.workload import read_workload
 from hwnas.deploy.runtimes import open_session
 from hwnas.search_spaces import SPACES as SHIPPED
 from hwnas.search_spaces import (

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hwnas.deploy import Export, Target, TimingSettings, export_onnx
-from hwnas.deploy.gate import COSTS, CostBudget, CostCheck, gate, read_budget
-from hwnas.deploy.gate import _growth as growth_of
-from hwnas.deploy.junit import junit
-from hwnas.deploy.quantize import quantize_int8, random_batches
+from hwnas.deploy.gate.gate import COSTS, CostBudget, CostCheck, gate, read_budget
+from hwnas.deploy.gate.gate import _growth as growth_of
+from hwnas.deploy.gate.junit import junit
+from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.errors import ConfigError
 
 ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
@@ -149,10 +149,12 @@ def test_gate_notes_int8_files_that_saturate_on_this_processor(
     batches = random_batches((1, 8, 8), 4)
     model = quantize_int8(exported.path, tmp_path / "a.onnx", batches, ["full"], reduce_range=False)
     budget = CostBudget(Target.parse("cpu-onnxruntime-int8-b1-t1"))
-    monkeypatch.setattr("hwnas.deploy.gate._latencies", lambda *_: [])
-    monkeypatch.setattr("hwnas.deploy.gate._memory", lambda *_: CostCheck("m", "", "measured", 1.0))
+    monkeypatch.setattr("hwnas.deploy.gate.gate._latencies", lambda *_: [])
+    monkeypatch.setattr(
+        "hwnas.deploy.gate.gate._memory", lambda *_: CostCheck("m", "", "measured", 1.0)
+    )
     for saturates in (True, False):
-        place = "hwnas.deploy.saturation.sums_saturate"
+        place = "hwnas.deploy.quantization.saturation.sums_saturate"
         monkeypatch.setattr(place, lambda flags, machine, saturates=saturates: saturates)
         first, _ = gate(model, budget)
         assert ("no VNNI" in first.note) is saturates

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-from hwnas.deploy.image_file import (
+from hwnas.deploy.bundles.image_file import (
     highest_value,
     is_grey,
     read_pixels,
@@ -65,7 +65,9 @@ def twelve_bits() -> bytes:
 
 @pytest.mark.parametrize("ending", ["png", "tif", "pgm", "jp2"])
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_read_pixels_scales_16_bit_grey_images_to_8_bits(tmp_path: Path, ending: str, channels: int) -> None:
+def test_read_pixels_scales_16_bit_grey_images_to_8_bits(
+    tmp_path: Path, ending: str, channels: int
+) -> None:
     Image.fromarray(RAMP).save(tmp_path / f"ramp.{ending}")
     pixels = read_pixels(tmp_path / f"ramp.{ending}", channels)
     assert pixels.shape == (4, 256, channels)
@@ -109,7 +111,9 @@ def test_read_pixels_refuses_modes_without_a_defined_range(tmp_path: Path, kind:
 @pytest.mark.parametrize(
     ("ending", "depth"), [("png", 8), ("png", 16), ("tif", 8), ("tif", 16), ("jpg", 8)]
 )
-def test_read_pixels_turns_images_upright(tmp_path: Path, orientation: int, ending: str, depth: int) -> None:
+def test_read_pixels_turns_images_upright(
+    tmp_path: Path, orientation: int, ending: str, depth: int
+) -> None:
     stored = np.zeros((8, 16), np.uint8)
     stored[:, 8:], stored[4:, :8] = 255, 128  # different corners
     turn = {

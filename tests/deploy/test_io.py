@@ -26,7 +26,9 @@ def test_preprocessing_normalises_by_mean_and_standard_deviation(images: NDArray
 
 
 @given(value=st.integers(0, 255), height=st.integers(1, 20), width=st.integers(1, 20))
-def test_preprocessing_keeps_plain_images_plain_at_any_size(value: int, height: int, width: int) -> None:
+def test_preprocessing_keeps_plain_images_plain_at_any_size(
+    value: int, height: int, width: int
+) -> None:
     found = RGB.at(height, width)(np.full((1, 7, 9, 3), value, np.uint8))
     assert found.shape == (1, 3, height, width)
     torch.testing.assert_close(found, found[:, :, :1, :1].expand_as(found), atol=1e-4, rtol=0)
@@ -48,7 +50,9 @@ def test_preprocessing_gives_channels_last_and_keeps_its_input() -> None:
     assert torch.equal(images, before)
 
 
-def test_preprocessing_reads_memory_mapped_images(tmp_path: Path, digits: NDArray[np.uint8]) -> None:
+def test_preprocessing_reads_memory_mapped_images(
+    tmp_path: Path, digits: NDArray[np.uint8]
+) -> None:
     np.save(tmp_path / "images.npy", digits)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
     torch.testing.assert_close(GREY(mapped[3:9]), GREY(digits[3:9]))
@@ -65,7 +69,9 @@ def test_preprocessing_reads_memory_mapped_images(tmp_path: Path, digits: NDArra
         (torch.zeros(2, 8, 8, 1), "float32; expected uint8"),
     ],
 )
-def test_preprocessing_refuses_arrays_of_wrong_shape_or_type(images: NDArray[np.uint8], message: str) -> None:
+def test_preprocessing_refuses_arrays_of_wrong_shape_or_type(
+    images: NDArray[np.uint8], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         GREY(images)
 

@@ -4,7 +4,7 @@ import itertools
 
 from torch import nn
 
-from hwnas.deploy.kernel_advice import advice
+from hwnas.deploy.matching.kernel_advice import advice
 from hwnas.search_spaces import Workload
 from hwnas.search_spaces.workload import trace
 
@@ -24,7 +24,7 @@ def test_advice_names_wasteful_channel_counts_and_better_ones() -> None:
     assert products.startswith("37% of the multiplications in pointwise layers are with zeros")
 
 
-def test_advice_accepts_these_channel_counts_in_fp32_loads() -> None:
+def test_advice_does_not_mention_full_loads_in_fp32() -> None:
     assert len(advice(workload(16, 20, 16), 4)) == 1
 
 

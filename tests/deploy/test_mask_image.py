@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hwnas.deploy.mask_image import write_mask
+from hwnas.deploy.bundles.mask_image import write_mask
 from hwnas.errors import ConfigError
 
 
@@ -22,6 +22,6 @@ def test_write_mask_stores_classes_with_a_colour_palette(tmp_path: Path) -> None
     assert colours[255].tolist() == [224, 224, 192]
 
 
-def test_write_mask_refuses_lossy_formats(tmp_path: Path) -> None:
+def test_write_mask_refuses_formats_other_than_png(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"written as PNG, .* use the ending \.png"):
         write_mask(tmp_path / "mask.jpg", np.zeros((2, 2), np.uint8))

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from hwnas.deploy import Device, Export, Target, export_onnx, memory
-from hwnas.deploy.memory import PeakMemory, peak_memory
+from hwnas.deploy import Device, Export, Target, export_onnx
+from hwnas.deploy.measure import memory
+from hwnas.deploy.measure.memory import PeakMemory, peak_memory
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
 TARGET = Target(Device("cpu", "onnxruntime"))

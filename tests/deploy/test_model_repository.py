@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from numpy.typing import NDArray
 
 from hwnas.deploy import Bundle, OutputMeaning, write_bundle
-from hwnas.deploy.model_repository import write_model_repository
+from hwnas.deploy.bundles.model_repository import write_model_repository
 from hwnas.errors import ConfigError, StorageError
 
 STRING, INT32, INT64, UINT64, ENUM, MESSAGE = 9, 5, 3, 4, 14, 11
@@ -66,7 +66,9 @@ def model_config() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("inference.ModelConfig"))
 
 
-def test_model_repository_has_the_layout_and_configuration_of_triton(packed: Bundle, tmp_path: Path, model_config: Any) -> None:
+def test_model_repository_has_the_layout_and_configuration_of_triton(
+    packed: Bundle, tmp_path: Path, model_config: Any
+) -> None:
     made = write_model_repository(
         packed, tmp_path / "models", name="digits", max_batch=16, max_wait_ms=1.5
     )
@@ -119,7 +121,9 @@ def test_model_repository_has_no_labels_for_values(
     assert not (made / "labels.txt").exists()
 
 
-def test_model_repository_refuses_invalid_names_numbers_and_paths(packed: Bundle, tmp_path: Path) -> None:
+def test_model_repository_refuses_invalid_names_numbers_and_paths(
+    packed: Bundle, tmp_path: Path
+) -> None:
     for name in ("", "../a", "a b", 'a"', "a" * 101, ".a"):
         with pytest.raises(ConfigError, match="cannot be a model's name"):
             write_model_repository(packed, tmp_path, name=name)

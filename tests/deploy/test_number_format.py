@@ -11,8 +11,8 @@ from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from hwnas.deploy import RUNTIMES, Export, Target
-from hwnas.deploy.number_format import _QUANTISED, number_format, to_float16
-from hwnas.deploy.quantize import quantize_int8, random_batches
+from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
+from hwnas.deploy.targets.number_format import _QUANTISED, number_format, to_float16
 from hwnas.errors import ArtifactError
 
 
@@ -31,7 +31,9 @@ def test_runtime_refuses_files_in_another_format_than_the_target(
             runtime.prepare(path, Target.parse("cpu-onnxruntime-fp32-b1-t1"), tmp_path)
 
 
-def test_to_float16_keeps_float32_outputs_and_their_values(exported: Export, tmp_path: Path) -> None:
+def test_to_float16_keeps_float32_outputs_close_to_the_original(
+    exported: Export, tmp_path: Path
+) -> None:
     half = to_float16(exported.path, tmp_path / "half.onnx")
     runtime = RUNTIMES["onnxruntime"]
     images = np.random.default_rng(0).standard_normal((2, 1, 8, 8), dtype=np.float32)
@@ -76,7 +78,9 @@ QUANTISED = (
 
 
 @pytest.mark.parametrize("operator", QUANTISED)
-def test_number_format_finds_quantised_operators_in_any_graph(operator: str, tmp_path: Path) -> None:
+def test_number_format_finds_quantised_operators_in_any_graph(
+    operator: str, tmp_path: Path
+) -> None:
     node = helper.make_node(operator, ["x"], ["y"], domain="com.microsoft")
     assert number_format(saved(tmp_path / "a.onnx", node)) == "int8"
     branch = helper.make_graph([node], "b", [], [helper.make_tensor_value_info("y", FLOAT, None)])
@@ -104,7 +108,9 @@ def test_number_format_is_fp32_for_float_operators(operator: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(("kind", "name"), [("FLOAT16", "fp16"), ("BFLOAT16", "bf16")])
-def test_number_format_finds_16_bit_weights_in_any_graph(kind: str, name: str, tmp_path: Path) -> None:
+def test_number_format_finds_16_bit_weights_in_any_graph(
+    kind: str, name: str, tmp_path: Path
+) -> None:
     half = helper.make_tensor("w", getattr(TensorProto, kind), [4], [1.0] * 4)
     whole = helper.make_tensor("v", FLOAT, [64], [1.0] * 64)
     same = helper.make_node("Identity", ["x"], ["y"])

@@ -9,8 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from hwnas.deploy import RUNTIMES, Bundle, Device, Export, Target
-from hwnas.deploy.device import RUNS_ON
-from hwnas.deploy.onnx_graph import (
+from hwnas.deploy.onnx.graph import (
     check_graph,
     copy_model,
     external_files,
@@ -18,6 +17,7 @@ from hwnas.deploy.onnx_graph import (
     read_whole_model,
 )
 from hwnas.deploy.runtimes import open_session
+from hwnas.deploy.targets.device import RUNS_ON
 from hwnas.errors import ArtifactError
 
 value = helper.make_tensor_value_info
@@ -53,7 +53,7 @@ def in_a_branch(node: Any) -> Any:
     return helper.make_node("If", ["go"], ["y"], then_branch=branch, else_branch=branch)
 
 
-def test_what_networks_are_made_of_passes(packed: Bundle, tmp_path: Path) -> None:
+def test_check_graph_accepts_networks_and_shallow_branches(packed: Bundle, tmp_path: Path) -> None:
     check_graph(packed.onnx_file)
     check_graph(written(tmp_path / "a.onnx", nested(3)))
 
@@ -66,14 +66,14 @@ def test_what_networks_are_made_of_passes(packed: Bundle, tmp_path: Path) -> Non
         (lambda: nested(4), "more than 3 deep"),
     ],
 )
-def test_what_might_never_end_is_refused(
+def test_check_graph_refuses_loops_and_deep_branches(
     tmp_path: Path, make: Callable[[], Any], part: str
 ) -> None:
     with pytest.raises(ArtifactError, match=part):
         check_graph(written(tmp_path / "a.onnx", make()))
 
 
-def test_functions_are_refused_and_how_to_be_rid_of_them(tmp_path: Path) -> None:
+def test_check_graph_refuses_functions_and_says_how_to_inline_them(tmp_path: Path) -> None:
     opset = [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)]
     node = helper.make_node("Identity", ["a"], ["b"])
     twice = helper.make_function("own", "Same", ["a"], ["b"], [node], opset[:1])
@@ -85,7 +85,7 @@ def test_functions_are_refused_and_how_to_be_rid_of_them(tmp_path: Path) -> None
     check_graph(path)
 
 
-def test_what_is_no_onnx_file_is_refused(tmp_path: Path) -> None:
+def test_check_graph_refuses_files_that_are_not_onnx(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="there is no ONNX file"):
         check_graph(tmp_path / "none.onnx")
     (tmp_path / "a.onnx").write_bytes(b"garbage")
@@ -94,7 +94,7 @@ def test_what_is_no_onnx_file_is_refused(tmp_path: Path) -> None:
 
 
 def external(name: str, location: str, **more: str) -> TensorProto:
-    """A tensor (2,) of float32 that lies in another file."""
+    """Return a float32 tensor of shape (2,) that is stored in another file."""
     tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[2])
     tensor.data_location = TensorProto.EXTERNAL
     for key, text in {"location": location, **more}.items():
@@ -146,7 +146,7 @@ PLACES = [
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Where a file is to be written: in a folder beside which there are weights, too."""
+    """Path of a model in a folder with weights, links and a file of weights outside it."""
     (tmp_path / "outside.bin").write_bytes(bytes(64))
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "link.bin").symlink_to("../outside.bin")
@@ -162,7 +162,7 @@ def model(tmp_path: Path) -> Path:
     ["../outside.bin", "{}/outside.bin", "link.bin", "out/outside.bin", "circle", "x/../inside.bin",
      "..\\outside.bin", "", "."],
 )  # fmt: skip
-def test_weights_outside_of_the_folder_are_refused(
+def test_check_graph_refuses_weights_outside_the_folder(
     model: Path, place: Callable[[TensorProto], Any], location: str
 ) -> None:
     made = place(external("w", location.format(model.parents[1])))
@@ -181,7 +181,7 @@ def test_weights_outside_of_the_folder_are_refused(
         (TensorProto(name="w", data_location=TensorProto.EXTERNAL), "does not name that file"),
     ],
 )
-def test_weights_that_are_not_there_are_refused(
+def test_check_graph_refuses_missing_or_truncated_weights(
     model: Path, tensor: TensorProto, part: str
 ) -> None:
     model.write_bytes(in_initializer(tensor).SerializeToString())
@@ -189,14 +189,14 @@ def test_weights_that_are_not_there_are_refused(
         check_graph(model)
 
 
-def test_weights_beside_the_file_are_found_wherever_they_are(model: Path) -> None:
+def test_external_files_finds_weights_of_any_part_of_the_graph(model: Path) -> None:
     for place in PLACES:
         model.write_bytes(place(external("w", "inside.bin", length="8")).SerializeToString())
         assert external_files(model) == ["inside.bin"]
         assert model_bytes(model) == model.stat().st_size + 8
 
 
-def test_a_copy_has_its_weights_beside_it(model: Path, tmp_path: Path) -> None:
+def test_copy_model_copies_external_weights_beside_the_file(model: Path, tmp_path: Path) -> None:
     numbers = np.arange(1024, dtype=np.float32)
     (model.parent / "inside.bin").write_bytes(numbers.tobytes())
     tensor = external("w", "inside.bin")
@@ -213,10 +213,10 @@ def test_a_copy_has_its_weights_beside_it(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
-def test_no_runtime_reads_weights_outside_of_the_folder(
+def test_runtimes_refuse_weights_outside_the_folder(
     name: str, exported: Export, tmp_path: Path
 ) -> None:
-    """Each is tried as it is opened; what is not installed is refused before."""
+    """Open the file with each runtime that is installed."""
     hardware = RUNS_ON[name][0]
     if reason := RUNTIMES[name].unavailable(hardware):
         pytest.skip(reason)

@@ -14,13 +14,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from hwnas.deploy import export_onnx
-from hwnas.deploy.onnx_module import OnnxModule
-from hwnas.deploy.onnx_operators import OPERATORS
+from hwnas.deploy.onnx.module import OnnxModule
+from hwnas.deploy.onnx.operators import OPERATORS
 from hwnas.errors import UnsupportedOperator
 
 
 class Attention(nn.Module):
-    """Pieces of a vision transformer."""
+    """Network with the operators of a vision transformer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 class Pieces(nn.Module):
-    """Pooling, concatenation and activations."""
+    """Network with pooling, concatenation and many activations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Pieces(nn.Module):
 
 
 @pytest.mark.parametrize("make", [Attention, Pieces])
-def test_what_pytorch_exports_computes_the_same_again(
+def test_onnx_module_gives_the_outputs_of_the_exported_network(
     make: Callable[[], nn.Module], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
@@ -69,19 +69,19 @@ def test_what_pytorch_exports_computes_the_same_again(
 
 
 class Sizes(nn.Module):
-    """Reshapes by what it finds its input to be, as exporters of other frameworks write it."""
+    """Network that reshapes by the sizes of its input, as files of other frameworks do."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, c, h, w = x.shape
         return x.reshape(n, c * h, w).transpose(1, 2).reshape(n, w * c, -1)[:, : c + 1]
 
 
-def test_a_frozen_module_can_be_traced(tmp_path: Path) -> None:
-    """No size is left to be found out: a compiler sees operations on pixels and weights alone."""
+def test_frozen_module_can_be_exported_by_torch_without_size_operations(tmp_path: Path) -> None:
+    """All sizes are constants, so a compiler sees only operations on pixels and weights."""
     path = tmp_path / "sizes.onnx"
     images = torch.randn(2, 3, 8, 8)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the older exporter is what writes them so
+        warnings.simplefilter("ignore")  # the deprecated exporter writes size operations
         torch.onnx.export(
             Sizes(), (images,), path, dynamo=False, dynamic_axes={"x": {0: "n"}}, input_names=["x"]
         )
@@ -160,7 +160,7 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_operator_does_what_onnx_runtime_does(case: str, tmp_path: Path) -> None:
+def test_onnx_module_operators_agree_with_onnx_runtime(case: str, tmp_path: Path) -> None:
     operator, constants, attributes = CASES[case]
     path = tmp_path / "one.onnx"
     one_node(path, operator, constants, **attributes)
@@ -173,7 +173,7 @@ def test_an_operator_does_what_onnx_runtime_does(case: str, tmp_path: Path) -> N
         np.testing.assert_allclose(outputs, expected, atol=1e-5)
 
 
-def test_an_operator_that_is_not_known_is_named(tmp_path: Path) -> None:
+def test_onnx_module_names_an_unsupported_operator(tmp_path: Path) -> None:
     path = one_node(tmp_path / "one.onnx", "Sinh", {})
     assert "Sinh" not in OPERATORS
     with pytest.raises(

@@ -10,13 +10,13 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from hwnas.deploy import Export, export_onnx
-from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.onnx.workload import read_workload
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces import MobileNetSpace, trace
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_file_asks_for_what_its_module_asks_for(
+def test_workload_of_a_file_equals_that_of_its_module(
     exported: Export, space: MobileNetSpace, batch: int
 ) -> None:
     found = read_workload(exported.path, batch)
@@ -43,7 +43,7 @@ class Attention(nn.Module):
         return ((q @ k.transpose(1, 2)).softmax(-1) @ v).mean(1)
 
 
-def test_matrix_products_of_attention_are_counted(tmp_path: Path) -> None:
+def test_workload_counts_the_matrix_products_of_attention(tmp_path: Path) -> None:
     export_onnx(Attention(), (3, 16, 16), tmp_path / "vit.onnx")
     found = read_workload(tmp_path / "vit.onnx").workload
     assert found.macs == trace(Attention(), (3, 16, 16)).macs
@@ -67,27 +67,27 @@ def graph(path: Path, operator: str, sizes: list[object], domain: str = "") -> P
     return path
 
 
-def test_an_operator_that_is_not_known_is_named(tmp_path: Path) -> None:
+def test_workload_names_unknown_operators(tmp_path: Path) -> None:
     found = read_workload(graph(tmp_path / "one.onnx", "Sinh", ["n", 3, 8, 8]))
     assert dict(found.unknown) == {"Sinh": 1}
     (operator,) = [each for each in found.workload.operators if each.kind == "other"]
     assert found.workload.bytes_moved(operator) == 2 * 4 * 3 * 64
 
 
-def test_an_operator_of_an_own_domain_writes_what_it_reads(tmp_path: Path) -> None:
+def test_workload_assumes_equal_input_and_output_for_custom_operators(tmp_path: Path) -> None:
     path = graph(tmp_path / "one.onnx", "Sparkle", ["n", 3, 8, 8], domain="my.own")
     found = read_workload(path)
     assert dict(found.unknown) == {"Sparkle": 1}
     assert found.workload.bytes_moved(found.workload.operators[-1]) == 2 * 4 * 3 * 64
 
 
-def test_an_operator_whose_result_has_no_size_is_refused(tmp_path: Path) -> None:
+def test_workload_refuses_operators_with_outputs_of_unknown_size(tmp_path: Path) -> None:
     path = graph(tmp_path / "one.onnx", "NonZero", ["n", 3, 8, 8])
     with pytest.raises(ArtifactError, match="the size of 'y' depends on"):
         read_workload(path)
 
 
-def test_open_sizes_have_to_be_given(tmp_path: Path) -> None:
+def test_workload_requires_dynamic_input_sizes(tmp_path: Path) -> None:
     path = graph(tmp_path / "open.onnx", "Relu", ["n", 3, "height", 8])
     with pytest.raises(ArtifactError, match=r"size 2 of input x is dynamic \(height\)"):
         read_workload(path)
@@ -99,7 +99,7 @@ def test_open_sizes_have_to_be_given(tmp_path: Path) -> None:
     assert {math.prod(tensor.shape) for tensor in tensors} == {2 * 3 * 9 * 8}
 
 
-def test_files_that_are_no_models(tmp_path: Path) -> None:
+def test_workload_refuses_files_that_are_not_onnx(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="there is no ONNX file"):
         read_workload(tmp_path / "none.onnx")
     (tmp_path / "text.onnx").write_text("hello")

@@ -9,9 +9,9 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from hwnas.deploy import Target, export_onnx
-from hwnas.deploy.device import RUNS_ON
-from hwnas.deploy.operators import block_of, unsupported
+from hwnas.deploy.onnx.torch_operators import block_of, unsupported
 from hwnas.deploy.runtimes import RUNTIMES, open_session
+from hwnas.deploy.targets.device import RUNS_ON
 from hwnas.errors import ArtifactError, UnsupportedOperator
 
 TARGETS = [f"{RUNS_ON[name][0]}-{name}-fp32-b1-t1" for name in RUNTIMES]
@@ -28,7 +28,7 @@ TARGETS = [f"{RUNS_ON[name][0]}-{name}-fp32-b1-t1" for name in RUNTIMES]
         ("/seq/seq.0/seq.0.0/Gemm", "seq.0.0"),
     ],
 )
-def test_the_block_that_a_name_tells(name: str, block: str) -> None:
+def test_block_of_finds_the_module_in_a_node_name(name: str, block: str) -> None:
     assert block_of(name) == block
 
 
@@ -37,7 +37,7 @@ class Hyperbolic(nn.Module):
         return torch.sinh(x)
 
 
-def test_an_operator_that_pytorch_is_not_taught_is_named_with_its_block(tmp_path: Path) -> None:
+def test_pytorch_runtime_names_an_unsupported_operator_with_its_block(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Sequential(nn.ReLU(), Hyperbolic()))
     path = export_onnx(network, (1, 4, 4), tmp_path / "network.onnx").path
     assert unsupported(path, Target.parse("cpu-onnxruntime-fp32-b1-t1")) == []
@@ -47,7 +47,7 @@ def test_an_operator_that_pytorch_is_not_taught_is_named_with_its_block(tmp_path
 
 
 def invented(path: Path) -> Path:
-    """A file with an operator that no runtime has."""
+    """Write a file with an operator that no runtime supports."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], "blocks.0.act/Relu"),
         helper.make_node("Nonesuch", ["r"], ["y"], "blocks.1.mix/Nonesuch"),
@@ -65,7 +65,7 @@ def invented(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_runtime_names_an_operator_that_it_does_not_know(target: str, tmp_path: Path) -> None:
+def test_runtimes_name_an_unknown_operator_with_its_block(target: str, tmp_path: Path) -> None:
     parsed = Target.parse(target)
     reason = RUNTIMES[parsed.device.runtime].unavailable(parsed.device.hardware)
     if reason is not None:
@@ -77,7 +77,7 @@ def test_every_runtime_names_an_operator_that_it_does_not_know(target: str, tmp_
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_a_damaged_file_is_not_a_matter_of_operators(tmp_path: Path) -> None:
+def test_unsupported_reports_a_damaged_file_as_such(tmp_path: Path) -> None:
     path = tmp_path / "network.onnx"
     path.write_bytes(b"nothing")
     for target in TARGETS[:1]:

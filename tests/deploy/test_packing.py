@@ -9,7 +9,7 @@ from hwnas.deploy import Bundle, Export, OutputMeaning, Preprocessing, write_bun
 from hwnas.errors import ArtifactError, ConfigError, DataError, StorageError
 
 
-def test_it_replaces_an_older_bundle(contents: dict[str, Any], folder: Path) -> None:
+def test_write_bundle_replaces_an_older_bundle(contents: dict[str, Any], folder: Path) -> None:
     (folder / "old").touch()
     made = write_bundle(folder, **{**contents, "task": "another"})
     assert made.description["task"] == "another"
@@ -28,7 +28,7 @@ def test_it_replaces_an_older_bundle(contents: dict[str, Any], folder: Path) -> 
         ({"onnx": Path("nowhere.onnx")}, ArtifactError, "there is no ONNX file"),
     ],
 )
-def test_what_does_not_fit_leaves_nothing_behind(
+def test_write_bundle_leaves_no_files_after_invalid_arguments(
     contents: dict[str, Any],
     tmp_path: Path,
     change: dict[str, Any],
@@ -40,7 +40,7 @@ def test_what_does_not_fit_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_half_way_keeps_the_older_bundle(
+def test_write_bundle_keeps_the_older_bundle_after_a_failure(
     contents: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -53,7 +53,7 @@ def test_a_failure_half_way_keeps_the_older_bundle(
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_shared_and_transposed_weights_are_packed(
+def test_write_bundle_packs_shared_and_transposed_weights(
     contents: dict[str, Any], tmp_path: Path, exported: Export
 ) -> None:
     shared = torch.randn(3, 4)

@@ -1,4 +1,4 @@
-"""Which range of an activation eight bits stand for."""
+"""Ranges of activations that int8 quantisation covers."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hwnas.deploy import export_onnx
-from hwnas.deploy.quantize import Int8Quantizer, quantize_int8
-from hwnas.deploy.ranges import RANGES, Activation, activations
-from hwnas.deploy.sweep import outputs_of
+from hwnas.deploy.quantization.quantize import Int8Quantizer, quantize_int8
+from hwnas.deploy.quantization.ranges import RANGES, Activation, activations
+from hwnas.deploy.variants.sweep import outputs_of
 
 BATCHES = [np.random.default_rng(i).standard_normal((8, 3, 8, 8), dtype=np.float32) for i in (0, 1)]
 
@@ -29,7 +29,7 @@ def error(values: np.ndarray, low: float, high: float, power: float) -> float:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1.0, 2.0]), st.floats(-3, 3))
-def test_a_fitted_range_lies_in_the_full_one_and_errs_no_more(
+def test_fitted_range_lies_in_the_full_range_with_no_larger_error(
     seed: int, power: float, shift: float
 ) -> None:
     values = np.random.default_rng(seed).standard_t(3, 5000) + shift
@@ -40,7 +40,7 @@ def test_a_fitted_range_lies_in_the_full_one_and_errs_no_more(
     assert error(values, low, high, power) <= 1.02 * error(values, least, most, power)
 
 
-def test_one_far_value_does_not_make_all_others_coarse() -> None:
+def test_fitted_range_ignores_one_outlier() -> None:
     values = np.append(np.random.default_rng(0).uniform(-1, 1, 100_000), 10.0)
     low, high = of(values).fitted(2.0)
     assert low == pytest.approx(-1, abs=0.05)
@@ -49,12 +49,12 @@ def test_one_far_value_does_not_make_all_others_coarse() -> None:
 
 
 @pytest.mark.parametrize("name", RANGES)
-def test_zeros_have_a_range(name: str) -> None:
+def test_ranges_of_zeros_are_empty(name: str) -> None:
     assert RANGES[name](of(np.zeros(10))) == (0, 0)
 
 
 class Gated(nn.Module):
-    """A hard swish behind a convolution, and a hard sigmoid behind another."""
+    """Network with a hard swish after one convolution and a hard sigmoid after another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Gated(nn.Module):
         return self.head((x * nn.functional.hardsigmoid(8 * self.gate(x))).mean((2, 3)))
 
 
-def test_what_the_next_operator_does_not_tell_apart_has_no_range(tmp_path: Path) -> None:
+def test_activations_are_cut_where_the_next_operator_saturates(tmp_path: Path) -> None:
     torch.manual_seed(0)
     plain = export_onnx(Gated(), (3, 8, 8), tmp_path / "plain.onnx").path
     with Int8Quantizer(plain, BATCHES, ["full"]) as quantizer:
@@ -76,12 +76,12 @@ def test_what_the_next_operator_does_not_tell_apart_has_no_range(tmp_path: Path)
     assert any(low == -3.03 and high > 4 for low, high in ends), "before the hard swish"
 
 
-def test_of_several_ranges_the_one_is_taken_that_computes_what_is_closest(tmp_path: Path) -> None:
+def test_quantizer_chooses_the_range_with_the_smallest_output_error(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = Gated()
     plain = export_onnx(network, (3, 8, 8), tmp_path / "plain.onnx").path
     far = [batch.copy() for batch in BATCHES]
-    far[0][0, 0, 0, 0] = 300.0  # one pixel that makes a range of all values useless
+    far[0][0, 0, 0, 0] = 300.0  # one pixel that makes the full range useless
     expected, errors = outputs_of(plain, far), {}
     for name in RANGES:
         made = quantize_int8(plain, tmp_path / f"{name}.onnx", far, [name])

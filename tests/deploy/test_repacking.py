@@ -1,4 +1,4 @@
-"""What ships beside an ONNX file whose operators are ours."""
+"""Kernel plan that is shipped beside an ONNX file that runs on the kernels of hwnas."""
 
 import json
 from dataclasses import replace
@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from hwnas.deploy import Bundle
-from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.repacking import write_variants
-from hwnas.deploy.sweep import Sweep, VariantResult
+from hwnas.deploy.bundles.repacking import write_variants
+from hwnas.deploy.measure.measurement import Measurement
 from hwnas.deploy.variants import ConvertedNetwork
+from hwnas.deploy.variants.sweep import Sweep, VariantResult
 from hwnas.errors import ArtifactError
 
 TARGET = "cuda-triton-fp32-b1-t1"
 
 
-def fastest_on_a_card(model: Path, measurement: Measurement) -> Sweep:
+def fastest_on_a_gpu(model: Path, measurement: Measurement) -> Sweep:
     timed = replace(measurement, target=TARGET)
     contender = VariantResult(
         "fp32", TARGET, ConvertedNetwork(model), 1, difference=0.0, measurement=timed
@@ -24,10 +24,10 @@ def fastest_on_a_card(model: Path, measurement: Measurement) -> Sweep:
     return Sweep((contender,), max_loss=0.0)
 
 
-def test_a_bundle_ships_how_its_operators_are_computed(
+def test_write_variants_adds_a_verified_kernel_plan_to_a_bundle(
     packed: Bundle, measurement: Measurement, tmp_path: Path
 ) -> None:
-    found = fastest_on_a_card(packed.onnx_file, measurement)
+    found = fastest_on_a_gpu(packed.onnx_file, measurement)
     write_variants(packed, found, tmp_path / "bundle")
     bundle = Bundle.load(tmp_path / "bundle")
     [artifact] = bundle.artifacts
@@ -42,10 +42,10 @@ def test_a_bundle_ships_how_its_operators_are_computed(
         bundle.verify()
 
 
-def test_so_does_a_folder_with_a_file(
+def test_write_variants_adds_the_kernel_plan_to_a_folder(
     packed: Bundle, measurement: Measurement, tmp_path: Path
 ) -> None:
-    found = fastest_on_a_card(packed.onnx_file, measurement)
+    found = fastest_on_a_gpu(packed.onnx_file, measurement)
     write_variants(packed.onnx_file, found, tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"model.onnx", f"model.{TARGET}.json", "sweep.json"}

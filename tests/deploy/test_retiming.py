@@ -1,4 +1,4 @@
-"""A bundle is timed again, and what it says of that."""
+"""Repeated timing of a bundle, compared with its stored measurements."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from hwnas.deploy import Bundle, Target, TimingSettings, measure, write_bundle
-from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.retiming import retime
+from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measure.retiming import retime
 from hwnas.errors import ConfigError
 
 QUICK = TimingSettings(warmup=1, rounds=5, round_ms=1.0)
 
 
-def test_now_and_then_are_compared(contents: dict[str, object], tmp_path: Path) -> None:
+def test_retime_compares_new_and_stored_latencies(contents: dict[str, object], tmp_path: Path) -> None:
     target = Target.parse("cpu-onnxruntime-fp32-b1-t1")
     path = contents["onnx"]
     assert isinstance(path, Path)
@@ -30,12 +30,12 @@ def test_now_and_then_are_compared(contents: dict[str, object], tmp_path: Path) 
     assert there.ok
 
 
-def test_another_processor_is_told(packed: Bundle, measurement: Measurement) -> None:
+def test_retime_reports_another_processor(packed: Bundle, measurement: Measurement) -> None:
     [check] = retime(packed, QUICK)
     assert f"measured on {measurement.hardware} then, on " in check.detail
 
 
-def test_without_measurements_there_is_nothing_to_repeat(
+def test_retime_refuses_a_bundle_without_measurements(
     contents: dict[str, object], tmp_path: Path
 ) -> None:
     bundle = write_bundle(tmp_path / "a", **{**contents, "measurements": []})

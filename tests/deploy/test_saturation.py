@@ -1,4 +1,4 @@
-"""Sums of int8 products on processors without VNNI: who is warned, and that seven bits are safe."""
+"""Saturating sums of int8 products on processors without VNNI: warnings and 7-bit weights."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,16 +21,16 @@ from onnxruntime.quantization import (
 )
 
 from hwnas.deploy import Bundle, Device, Export, Target
-from hwnas.deploy.agreement import relative_error
-from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.processor import instruction_flags, sums_saturate
-from hwnas.deploy.quantize import quantize_int8, random_batches
-from hwnas.deploy.repacking import write_variants
+from hwnas.deploy.bundles.repacking import write_variants
+from hwnas.deploy.export.agreement import relative_error
+from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
+from hwnas.deploy.quantization.saturation import LARGEST_REDUCED, may_saturate, saturation_warning
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.saturation import LARGEST_REDUCED, may_saturate, saturation_warning
-from hwnas.deploy.sweep import Sweep, VariantResult
+from hwnas.deploy.targets.processor import instruction_flags, sums_saturate
 from hwnas.deploy.variants import ConvertedNetwork
 from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
+from hwnas.deploy.variants.sweep import Sweep, VariantResult
 
 INT8 = Target(Device("cpu", "onnxruntime"), "int8")
 OLD = frozenset({"sse4_1", "avx2", "fma", "avx512f", "avx512bw"})
@@ -44,11 +44,11 @@ NEW = OLD | {"avx512_vnni"}
         ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_vnni\n", "x86_64", False),
         ("processor\t: 0\nflags\t\t: fpu avx2 avx_vnni\n", "AMD64", False),
         ("processor\t: 0\nFeatures\t: asimd asimddp\n", "aarch64", False),
-        ("", "x86_64", True),  # nothing is known: better slower than wrong
+        ("", "x86_64", True),  # unknown flags: slower is better than wrong
         ("", "arm64", False),
     ],
 )
-def test_processors_are_told_by_their_flags(
+def test_sums_saturate_depends_on_the_flags_of_the_processor(
     text: str, machine: str, expected: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "cpuinfo").write_text(text)
@@ -57,7 +57,7 @@ def test_processors_are_told_by_their_flags(
 
 
 def multiplied_and_added(a: NDArray[np.uint8], w: NDArray[np.int8]) -> int:
-    """What VPMADDUBSW and VPADDD make of unsigned and signed bytes: pairs saturate at 16 bits."""
+    """Emulate VPMADDUBSW and VPADDD on unsigned and signed bytes: pairs saturate at 16 bits."""
     products = a.astype(np.int64) * w
     return int(np.clip(products.reshape(-1, 2).sum(1), -(2**15), 2**15 - 1).sum())
 
@@ -72,13 +72,13 @@ def pairs(largest: int) -> st.SearchStrategy[tuple[list[int], list[int]]]:
 
 
 @given(pairs(LARGEST_REDUCED))
-def test_no_sum_with_weights_of_seven_bits_saturates(case: tuple[list[int], list[int]]) -> None:
+def test_sums_with_seven_bit_weights_never_saturate(case: tuple[list[int], list[int]]) -> None:
     a, w = np.array(case[0], np.uint8), np.array(case[1], np.int8)
     assert multiplied_and_added(a, w) == int(a.astype(np.int64) @ w)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_seven_bits_are_as_many_as_are_safe(sign: int) -> None:
+def test_seven_bits_are_the_widest_weights_that_never_saturate(sign: int) -> None:
     a = np.full(2, 255, np.uint8)
     safe, unsafe = (np.full(2, sign * w, np.int8) for w in (LARGEST_REDUCED, LARGEST_REDUCED + 1))
     assert multiplied_and_added(a, safe) == int(a.astype(np.int64) @ safe)
@@ -91,10 +91,10 @@ def weights_of(model: Path) -> list[NDArray[np.int8]]:
 
 
 @pytest.mark.parametrize("needed", [True, False])
-def test_weights_have_seven_bits_where_the_processor_needs_it(
+def test_quantize_int8_writes_seven_bit_weights_where_sums_saturate(
     needed: bool, exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwnas.deploy.quantize.sums_saturate", lambda: needed)
+    monkeypatch.setattr("hwnas.deploy.quantization.quantize.sums_saturate", lambda: needed)
     made = quantize_int8(exported.path, tmp_path / "int8.onnx", random_batches((1, 8, 8), 4))
     largest = max(np.abs(each.astype(int)).max() for each in weights_of(made))
     assert largest == (LARGEST_REDUCED if needed else 127)
@@ -105,7 +105,7 @@ def test_weights_have_seven_bits_where_the_processor_needs_it(
     assert relative_error(open_session(made, INT8).run(images), expected) < 0.2
 
 
-def test_fine_tuning_feels_the_bits_that_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fake_quantisation_uses_the_bits_of_the_written_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     place = "hwnas.deploy.variants.fake_quantisation.sums_saturate"
@@ -150,7 +150,7 @@ U8, S8 = QuantType.QUInt8, QuantType.QInt8
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_files_are_told_by_their_weights_and_activations(
+def test_may_saturate_depends_on_the_types_of_weights_and_activations(
     make: Callable[[Path, Path], None], expected: bool, exported: Export, tmp_path: Path
 ) -> None:
     make(exported.path, tmp_path / "made.onnx")
@@ -166,7 +166,7 @@ def test_files_are_told_by_their_weights_and_activations(
 
 @pytest.mark.parametrize("reduced", [True, False])
 @pytest.mark.filterwarnings("ignore")
-def test_so_are_those_whose_activations_are_rounded_as_they_come(
+def test_may_saturate_detects_dynamically_quantised_activations(
     reduced: bool, tmp_path: Path
 ) -> None:
     weights = np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32)
@@ -185,10 +185,10 @@ def test_so_are_those_whose_activations_are_rounded_as_they_come(
 
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 @pytest.mark.parametrize("largest", [64, 127])
-def test_so_are_those_whose_weights_are_stored_as_floats(
+def test_may_saturate_detects_quantised_weights_stored_as_floats(
     axis: int | None, largest: int, tmp_path: Path
 ) -> None:
-    """As PyTorch exports networks that were trained with rounded weights."""
+    """PyTorch exports networks that were trained with quantised weights in this form."""
     weights = np.random.default_rng(0).uniform(0.5, 1, (4, 6)).astype(np.float32)
     other = None if axis is None else (axis + 1) % 2
     scale = np.asarray(weights.max(axis=other) / largest, np.float32)
@@ -219,7 +219,7 @@ def test_so_are_those_whose_weights_are_stored_as_floats(
 
 @pytest.fixture
 def swept(packed: Bundle, measurement: Measurement, tmp_path: Path) -> Bundle:
-    """A bundle whose first artifact was quantised for a processor with VNNI."""
+    """Bundle whose first artifact was quantised for a processor with VNNI."""
     batches = random_batches((1, 8, 8), 4)
     int8 = quantize_int8(
         packed.onnx_file, tmp_path / "a.onnx", batches, ["full"], reduce_range=False
@@ -232,13 +232,13 @@ def swept(packed: Bundle, measurement: Measurement, tmp_path: Path) -> Bundle:
     return Bundle.load(tmp_path / "bundle")
 
 
-def test_a_bundle_that_was_quantised_for_another_processor_warns(
+def test_bundle_warns_if_its_int8_file_may_saturate_here(
     swept: Bundle, monkeypatch: pytest.MonkeyPatch, hwnas: Callable[..., Any], tmp_path: Path
 ) -> None:
     from PIL import Image
 
     Image.new("L", (8, 8)).save(tmp_path / "image.png")
-    place = "hwnas.deploy.saturation.sums_saturate"
+    place = "hwnas.deploy.quantization.saturation.sums_saturate"
     monkeypatch.setattr(place, lambda flags, machine: False)
     assert not any(check.warns for check in swept.verify())
     assert hwnas("run", swept.folder, tmp_path / "image.png").err == ""

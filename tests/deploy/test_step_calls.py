@@ -1,4 +1,4 @@
-"""Sizes of layers, found again in what a step keeps of them."""
+"""Kernel calls with the sizes of layers, recovered from the signatures of their operators."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from hwnas.deploy.step_calls import call_of_step
+from hwnas.deploy.onnx.step_calls import call_of_step
 from hwnas.search_spaces import OperatorSignature
 from hwnas.search_spaces.workload import trace
 
-CHANNELS = st.integers(2, 40)  # of one channel every convolution is a depthwise one
+CHANNELS = st.integers(2, 40)  # with one channel, every convolution is depthwise
 SIDES = st.integers(1, 9)
 
 
@@ -23,7 +23,7 @@ def step_of(layer: nn.Module, *shape: int) -> OperatorSignature:
 
 @settings(max_examples=50)
 @given(inputs=CHANNELS, outputs=CHANNELS, side=SIDES, biased=st.booleans(), batch=st.integers(1, 3))
-def test_a_pointwise_layer(inputs: int, outputs: int, side: int, biased: bool, batch: int) -> None:
+def test_call_of_step_recovers_a_pointwise_layer(inputs: int, outputs: int, side: int, biased: bool, batch: int) -> None:
     layer = nn.Conv2d(inputs, outputs, 1, bias=biased)
     call = call_of_step(step_of(layer, inputs, side, side), batch)
     assert call is not None
@@ -34,7 +34,7 @@ def test_a_pointwise_layer(inputs: int, outputs: int, side: int, biased: bool, b
 
 @settings(max_examples=50)
 @given(tokens=SIDES, inputs=CHANNELS, outputs=CHANNELS)
-def test_a_linear_layer(tokens: int, inputs: int, outputs: int) -> None:
+def test_call_of_step_recovers_a_linear_layer(tokens: int, inputs: int, outputs: int) -> None:
     call = call_of_step(step_of(nn.Linear(inputs, outputs), tokens, inputs), 2)
     assert call is not None
     assert call.shapes["x"] == (2, tokens, inputs)
@@ -45,7 +45,7 @@ def test_a_linear_layer(tokens: int, inputs: int, outputs: int) -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("inputs", "outputs"), [(3, 16), (24, 24), (17, 5)])
 @pytest.mark.parametrize("side", [9, 14])
-def test_a_dense_convolution(
+def test_call_of_step_recovers_a_dense_convolution(
     kernel: int, stride: int, inputs: int, outputs: int, side: int
 ) -> None:
     layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
@@ -64,7 +64,7 @@ def test_a_dense_convolution(
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("channels", [10, 23, 96])
-def test_a_depthwise_convolution(kernel: int, stride: int, biased: bool, channels: int) -> None:
+def test_call_of_step_recovers_a_depthwise_convolution(kernel: int, stride: int, biased: bool, channels: int) -> None:
     layer = nn.Conv2d(channels, channels, kernel, stride, kernel // 2, 1, channels, biased)
     call = call_of_step(step_of(layer, channels, 11, 11), 4)
     assert call is not None
@@ -82,5 +82,5 @@ def test_a_depthwise_convolution(kernel: int, stride: int, biased: bool, channel
         (nn.AvgPool2d(2), (16, 8, 8)),
     ],
 )
-def test_what_no_operator_computes_has_no_call(layer: nn.Module, shape: tuple[int, ...]) -> None:
+def test_call_of_step_gives_none_for_unsupported_layers(layer: nn.Module, shape: tuple[int, ...]) -> None:
     assert call_of_step(step_of(layer, *shape), 1) is None

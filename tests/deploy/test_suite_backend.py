@@ -1,20 +1,20 @@
-"""ONNX Runtime in the suite of operators."""
+"""ONNX Runtime as a backend of the kernel suite."""
 
 import pytest
 import torch
 
-from hwnas.deploy.suite_backend import OnnxRuntimeBackend
+from hwnas.deploy.runtimes.suite_backend import OnnxRuntimeBackend
 from hwnas.errors import ArtifactError
-from hwnas.kernels.backends import Backend
-from hwnas.kernels.cases import Case
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.suite import run_suite
+from hwnas.kernels.suite.backends import Backend
+from hwnas.kernels.suite.cases import Case
+from hwnas.kernels.suite.correctness import run_suite
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", ["pointwise", "depthwise", "norm_linear", "attention"])
-def test_operators_compute_the_same_there(name: str) -> None:
+def test_onnx_runtime_backend_passes_the_suite(name: str) -> None:
     backend: Backend = OnnxRuntimeBackend()
     assert backend.unavailable(CPU) is None
     cases = [case for case in Case.all(OPERATORS, [name]) if case.dtype == torch.float32][:2]
@@ -29,7 +29,7 @@ def test_operators_compute_the_same_there(name: str) -> None:
         ("block_sparse", torch.float32, "cannot compute block_sparse in torch.float32: aten_"),
     ],
 )
-def test_what_it_does_not_take_is_not_wrong_and_says_why(
+def test_onnx_runtime_backend_reports_unsupported_cases_with_a_reason(
     name: str, dtype: torch.dtype, reason: str
 ) -> None:
     cases = [case for case in Case.all(OPERATORS, [name]) if case.dtype == dtype][:1]
@@ -40,7 +40,7 @@ def test_what_it_does_not_take_is_not_wrong_and_says_why(
     assert reason in verdict.reason
 
 
-def test_an_operator_that_cannot_be_exported_is_refused() -> None:
+def test_onnx_runtime_backend_refuses_inputs_that_cannot_be_exported() -> None:
     operator = OPERATORS["pointwise"]
     inputs = operator.example(operator.checked[0], torch.float32, torch.Generator(), CPU)
     with pytest.raises(ArtifactError, match="ONNX Runtime cannot compute pointwise"):

@@ -1,4 +1,4 @@
-"""A sweep on real runtimes: what may be chosen, what is refused and why, and what is written."""
+"""Sweep on real runtimes: chosen variants, refused variants with reasons, and written files."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from hwnas.deploy import Bundle, Device, Export, TimingSettings
-from hwnas.deploy.quantize import random_batches
-from hwnas.deploy.repacking import write_variants
-from hwnas.deploy.sweep import Quality, Sweep, VariantResult, sweep
+from hwnas.deploy.bundles.repacking import write_variants
+from hwnas.deploy.quantization.quantize import random_batches
 from hwnas.deploy.variants import VARIANTS, ConvertedNetwork, VariantInputs
+from hwnas.deploy.variants.sweep import Quality, Sweep, VariantResult, sweep
 from hwnas.errors import ArtifactError, ConfigError
 
 ORT, TORCH = Device("cpu", "onnxruntime"), Device("cpu", "pytorch")
@@ -25,7 +25,7 @@ BATCHES = random_batches((1, 8, 8), 8)
 
 @dataclass(frozen=True)
 class Answers:
-    """Judges by the answers of the network itself: what is lost is the share of other answers."""
+    """Evaluator whose loss is the share of labels that differ from those of the network."""
 
     batches: Iterable[NDArray[np.float32]]
 
@@ -45,7 +45,7 @@ def swept(exported: Export, folder: Path, *names: str, **options: Any) -> Sweep:
     return sweep(material, variants, [ORT, TORCH], folder, settings=QUICK, **options)
 
 
-def test_each_variant_is_tried_where_its_format_is_and_the_fastest_is_chosen(
+def test_sweep_times_variants_on_supporting_runtimes_and_chooses_the_fastest(
     exported: Export, tmp_path: Path
 ) -> None:
     shares: list[float] = []
@@ -72,19 +72,19 @@ def test_each_variant_is_tried_where_its_format_is_and_the_fastest_is_chosen(
     }
 
 
-def test_without_images_only_what_computes_the_same_can_be_chosen(
+def test_sweep_without_images_chooses_only_exact_variants(
     exported: Export, tmp_path: Path
 ) -> None:
     found = swept(exported, tmp_path, "fp32", "int8")
     plain, _, rounded = found.contenders
-    assert rounded.measurement is not None  # it is timed all the same
+    assert rounded.measurement is not None  # the variant is timed nevertheless
     assert "no images" in rounded.refusal
     assert found.chosen.variant == "fp32"
     assert rounded not in found.able
     assert plain in found.able
 
 
-def test_what_loses_too_much_is_refused_with_the_numbers(exported: Export, tmp_path: Path) -> None:
+def test_sweep_refuses_variants_that_lose_too_much_accuracy(exported: Export, tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Strict(Answers):
         def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
@@ -97,13 +97,13 @@ def test_what_loses_too_much_is_refused_with_the_numbers(exported: Export, tmp_p
     assert found.chosen.variant == "fp32"
 
 
-def test_a_network_that_no_variant_can_replace_is_an_error_with_reasons() -> None:
+def test_sweep_without_an_eligible_variant_gives_the_reasons() -> None:
     refused = VariantResult("int8", "cpu-onnxruntime-int8-b1-t1", refusal="it is wrong")
     with pytest.raises(ArtifactError, match="int8 on cpu-onnxruntime-int8-b1-t1: it is wrong"):
         _ = Sweep((refused,), 0.01).chosen
 
 
-def test_sweeps_that_make_no_sense(exported: Export, tmp_path: Path) -> None:
+def test_sweep_refuses_impossible_variants_and_devices(exported: Export, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"int8-mixed cannot be made: .* give --data"):
         swept(exported, tmp_path, "int8-mixed")
     with pytest.raises(ConfigError, match=r"int8-qat cannot be made: .* the run"):
@@ -113,14 +113,14 @@ def test_sweeps_that_make_no_sense(exported: Export, tmp_path: Path) -> None:
         sweep(material, [VARIANTS["fp32"]], [ORT, Device("cpu", "pytorch", 8)], tmp_path)
 
 
-def test_a_bundle_takes_its_variants_with_it(packed: Bundle, tmp_path: Path) -> None:
+def test_write_variants_packs_all_variants_into_a_bundle(packed: Bundle, tmp_path: Path) -> None:
     material = VariantInputs(packed.onnx_file, BATCHES, max_loss=1.0)
     names = ("fp32", "int8")
     found = sweep(
         material, [VARIANTS[n] for n in names], [ORT, TORCH], tmp_path,
         meaning=packed.outputs, evaluator=Answers(BATCHES), settings=QUICK,
     )  # fmt: skip
-    # As if int8 had been fastest, whatever it is on this machine.
+    # Give int8 the lowest latency, whatever it is on this machine.
     slow = [each for each in found.contenders if each.variant != "int8"]
     fast = next(each for each in found.contenders if each.variant == "int8")
     quick = replace(fast, measurement=replace(fast.measurement, cpu_ms=_tiny(fast)))
@@ -136,7 +136,7 @@ def test_a_bundle_takes_its_variants_with_it(packed: Bundle, tmp_path: Path) -> 
     golden = bundle.golden()
     said = bundle.predict(golden["images"])
     np.testing.assert_allclose(said, golden[bundle.artifacts[0].golden], atol=1e-5)
-    assert np.abs(said - packed.predict(golden["images"])).max() > 1e-4  # the one that was chosen
+    assert np.abs(said - packed.predict(golden["images"])).max() > 1e-4  # int8 was chosen
     entry = bundle.description["artifacts"][0]
     assert entry["measurement"]["kind"] == "measured"
     assert entry["answers"]["by_class"]
@@ -148,7 +148,7 @@ def _tiny(contender: VariantResult) -> Any:
     return replace(contender.measurement.cpu_ms, p50=1e-9)
 
 
-def test_of_a_file_the_chosen_one_is_written_with_the_results(
+def test_write_variants_writes_the_chosen_file_and_the_results(
     exported: Export, tmp_path: Path
 ) -> None:
     found = swept(exported, tmp_path / "files", "fp32")
@@ -156,7 +156,7 @@ def test_of_a_file_the_chosen_one_is_written_with_the_results(
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.onnx", "sweep.json"}
 
 
-def test_material_says_what_a_variant_lacks(exported: Export, tmp_path: Path) -> None:
+def test_variants_report_which_can_be_made_from_the_inputs(exported: Export, tmp_path: Path) -> None:
     material = VariantInputs(exported.path, BATCHES)
     assert [name for name, v in VARIANTS.items() if not v.lacks(material)] == [
         "fp32", "bf16", "fp16", "int8",
@@ -165,8 +165,8 @@ def test_material_says_what_a_variant_lacks(exported: Export, tmp_path: Path) ->
     assert made == ConvertedNetwork(tmp_path / "int8.onnx")
 
 
-def test_a_loss_that_no_image_showed_is_not_known_to_be_nothing() -> None:
-    """The standard error is 0 there, and so is the interval of the normal approximation."""
+def test_quality_has_a_wide_loss_interval_without_observed_loss() -> None:
+    """Without loss, the standard error and the normal approximation's interval are 0 wide."""
     found = Quality("accuracy", "maximize", 1.0, 0.0, 0.0, 0.0, "fraction", 50, "test")
     assert -0.06 < found.loss_interval.low < 0 < found.loss_interval.high < 0.06
     assert found.interval.ends == pytest.approx([0.9287, 1.0], abs=1e-4)
@@ -179,10 +179,10 @@ def test_a_loss_that_no_image_showed_is_not_known_to_be_nothing() -> None:
     assert other.interval.low < 0
 
 
-def test_what_is_not_in_single_precision_is_not_compared_with_itself(
+def test_sweep_refuses_a_file_that_is_quantised_already(
     exported: Export, tmp_path: Path
 ) -> None:
-    """Quantised as it runs, it has none of the operators of static quantisation."""
+    """The file is quantised dynamically, so it has no operators of static quantisation."""
     weights = np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32)
     images, outputs = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 8]) for name in "xy"

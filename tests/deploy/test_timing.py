@@ -1,4 +1,4 @@
-"""Timing, on clocks that the test turns itself and on the real ones."""
+"""Timing, on simulated clocks and on the real ones."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hwnas.deploy import Export, Target, TimingSettings, measure
-from hwnas.deploy.anchor import write_anchor
-from hwnas.deploy.latency_timer import LatencyTimer, interleave
-from hwnas.deploy.timing import TimedNetwork, measure_together
+from hwnas.deploy.measure.latency_timer import LatencyTimer, interleave
+from hwnas.deploy.measure.reference_model import write_anchor
+from hwnas.deploy.measure.timing import TimedNetwork, measure_together
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
 ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
@@ -17,9 +17,10 @@ SETTINGS = TimingSettings(warmup=1, rounds=10, round_ms=4.0, retries=2)
 
 
 class Machine:
-    """A processor with clocks of its own, whose wall clock other work can run ahead.
+    """Simulated processor with a CPU clock and a wall clock.
 
-    Neighbours whom it does not see make both clocks run ahead.
+    ``slowdown`` delays only the wall clock, like other processes on the same machine;
+    ``neighbours`` delays both clocks, like other virtual machines on the same hardware.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Machine:
         return LatencyTimer(run, SETTINGS, *clocks, threads == 1, anchor, usual_ms)
 
 
-def test_a_quiet_machine_needs_the_wanted_rounds_only() -> None:
+def test_interleave_takes_only_the_wanted_rounds_on_a_quiet_machine() -> None:
     machine = Machine(lambda _: 1.0)
     anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
     before = machine.runs
@@ -60,7 +61,7 @@ def test_a_quiet_machine_needs_the_wanted_rounds_only() -> None:
     assert shares[-1] == 1.0
 
 
-def test_disturbed_rounds_are_repeated() -> None:
+def test_interleave_repeats_disturbed_rounds() -> None:
     machine = Machine(lambda run: 3.0 if 60 <= run < 90 else 1.0)
     anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
     interleave([anchor], [network], SETTINGS.retries)
@@ -68,7 +69,7 @@ def test_disturbed_rounds_are_repeated() -> None:
     assert network.quantiles("wall").p80 == pytest.approx(2.0)
 
 
-def test_rounds_beside_slow_ones_are_repeated() -> None:
+def test_interleave_repeats_rounds_with_a_slow_reference_model() -> None:
     machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.4 if 20 <= run < 60 else 1.0)
     anchor = machine.stopwatch(1.0)
     network = machine.stopwatch(2.0, anchor=anchor)
@@ -78,7 +79,7 @@ def test_rounds_beside_slow_ones_are_repeated() -> None:
     assert network.anchor_ms == pytest.approx(1.0)
 
 
-def test_neighbours_that_never_rest_are_told() -> None:
+def test_interleave_reports_permanent_load_by_other_processes() -> None:
     machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.0 + 0.2 * (run // 6 % 3))
     anchor = machine.stopwatch(1.0)
     network = machine.stopwatch(2.0, anchor=anchor)
@@ -86,7 +87,7 @@ def test_neighbours_that_never_rest_are_told() -> None:
     assert network.clean < network.wanted
 
 
-def test_patience_outlasts_neighbours_that_retries_do_not() -> None:
+def test_interleave_waits_for_a_quiet_machine_with_patience() -> None:
     def busy(run: int) -> float:
         return 1.0 + 0.2 * (run // 6 % 3) if run < 400 else 1.0
 
@@ -100,7 +101,7 @@ def test_patience_outlasts_neighbours_that_retries_do_not() -> None:
     assert networks[1].quantiles("cpu").p80 == pytest.approx(2.0)
 
 
-def test_a_network_is_to_be_as_quick_as_it_was() -> None:
+def test_interleave_accepts_only_rounds_near_the_usual_latency() -> None:
     machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.5 if run < 40 else 1.0)
     network = machine.stopwatch(2.0, usual_ms=2.0)
     interleave([], [network], SETTINGS.retries)
@@ -111,7 +112,7 @@ def test_a_network_is_to_be_as_quick_as_it_was() -> None:
     assert slow.clean == 0
 
 
-def test_what_stays_disturbed_is_told_and_the_cpu_clock_holds() -> None:
+def test_interleave_reports_disturbance_and_keeps_the_cpu_time_right() -> None:
     machine = Machine(lambda _: 2.0)
     anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
     interleave([anchor], [network], SETTINGS.retries)
@@ -120,7 +121,7 @@ def test_what_stays_disturbed_is_told_and_the_cpu_clock_holds() -> None:
     assert network.quantiles("wall").p50 == pytest.approx(4.0)
 
 
-def test_several_threads_are_judged_by_their_own_best_round() -> None:
+def test_interleave_judges_multithreaded_rounds_by_the_best_round() -> None:
     machine = Machine(lambda run: 2.0 if run % 40 < 10 else 1.0)
     anchor = machine.stopwatch(1.0, threads=2, parallel=1.6)
     network = machine.stopwatch(8.0, threads=2, parallel=1.6)
@@ -129,7 +130,7 @@ def test_several_threads_are_judged_by_their_own_best_round() -> None:
     assert network.quantiles("wall").p80 == pytest.approx(5.0)
 
 
-def test_a_slow_network_is_not_retried_as_often_as_a_fast_one() -> None:
+def test_interleave_retries_slow_networks_less_often() -> None:
     machine = Machine(lambda _: 2.0)
     anchor, slow = machine.stopwatch(1.0), machine.stopwatch(2_000.0)
     before = machine.cpu
@@ -137,7 +138,7 @@ def test_a_slow_network_is_not_retried_as_often_as_a_fast_one() -> None:
     assert machine.cpu - before == pytest.approx(2.0 * 3 * 5 + 0.002 * 3 * 10)
 
 
-def test_slow_networks_get_fewer_rounds() -> None:
+def test_latency_timer_takes_fewer_rounds_of_slow_networks() -> None:
     machine = Machine(lambda _: 1.0)
     assert machine.stopwatch(2_000.0).wanted == 5
     assert machine.stopwatch(0.001).wanted == SETTINGS.rounds
@@ -146,12 +147,12 @@ def test_slow_networks_get_fewer_rounds() -> None:
 @pytest.mark.parametrize(
     "options", [{"rounds": 0}, {"warmup": 0}, {"max_slowdown": 1.0}, {"round_ms": 0}]
 )
-def test_impossible_settings_are_refused(options: dict[str, float]) -> None:
+def test_timing_settings_refuse_impossible_values(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         TimingSettings(**options)  # type: ignore[arg-type]
 
 
-def test_two_networks_measured(exported: Export, tmp_path: Path) -> None:
+def test_measure_gives_a_complete_measurement_of_each_network(exported: Export, tmp_path: Path) -> None:
     write_anchor(tmp_path / "anchor.onnx")
     shares: list[float] = []
     models = {"network": exported.path, "anchor": tmp_path / "anchor.onnx"}
@@ -166,7 +167,7 @@ def test_two_networks_measured(exported: Export, tmp_path: Path) -> None:
     assert shares[-1] == 1.0
 
 
-def test_batches_and_threads_of_the_target_count(exported: Export) -> None:
+def test_measure_follows_batch_and_threads_of_the_target(exported: Export) -> None:
     models, settings = {"network": exported.path}, TimingSettings(rounds=10)
     one = measure(models, ONE, settings)["network"]
     many = measure(models, Target.parse("cpu-onnxruntime-fp32-b32-t1"), settings)["network"]
@@ -176,7 +177,7 @@ def test_batches_and_threads_of_the_target_count(exported: Export) -> None:
     assert wall.latency_ms == wall.wall_ms.p50
 
 
-def test_networks_on_different_targets_take_turns(exported: Export) -> None:
+def test_measure_together_has_a_reference_model_for_each_target(exported: Export) -> None:
     targets = [
         ONE,
         Target.parse("cpu-onnxruntime-int8-b8-t1"),
@@ -186,14 +187,14 @@ def test_networks_on_different_targets_take_turns(exported: Export) -> None:
     found = measure_together(subjects, TimingSettings(rounds=5))
     assert [found[name].target for name in subjects] == list(subjects)
     anchors = {measurement.anchor_ms for measurement in found.values()}
-    assert len(anchors) == len(targets)  # each target has its own
+    assert len(anchors) == len(targets)  # each target has its own reference model
 
 
-def test_nothing_to_measure_is_no_error() -> None:
+def test_measure_accepts_an_empty_dictionary() -> None:
     assert measure({}, ONE, TimingSettings(rounds=1)) == {}
 
 
-def test_bad_models_and_targets(tmp_path: Path, exported: Export) -> None:
+def test_measure_refuses_damaged_files_and_too_many_threads(tmp_path: Path, exported: Export) -> None:
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(exported.path.read_bytes()[:5000])
     with pytest.raises(ArtifactError, match=r"damaged\.onnx"):

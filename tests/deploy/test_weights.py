@@ -1,4 +1,4 @@
-"""Weights as files."""
+"""Weights in safetensors files."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from hwnas.deploy.weights import write_weights
+from hwnas.deploy.bundles.weights import write_weights
 
 
-def test_shared_and_strided_tensors_come_back_as_they_were(tmp_path: Path) -> None:
+def test_write_weights_round_trips_shared_and_strided_tensors(tmp_path: Path) -> None:
     whole = torch.arange(12.0).reshape(3, 4).requires_grad_()
     tensors = {"whole": whole, "transposed": whole.T, "row": whole[1]}
     write_weights(tmp_path / "x.safetensors", tensors, {"made": "here"})
@@ -19,6 +19,6 @@ def test_shared_and_strided_tensors_come_back_as_they_were(tmp_path: Path) -> No
             assert torch.equal(file.get_tensor(name), tensor)
 
 
-def test_a_refusal_to_write_is_an_error_of_the_system(tmp_path: Path) -> None:
+def test_write_weights_raises_an_os_error_for_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         write_weights(tmp_path / "missing" / "x.safetensors", {"x": torch.zeros(1)})

@@ -104,7 +104,7 @@ def test_a_mark_that_is_no_longer_all_that_has_changed_is_found(
     known = Configurations(path.parent)
     known.put(results.config, Configuration({"networks": 7}, "something else: 1 -> 2"))
     [line] = wrong(path)
-    assert "superseded by more than is marked: networks: 7 -> 200" in line
+    assert "differs in more than its mark says: networks: 7 -> 200" in line
     assert not list(wrong(path, mark=True))
     assert known[results.config].superseded == "networks: 7 -> 200"
 

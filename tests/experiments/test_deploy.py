@@ -13,8 +13,8 @@ import pytest
 from experiments.deploy.choices import re_measured
 from experiments.record import read_rows
 from hwnas.deploy import Measurement, Quantiles
-from hwnas.deploy.sweep import Sweep, VariantResult
 from hwnas.deploy.variants import ConvertedNetwork
+from hwnas.deploy.variants.sweep import Sweep, VariantResult
 
 ROOT = Path(__file__).parents[2]
 TOY = ["--size", "32", "--seconds", "2", "--rounds", "1", "--connections", "4"]

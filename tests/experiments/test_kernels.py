@@ -119,7 +119,7 @@ def test_what_tensorrt_gets_in_int8_has_no_zero_points_and_biases_in_floats(
 
     from experiments.kernels.engines import symmetric
     from hwnas.deploy import export_onnx
-    from hwnas.deploy.export import relative_error
+    from hwnas.deploy.export.to_onnx import relative_error
     from hwnas.deploy.runtimes.onnx import OnnxSession
 
     torch.manual_seed(0)
@@ -158,7 +158,7 @@ def test_each_operator_has_a_benchmark_at_sizes_that_it_takes() -> None:
 def test_rivals_compute_what_operators_do() -> None:
     from experiments.kernels.catalogue import BENCHMARKS
     from hwnas.errors import KernelError
-    from hwnas.kernels.tolerance import worst_error
+    from hwnas.kernels.suite.tolerance import worst_error
 
     for benchmark in BENCHMARKS.values():
         operator, compared = benchmark.operator, 0

@@ -55,7 +55,7 @@ def test_a_job_is_judged_against_rivals_and_nothing_is_done_twice(tmp_path: Path
     command += ["--out", out, "--work", tmp_path / "work"]
     command += [part for setting in TOY for part in ("--set", setting)]
 
-    assert "seed 0: the whole job of 3 minutes" in run(command)
+    assert "seed 0: running the whole job of 3 minutes" in run(command)
     rows = read_rows(out / "results.jsonl")
     metrics = {row.metric for row in rows}
     assert metrics == {"accuracy_gain", "speed_at_accuracy", "job_over_budget"}

@@ -1,4 +1,4 @@
-"""A card that is made up: times that follow a formula, a clock that they move, and a problem."""
+"""Made-up card for tests of the tuner: times by a formula, a simulated clock, and a problem."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ import torch
 
 from hwnas.kernels.accelerator import ACCELERATORS
 from hwnas.kernels.ahead import Compiled
-from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.operator import Config
 from hwnas.kernels.resources import Resources
-from hwnas.kernels.trial import Footprint, TuningTask
+from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.kernels.tuning.trial import Footprint, TuningTask
 
 H200 = ACCELERATORS["nvidia-h200"]
 LIGHT = (Resources(registers=64, spilled_bytes=0, shared_bytes=8192, warps=4),)
@@ -46,14 +46,14 @@ def task(problem: Problem = PROBLEM, start: Config = START) -> TuningTask:
 
 @dataclass
 class PlantedCard:
-    """Follows `Bench`; one run takes what `time_us` says, and compiling a fifth of a second.
+    """Made-up `Bench`: one run takes `time_us(config)`, and a compilation a fifth of a second.
 
     Attributes:
-        time_us: Of a configuration.
-        resources: Of a configuration; light if not given.
-        wrong: Whether it computes something else.
+        time_us: Time of one run of a configuration.
+        resources: Resources of a configuration, or why it does not compile; `LIGHT` by default.
+        wrong: Whether the results of a configuration are wrong.
         now: Seconds since the start.
-        runs: Of each configuration that was timed, in order.
+        runs: Number of runs of each configuration that was timed, in the order of timing.
     """
 
     time_us: Callable[[Config], float]
@@ -84,7 +84,7 @@ class PlantedCard:
 
 
 def surface(seed: int) -> Callable[[Config], float]:
-    """A hollow somewhere, warped, with steps of waves and of spilled registers on its sides."""
+    """Return a time for each configuration: one minimum, and steps for waves and for spills."""
     random = Random(seed)
     centre = {name: random.uniform(0, len(values) - 1) for name, values in VARIABLES.items()}
     weight = {name: random.uniform(0.03, 0.25) for name in VARIABLES}

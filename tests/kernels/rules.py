@@ -1,6 +1,6 @@
-"""What the kernels in planted/ and correct/ are to compute: rows minus their mean, times a weight.
+"""Specification of the kernels in planted/ and correct/: rows minus their mean, times a weight.
 
-All sizes that are listed are square and multiples of 8, as those who only try such would like it.
+All listed sizes are square and multiples of 8, so the verifier has to try other sizes by itself.
 """
 
 import torch

@@ -14,7 +14,7 @@ from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import ACCELERATORS
 from hwnas.kernels.ahead import Compiled, CompileRequest, compile_in_child
 from hwnas.kernels.operator import Config, Sizes
-from hwnas.kernels.pointwise import Pointwise, pointwise
+from hwnas.kernels.operators.pointwise import Pointwise, pointwise
 
 H200 = ACCELERATORS["nvidia-h200"]
 HALF = torch.float16
@@ -91,7 +91,9 @@ def test_pointwise_spills_no_registers_at_the_sizes_of_real_networks(
     assert resources.shared_bytes >= (128 + 128) * 64 * HALF.itemsize
 
 
-def test_compile_in_child_reports_failed_requests_beside_the_others(answers: list[Compiled]) -> None:
+def test_compile_in_child_reports_failed_requests_beside_the_others(
+    answers: list[Compiled],
+) -> None:
     not_there, too_big = answers[:2]
     assert "unknown operator 'pointwis'; did you mean 'pointwise'?" in str(not_there)
     assert "bytes of shared memory, and a program on NVIDIA H200 can have 232448" in str(too_big)
@@ -116,7 +118,9 @@ def test_compile_in_child_goes_on_after_a_crash_and_a_timeout(
     assert "took more than 2 s" in hung
 
 
-def test_compile_in_child_raises_an_error_if_the_child_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_in_child_raises_an_error_if_the_child_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(DeviceError, match="the process that compiles kernels failed"):
         compile_in_child([request_for(of_sizes(1, 1, 1))])

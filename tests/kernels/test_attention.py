@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hwnas.kernels.attention import attention
-from hwnas.kernels.norm_linear import fold_norm, norm_linear
-from hwnas.kernels.pointwise import pointwise
-from hwnas.kernels.tolerance import worst_error
+from hwnas.kernels.operators.attention import attention
+from hwnas.kernels.operators.norm_linear import fold_norm, norm_linear
+from hwnas.kernels.operators.pointwise import pointwise
+from hwnas.kernels.suite.tolerance import worst_error
 from hwnas.search_spaces.layers.attention import Attention, PreNorm
 
 

@@ -10,13 +10,13 @@ import torch
 
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.backends import Backend, ReferenceBackend, TritonBackend
-from hwnas.kernels.bench import Timing, bench_case, run_bench
-from hwnas.kernels.cases import Case
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.chains import CHAINS
+from hwnas.kernels.codegen.chains import CHAINS
 from hwnas.kernels.operator import Inputs, Operator
-from hwnas.kernels.timer import ProcessorTimer, Stopwatch, Times
+from hwnas.kernels.suite.backends import Backend, ReferenceBackend, TritonBackend
+from hwnas.kernels.suite.bench import Timing, bench_case, run_bench
+from hwnas.kernels.suite.cases import Case
+from hwnas.kernels.suite.timer import ProcessorTimer, Stopwatch, Times
 
 CPU = torch.device("cpu")
 CASE = Case("pointwise", OPERATORS["pointwise"], torch.float32, OPERATORS["pointwise"].checked[0])
@@ -33,12 +33,12 @@ class Changed(ReferenceBackend):
         return lambda: self.change(operator.reference(**inputs))  # type: ignore[attr-defined]
 
 
-class Unwilling(ReferenceBackend):
+class RefusingBackend(ReferenceBackend):
     def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
         raise ArtifactError("not this one")
 
 
-class Listed:
+class ListedTimer:
     """Timer that gives each backend one time of a list, and records the order of the timings."""
 
     description = "listed"
@@ -62,7 +62,7 @@ def timings(timer: Any, *backends: Backend) -> list[Timing]:
 
 
 def test_bench_ratio_compares_with_the_fastest_other_backend() -> None:
-    timer = Listed(40.0, 10.0, 20.0)
+    timer = ListedTimer(40.0, 10.0, 20.0)
     rows = timings(timer, *map(Changed, ("slow", "fast", "middle")))
     assert [row.ratio for row in rows] == [0.25, 2.0, 0.5]
     first = rows[0].to_json()
@@ -74,7 +74,7 @@ def test_bench_ratio_compares_with_the_fastest_other_backend() -> None:
 
 
 def test_bench_times_backends_in_turn() -> None:
-    timer = Listed(1.0, 2.0)
+    timer = ListedTimer(1.0, 2.0)
     rows = timings(timer, Changed("one"), Changed("other"))
     assert len(timer.asked) > 4
     assert timer.asked == [1.0, 2.0] * (len(timer.asked) // 2)
@@ -82,7 +82,7 @@ def test_bench_times_backends_in_turn() -> None:
 
 
 def test_bench_gives_a_single_backend_no_ratio() -> None:
-    [row] = timings(Listed(5.0), ReferenceBackend())
+    [row] = timings(ListedTimer(5.0), ReferenceBackend())
     assert row.times == Times.of([5.0] * 30)
     assert row.ratio is None
 
@@ -94,11 +94,13 @@ def test_bench_gives_a_single_backend_no_ratio() -> None:
         (Changed("other", lambda y: y * torch.nan), "inf times the tolerance of its type"),
         (Changed("other", lambda y: y[:0]), "an output has the wrong shape"),
         (Changed("other", lambda y: y @ torch.ones(99)), "RuntimeError: "),
-        (Unwilling("other"), "not this one"),
+        (RefusingBackend("other"), "not this one"),
     ],
 )
-def test_bench_gives_wrong_or_failing_backends_a_reason_and_no_time(backend: Backend, reason: str) -> None:
-    right, other = timings(Listed(1.0), ReferenceBackend(), backend)
+def test_bench_gives_wrong_or_failing_backends_a_reason_and_no_time(
+    backend: Backend, reason: str
+) -> None:
+    right, other = timings(ListedTimer(1.0), ReferenceBackend(), backend)
     assert right.times
     assert right.ratio is None
     assert other.times is None
@@ -107,22 +109,24 @@ def test_bench_gives_wrong_or_failing_backends_a_reason_and_no_time(backend: Bac
 
 
 def test_bench_does_not_time_triton_in_the_interpreter() -> None:
-    [row] = timings(Listed(), TritonBackend())
+    [row] = timings(ListedTimer(), TritonBackend())
     assert row.times is None
     assert "there is no GPU" in row.reason
 
 
 def test_bench_gives_a_reason_if_inputs_do_not_fit_in_memory() -> None:
     large = Case(CASE.name, CASE.operator, CASE.dtype, {**CASE.sizes, "pixels": 2**50})
-    [row] = bench_case(large, [ReferenceBackend()], CPU, Listed())
+    [row] = bench_case(large, [ReferenceBackend()], CPU, ListedTimer())
     assert row.times is None
     assert row.reason.startswith("no inputs: RuntimeError")
 
 
 def test_bench_marks_cases_that_it_did_not_reach_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     a_second_each = SimpleNamespace(monotonic=itertools.count().__next__)
-    monkeypatch.setattr("hwnas.kernels.bench.time", a_second_each)
-    [[first], *rest] = run_bench([CASE] * 3, [ReferenceBackend()], CPU, Listed(1.0), seconds=1.5)
+    monkeypatch.setattr("hwnas.kernels.suite.bench.time", a_second_each)
+    [[first], *rest] = run_bench(
+        [CASE] * 3, [ReferenceBackend()], CPU, ListedTimer(1.0), seconds=1.5
+    )
     assert first.times
     assert ["not reached within 1.5 s" in row.reason for [row] in rest] == [True, True]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from hwnas.errors import KernelError
-from hwnas.kernels.block_sparse import block_sparse, pack_blocks
+from hwnas.kernels.operators.block_sparse import block_sparse, pack_blocks
 
 SIDES = st.sampled_from((16, 32))
 

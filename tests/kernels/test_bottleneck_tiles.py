@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.bottleneck_tiles import Tile, bottleneck_default, bottleneck_problem
+from hwnas.kernels.primitives.bottleneck_tiles import Tile, bottleneck_default, bottleneck_problem
 
 
 @given(

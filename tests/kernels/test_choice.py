@@ -9,12 +9,12 @@ import pytest
 import torch
 import triton
 
-from hwnas.kernels import choice
 from hwnas.kernels.accelerator import ACCELERATORS
 from hwnas.kernels.operator import Config, Inputs
-from hwnas.kernels.pointwise import pointwise
-from hwnas.kernels.timer import Times
-from hwnas.kernels.tuned import TunedEntry, TunedTable, own_path
+from hwnas.kernels.operators.pointwise import pointwise
+from hwnas.kernels.suite.timer import Times
+from hwnas.kernels.tuning import choice
+from hwnas.kernels.tuning.tuned import TunedEntry, TunedTable, own_path
 
 H200 = ACCELERATORS["nvidia-h200"]
 CPU = torch.device("cpu")

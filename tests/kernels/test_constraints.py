@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.errors import InfeasibleError, KernelError
-from hwnas.kernels.constraints import Constraint, Problem
+from hwnas.kernels.tuning.constraints import Constraint, Problem
 
 NAMES = ("a", "b", "c", "d")
 
@@ -54,7 +54,9 @@ def test_problem_broken_gives_a_reason_exactly_for_non_solutions(problem: Proble
 
 
 @given(problems(), st.integers(0, 9))
-def test_problem_random_draws_only_solutions_and_repeats_by_seed(problem: Problem, seed: int) -> None:
+def test_problem_random_draws_only_solutions_and_repeats_by_seed(
+    problem: Problem, seed: int
+) -> None:
     random, solutions = Random(seed), by_trying(problem)
     if not solutions:
         with pytest.raises(InfeasibleError):

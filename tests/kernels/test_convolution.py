@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hwnas.errors import KernelError
-from hwnas.kernels.convolution import convolution
-from hwnas.kernels.im2win import im2win
 from hwnas.kernels.operator import Operator
+from hwnas.kernels.operators.convolution import convolution
+from hwnas.kernels.operators.im2win import im2win
 
 BOTH = pytest.mark.parametrize("operator", [convolution, im2win], ids=lambda each: each.name)
 
@@ -44,7 +44,9 @@ def test_convolution_can_add_a_residual_before_the_activation(operator: Operator
 @BOTH
 @settings(max_examples=12, deadline=None)
 @given(st.data())
-def test_convolution_handles_feature_maps_of_any_shape(operator: Operator, data: st.DataObject) -> None:
+def test_convolution_handles_feature_maps_of_any_shape(
+    operator: Operator, data: st.DataObject
+) -> None:
     side, stride = data.draw(st.sampled_from([1, 3, 5, 7])), data.draw(st.sampled_from([1, 2]))
     # 16 and 32 channels fill blocks along the sum; the others share them between pixels.
     inner = data.draw(st.sampled_from([1, 3, 4, 16, 32]))

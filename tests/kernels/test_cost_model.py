@@ -6,11 +6,11 @@ from random import Random
 import numpy as np
 from tests.kernels.planted_surface import PROBLEM, START, surface, task
 
-from hwnas.kernels.cost_model import CostModel, features
 from hwnas.kernels.operator import Config
 from hwnas.kernels.resources import Resources
-from hwnas.kernels.timer import Times
-from hwnas.kernels.trial import Footprint, TuningTrial
+from hwnas.kernels.suite.timer import Times
+from hwnas.kernels.tuning.cost_model import CostModel, features
+from hwnas.kernels.tuning.trial import Footprint, TuningTrial
 
 
 def trial(config: Config, time_us: float | None = None, warps: int = 0) -> TuningTrial:

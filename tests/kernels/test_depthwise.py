@@ -1,4 +1,4 @@
-"""Depthwise convolutions, by hand and next to PyTorch's own layers."""
+"""Depthwise convolutions, compared with results by hand and with PyTorch's layers."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from hwnas.errors import KernelError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.depthwise import depthwise
+from hwnas.kernels.operators.depthwise import depthwise
 
 
 def folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
@@ -20,7 +20,7 @@ def folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     return weight.detach(), (norm.bias - norm.running_mean * factor).detach()
 
 
-def test_windows_by_hand() -> None:
+def test_depthwise_equals_a_result_computed_by_hand() -> None:
     x, weight = torch.ones(1, 3, 3, 1), torch.ones(3, 3, 1)
     y, sums = depthwise(x, weight, torch.tensor([-5.0]), activation="relu", sums=True)
     assert y[0, :, :, 0].tolist() == [[0, 1, 0], [1, 4, 1], [0, 1, 0]]
@@ -33,7 +33,7 @@ def test_windows_by_hand() -> None:
     st.sampled_from([1, 3, 5, 7]),
     st.sampled_from([1, 2]),
 )
-def test_it_is_a_convolution_with_folded_normalisation(
+def test_depthwise_equals_pytorch_layers_with_folded_normalisation(
     shape: tuple[int, int, int, int], kernel: int, stride: int
 ) -> None:
     torch.manual_seed(0)
@@ -48,7 +48,7 @@ def test_it_is_a_convolution_with_folded_normalisation(
     torch.testing.assert_close(sums, truth.sum((2, 3)), atol=1e-4, rtol=1e-5)
 
 
-def test_sums_of_many_tiles_are_those_of_one_and_the_same_every_time() -> None:
+def test_depthwise_sums_do_not_depend_on_tiles_and_repeat_exactly() -> None:
     torch.manual_seed(0)
     inputs = depthwise.bound(torch.randn(2, 6, 3, 9), torch.randn(3, 3, 9), torch.randn(9))
     inputs["sums"] = True
@@ -60,12 +60,12 @@ def test_sums_of_many_tiles_are_those_of_one_and_the_same_every_time() -> None:
     assert torch.equal(tiled, again)
 
 
-def test_sums_that_are_not_wanted_have_no_values() -> None:
+def test_depthwise_returns_empty_sums_unless_requested() -> None:
     y, sums = depthwise(torch.ones(2, 1, 1, 3), torch.ones(1, 1, 3), torch.zeros(3))
     assert (y.shape, sums.shape) == ((2, 1, 1, 3), (2, 0))
 
 
-def test_not_a_number_is_seen_by_its_windows_only() -> None:
+def test_depthwise_spreads_nan_only_to_windows_that_contain_it() -> None:
     x = torch.zeros(1, 1, 6, 1)
     x[0, 0, 4] = torch.nan
     y, _ = depthwise(x, torch.ones(3, 3, 1), torch.zeros(1))
@@ -81,7 +81,7 @@ def test_not_a_number_is_seen_by_its_windows_only() -> None:
         (3, 1, "swish", "'swish' is not one of none, relu, relu6"),
     ],
 )
-def test_what_it_does_not_take_is_refused(
+def test_depthwise_refuses_unsupported_windows_strides_and_activations(
     kernel: int, stride: int, activation: str, message: str
 ) -> None:
     x, weight = torch.ones(1, 5, 5, 1), torch.ones(kernel, kernel, 1)
@@ -94,7 +94,7 @@ def test_what_it_does_not_take_is_refused(
     st.sampled_from(range(1, 12, 2)),
     st.sampled_from([1, 2]),
 )
-def test_its_default_configuration_fits_every_size(
+def test_depthwise_default_config_keeps_all_constraints_at_every_size(
     shape: tuple[int, int, int, int], kernel: int, stride: int
 ) -> None:
     sizes = dict(zip(("images", "height", "width", "channels"), shape, strict=True))

@@ -1,4 +1,4 @@
-"""Depthwise and pointwise in one kernel, next to one after the other."""
+"""Depthwise and pointwise convolutions in one kernel, compared with the two in sequence."""
 
 import pytest
 import torch
@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from hwnas.errors import KernelError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.depthwise import depthwise
-from hwnas.kernels.depthwise_pointwise import depthwise_pointwise
-from hwnas.kernels.pointwise import pointwise
+from hwnas.kernels.operators.depthwise import depthwise
+from hwnas.kernels.operators.depthwise_pointwise import depthwise_pointwise
+from hwnas.kernels.operators.pointwise import pointwise
 
 
-def test_both_by_hand() -> None:
+def test_depthwise_pointwise_equals_a_result_computed_by_hand() -> None:
     x, window = torch.ones(1, 2, 2, 1), torch.ones(3, 3, 1)
     weight, bias = torch.tensor([[2.0, -1.0]]), torch.tensor([1.0, 0.0])
     residual = torch.full((1, 1, 1, 2), 0.5)
@@ -29,7 +29,7 @@ def test_both_by_hand() -> None:
     st.sampled_from([1, 3, 7]),
     st.sampled_from([1, 2]),
 )
-def test_it_is_one_after_the_other(
+def test_depthwise_pointwise_equals_the_two_operators_in_sequence(
     shape: tuple[int, int, int, int], outputs: int, kernel: int, stride: int
 ) -> None:
     torch.manual_seed(0)
@@ -42,7 +42,7 @@ def test_it_is_one_after_the_other(
     torch.testing.assert_close(y, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_channel_that_is_infinite_after_its_activation_stays_where_it_is() -> None:
+def test_depthwise_pointwise_keeps_infinity_in_its_own_pixel() -> None:
     x = torch.zeros(1, 1, 3, 2)
     x[0, 0, 2, 1] = torch.inf
     window, project = torch.ones(1, 1, 2), torch.tensor([[1.0], [1.0]])
@@ -50,7 +50,7 @@ def test_a_channel_that_is_infinite_after_its_activation_stays_where_it_is() -> 
     assert y.flatten().tolist() == [0, 0, torch.inf]
 
 
-def test_a_residual_of_the_map_before_a_stride_is_refused() -> None:
+def test_depthwise_pointwise_refuses_a_residual_of_the_input_size() -> None:
     x, window = torch.ones(1, 4, 4, 1), torch.ones(3, 3, 1)
     with pytest.raises(KernelError, match=r"residual \(N, H / stride.*given"):
         depthwise_pointwise(x, window, torch.ones(1), torch.ones(1, 1), torch.ones(1), x, 2)
@@ -62,7 +62,7 @@ def test_a_residual_of_the_map_before_a_stride_is_refused() -> None:
     st.sampled_from(range(1, 12, 2)),
     st.sampled_from([1, 2]),
 )
-def test_its_default_configuration_fits_every_size(
+def test_depthwise_pointwise_default_config_keeps_all_constraints(
     shape: tuple[int, int, int], channels: tuple[int, int], kernel: int, stride: int
 ) -> None:
     sizes = dict(zip(("images", "height", "width"), shape, strict=True))

@@ -1,4 +1,4 @@
-"""Chains of pieces in one kernel: any of them is its reference, and a bad one is refused."""
+"""Chains of elementwise steps fused into one kernel: results, sources, and refused chains."""
 
 import os
 import subprocess
@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hwnas.errors import KernelError
-from hwnas.kernels import chain as chains
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.activations import ACTIVATIONS
-from hwnas.kernels.chain import Chain
-from hwnas.kernels.fusion import fuse
-from hwnas.kernels.generated import loaded
-from hwnas.kernels.operator import Inputs
-from hwnas.kernels.pieces import (
+from hwnas.kernels.codegen import chain as chains
+from hwnas.kernels.codegen.chain import Chain
+from hwnas.kernels.codegen.fusion import fuse
+from hwnas.kernels.codegen.generated import loaded
+from hwnas.kernels.codegen.pieces import (
     BoundStep,
     activation,
     add,
@@ -41,7 +39,9 @@ from hwnas.kernels.pieces import (
     sigmoid,
     softmax,
 )
-from hwnas.kernels.tolerance import in_float64, worst_error
+from hwnas.kernels.operator import Inputs
+from hwnas.kernels.primitives.activations import ACTIVATIONS
+from hwnas.kernels.suite.tolerance import in_float64, worst_error
 
 CPU = torch.device("cpu")
 PER = st.sampled_from(("value", "image", "channel"))
@@ -83,7 +83,7 @@ def error(chain: Chain, inputs: Inputs, config: dict[str, int] | None = None) ->
 
 @settings(max_examples=40)
 @given(PIECES, SIZES, st.sampled_from(chains.FLOATS))
-def test_any_chain_is_its_reference(
+def test_chain_of_any_pieces_equals_its_reference(
     pieces: list[BoundStep], sizes: dict[str, int], dtype: torch.dtype
 ) -> None:
     chain = fuse(*pieces).chain
@@ -93,7 +93,7 @@ def test_any_chain_is_its_reference(
 
 @settings(max_examples=20)
 @given(PIECES, PIECES)
-def test_the_same_steps_have_the_same_kernel_and_others_another(
+def test_chains_share_a_kernel_exactly_if_their_steps_are_equal(
     pieces: list[BoundStep], others: list[BoundStep]
 ) -> None:
     same = [piece.step for piece in pieces] == [piece.step for piece in others]
@@ -101,14 +101,14 @@ def test_the_same_steps_have_the_same_kernel_and_others_another(
     assert (fuse(*pieces).chain is fuse(*others).chain) == same
 
 
-def test_numbers_and_tensors_are_no_part_of_the_kernel() -> None:
+def test_chains_with_other_numbers_or_tensors_share_a_kernel() -> None:
     assert fuse(add(torch.ones(3)), clamp(0, 1)).chain is fuse(add(), clamp(-5, 5)).chain
     assert fuse(cast(torch.float16)).chain is not fuse(cast(torch.float32)).chain
 
 
 @pytest.mark.parametrize("reduction", [pixel_sum(), pixel_mean(), pixel_max()])
 @pytest.mark.parametrize("last", [(), (quantize(0.1, 5),)])
-def test_parts_of_an_image_make_the_same_as_the_whole(
+def test_chain_equals_its_reference_for_any_number_of_parts(
     reduction: BoundStep, last: tuple[BoundStep, ...]
 ) -> None:
     chain = fuse(relu(), scale_shift(), reduction, *last).chain
@@ -119,7 +119,7 @@ def test_parts_of_an_image_make_the_same_as_the_whole(
         assert error(chain, inputs, config | {"PARTS": parts}) <= 1
 
 
-def test_other_configurations_give_the_same() -> None:
+def test_chain_equals_its_reference_in_other_configurations() -> None:
     chain = fuse(softmax(), multiply(per="image"), pixel_mean()).chain
     sizes = {"images": 1, "pixels": 11, "channels": 6}
     inputs = example(chain, sizes, torch.float32)
@@ -131,7 +131,9 @@ def test_other_configurations_give_the_same() -> None:
 
 @settings(max_examples=20)
 @given(PIECES, SIZES)
-def test_the_default_configuration_fits(pieces: list[BoundStep], sizes: dict[str, int]) -> None:
+def test_chain_default_config_keeps_all_constraints(
+    pieces: list[BoundStep], sizes: dict[str, int]
+) -> None:
     chain = fuse(*pieces).chain
     wide = {name: size**3 for name, size in sizes.items()}
     for given_sizes in (sizes, wide):
@@ -139,7 +141,7 @@ def test_the_default_configuration_fits(pieces: list[BoundStep], sizes: dict[str
         assert problem.broken(chain.default_config(given_sizes, torch.float16)) == []
 
 
-def test_a_residual_block_ends_as_in_pytorch() -> None:
+def test_chain_of_batch_norm_add_and_relu_equals_pytorch() -> None:
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(6).eval()
     norm.running_mean.copy_(torch.randn(6))
@@ -155,7 +157,7 @@ def test_a_residual_block_ends_as_in_pytorch() -> None:
     torch.testing.assert_close(fused.reference(x.permute(nhwc), residual.permute(nhwc)), y)
 
 
-def test_an_int8_activation_is_that_of_pytorch_s_quantisation() -> None:
+def test_chain_of_an_int8_activation_equals_pytorch_quantisation() -> None:
     x = torch.arange(-128, 128, dtype=torch.int8).reshape(1, 32, 8)
     exact = nn.functional.hardswish((x.float() - 3) * 0.05)
     expected = torch.fake_quantize_per_tensor_affine(exact, 0.0317, -100, -128, 127)
@@ -164,19 +166,19 @@ def test_an_int8_activation_is_that_of_pytorch_s_quantisation() -> None:
     torch.testing.assert_close((y.float() + 100) * 0.0317, expected)
 
 
-def test_quantising_rounds_ties_to_even_and_keeps_what_is_no_number_inside() -> None:
+def test_quantize_rounds_ties_to_even_and_maps_nan_to_the_zero_point() -> None:
     x = torch.tensor([[0.5, 1.5, 2.5, -0.5, 1e9, -torch.inf, torch.inf, torch.nan]])
     assert fuse(quantize(1, 2))(x).tolist() == [[2, 4, 4, 2, 127, -128, 127, 2]]
 
 
 @pytest.mark.parametrize("make", [relu, relu6, sigmoid, softmax, pixel_max, pixel_mean])
-def test_what_is_not_finite_goes_where_pytorch_lets_it_go(make: Callable[[], BoundStep]) -> None:
+def test_pieces_handle_nan_and_infinity_as_pytorch_does(make: Callable[[], BoundStep]) -> None:
     x = torch.tensor([[[torch.nan, 1.0, -torch.inf], [2.0, torch.inf, 3.0], [0.0, 1.0, 2.0]]])
     fused = fuse(make())
     torch.testing.assert_close(fused(x), fused.reference(x), equal_nan=True)
 
 
-def test_its_source_can_be_read_and_lies_in_a_file_named_by_its_content(tmp_path: Path) -> None:
+def test_fused_source_names_its_steps_and_is_stored_and_repaired(tmp_path: Path) -> None:
     source = fuse(batch_norm(nn.BatchNorm2d(4)), relu(), add(), quantize(0.1)).source
     steps = [line.strip() for line in source.splitlines() if "v = " in line or "# step" in line]
     assert steps[1:] == [
@@ -198,7 +200,7 @@ def test_its_source_can_be_read_and_lies_in_a_file_named_by_its_content(tmp_path
     assert path.read_text() == source
 
 
-def test_pytorch_sees_one_operator() -> None:
+def test_fused_chain_is_one_operator_for_pytorch() -> None:
     fused = fuse(add(), pixel_mean(), cast(torch.float16))
     x = torch.randn(2, 3, 4, 5)
     fake = fused(x.to("meta"), x.to("meta"))
@@ -214,12 +216,12 @@ def test_pytorch_sees_one_operator() -> None:
     assert [node.target for node in nodes if node.op == "call_function"] == [operator]
 
 
-def test_a_compiler_takes_what_the_interpreter_takes(tmp_path: Path) -> None:
+def test_fused_kernels_compile_for_a_gpu_without_spills(tmp_path: Path) -> None:
     code = """
         import torch
         from hwnas.kernels.accelerator import ACCELERATORS
-        from hwnas.kernels.fusion import fuse
-        from hwnas.kernels.pieces import *
+        from hwnas.kernels.codegen.fusion import fuse
+        from hwnas.kernels.codegen.pieces import *
         from hwnas.kernels.resources import compile_ahead
 
         x, channels, gate = torch.empty(1, 56, 56, 24), torch.empty(24), torch.empty(1, 24)
@@ -243,14 +245,16 @@ def test_a_compiler_takes_what_the_interpreter_takes(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["fused_kernel 0", "fused_kernel 0", "finish_kernel 0"]
 
 
-def test_without_a_driver_pytorch_computes_it_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_chain_runs_in_pytorch_with_a_warning_without_a_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("hwnas.kernels.launch.interpreting", lambda: False)
     with pytest.warns(RuntimeWarning, match="Triton has no kernels for tensors on 'cpu'"):
         y = fuse(relu())(torch.tensor([[-1.0, 2.0]]))
     assert y.tolist() == [[0, 2]]
 
 
-def test_operands_that_do_not_fit_are_refused_with_their_step() -> None:
+def test_fused_chain_refuses_wrong_operands_and_names_their_step() -> None:
     fused, x = fuse(relu(), add(), multiply(per="image")), torch.ones(2, 3, 4)
     with pytest.raises(KernelError, match=r"takes other of step 1 \(add\), other of step 2 \(mult"):
         fused(x, x)
@@ -283,7 +287,7 @@ def test_operands_that_do_not_fit_are_refused_with_their_step() -> None:
         ((relu,), r"step 0 is .*, not a piece; call it"),
     ],
 )
-def test_pieces_that_do_not_fit_together_are_refused(
+def test_fuse_refuses_sequences_of_pieces_that_do_not_fit(
     pieces: tuple[BoundStep, ...], message: str
 ) -> None:
     with pytest.raises(KernelError, match=message):
@@ -303,8 +307,6 @@ def test_pieces_that_do_not_fit_together_are_refused(
         (lambda: batch_norm(nn.BatchNorm2d(3, track_running_stats=False)), "no running statistics"),
     ],
 )
-def test_a_piece_that_makes_no_sense_is_refused(
-    make: Callable[[], BoundStep], message: str
-) -> None:
+def test_pieces_refuse_invalid_arguments(make: Callable[[], BoundStep], message: str) -> None:
     with pytest.raises(KernelError, match=message):
         make()

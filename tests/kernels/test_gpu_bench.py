@@ -1,4 +1,4 @@
-"""Trying configurations on a card: values and grids in the interpreter, times on a real one."""
+"""Trials of configurations on a GPU: results and grids in the interpreter, times on a GPU."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
-from hwnas.kernels.gpu_bench import GpuBench
-from hwnas.kernels.gpu_tuning import GpuTuning, keep, task_of, versions_here
 from hwnas.kernels.launch import Launch
 from hwnas.kernels.operator import Config, Inputs
-from hwnas.kernels.pointwise import Pointwise, pointwise
-from hwnas.kernels.timer import GpuTimer, Times
-from hwnas.kernels.tuned import TunedEntry, TunedTable, own_path
+from hwnas.kernels.operators.pointwise import Pointwise, pointwise
+from hwnas.kernels.suite.gpu_bench import GpuBench
+from hwnas.kernels.suite.timer import GpuTimer, Times
+from hwnas.kernels.tuning.gpu_tuning import GpuTuning, keep, task_of, versions_here
+from hwnas.kernels.tuning.tuned import TunedEntry, TunedTable, own_path
 
 H200 = ACCELERATORS["nvidia-h200"]
 CPU = torch.device("cpu")
@@ -30,8 +30,8 @@ CONFIG = {
 }
 
 
-class Careless(Pointwise):
-    """Leaves out the last block of rows where the configuration says so."""
+class IncompletePointwise(Pointwise):
+    """Operator that leaves out the last block of rows."""
 
     def __init__(self) -> None:
         pass
@@ -46,51 +46,53 @@ def bench(operator: Pointwise = pointwise, dtype: torch.dtype = torch.float16) -
     return GpuBench(operator, SIZES, dtype, H200, GpuTimer(), CPU)
 
 
-def test_what_is_right_is_within_what_is_allowed() -> None:
+def test_gpu_bench_error_of_a_correct_kernel_is_within_tolerance() -> None:
     for dtype in pointwise.dtypes:
         assert bench(dtype=dtype).error(CONFIG) <= 1
 
 
-def test_what_a_kernel_leaves_out_is_found_though_an_older_result_lies_there() -> None:
-    right, careless = bench(), bench(Careless())
+def test_gpu_bench_detects_unwritten_outputs_in_reused_memory() -> None:
+    right, careless = bench(), bench(IncompletePointwise())
     for _ in range(3):  # memory that was just freed is used again
         assert right.error(CONFIG) <= 1
         assert careless.error(CONFIG) == float("inf")
 
 
-def test_the_footprint_is_that_of_the_grid() -> None:
+def test_gpu_bench_footprint_counts_programs_and_bytes_of_the_grid() -> None:
     found = bench().footprint(CONFIG)
     assert found.programs == 3 * 2
     reads = 24 * (40 * 2 + 33 * 3) + 40 * 33
     assert found.busiest_bytes == pytest.approx(2 * reads / 6)  # each on a multiprocessor
 
 
-def test_many_programs_share_few_multiprocessors() -> None:
+def test_gpu_bench_footprint_grows_if_programs_share_multiprocessors() -> None:
     small = Accelerator("small", 90, 4, 1024)
     found = GpuBench(pointwise, SIZES, torch.float16, small, GpuTimer(), CPU).footprint(CONFIG)
     assert found.busiest_bytes == pytest.approx(2 * bench().footprint(CONFIG).busiest_bytes)
 
 
-def test_a_task_starts_with_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_tuning_task_starts_with_the_default_config(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
     found = task_of(pointwise, SIZES, torch.float16, H200)
     assert found.starts == (pointwise.default_config(SIZES, torch.float16),)
     assert {"triton", "torch", "driver"} == set(versions_here())
 
 
-def test_times_are_quantiles() -> None:
+def test_times_are_quantiles_and_survive_json() -> None:
     times = Times.of([5.0, 1.0, 2.0, 3.0, 4.0, 0.0])
     assert times == Times(1.0, 2.5, 4.0, 6)
     assert Times.from_json(times.to_json()) == times
 
 
-def test_results_say_how_they_were_timed() -> None:
+def test_gpu_timer_describes_its_method_and_flushes_by_cache_size() -> None:
     assert GpuTimer.cold(H200).flush_bytes == 120 * 2**20
     assert GpuTimer.cold(H200).description == "CUDA graph, second-level cache cold"
     assert GpuTimer(graph=False).description == "started from Python, second-level cache warm"
 
 
-def test_results_that_are_kept_at_the_same_time_are_all_kept(
+def test_keep_stores_all_entries_of_concurrent_threads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
@@ -106,14 +108,14 @@ def test_results_that_are_kept_at_the_same_time_are_all_kept(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("timer", [GpuTimer(), GpuTimer(graph=False), GpuTimer(2**27)])
-def test_more_work_takes_longer_on_a_card(timer: GpuTimer) -> None:
+def test_gpu_timer_measures_more_time_for_more_work(timer: GpuTimer) -> None:
     small, large = (torch.ones(2**power, device="cuda") for power in (16, 26))
     less, more = (Times.of(timer.stopwatch(values.neg_)(10)) for values in (small, large))
     assert 0 < less.p50_us < more.p50_us
 
 
 @pytest.mark.gpu
-def test_tuning_on_a_card_keeps_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_gpu_tuning_stores_the_best_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
     card = Accelerator.here()
     outcome, entry = GpuTuning(card, GpuTimer.cold(card), 10.0).tune(

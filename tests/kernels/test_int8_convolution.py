@@ -1,14 +1,14 @@
-"""Int8 convolutions of all channels with all, by hand and next to PyTorch's own layer."""
+"""Dense int8 convolutions, compared with results by hand and with PyTorch."""
 
 import pytest
 import torch
 from torch.nn import functional
 
 from hwnas.errors import KernelError
-from hwnas.kernels.int8_convolution import int8_convolution
+from hwnas.kernels.operators.int8_convolution import int8_convolution
 
 
-def test_what_lies_outside_of_the_map_is_the_zero_point_and_so_adds_nothing() -> None:
+def test_int8_convolution_pads_with_the_zero_point() -> None:
     x = torch.tensor([[[[40, 40], [41, 40]]]], dtype=torch.int8)
     ones = torch.ones(1, 3, 3, 2, dtype=torch.int8)
     bias = torch.tensor([-18 * 40], dtype=torch.int32)  # a zero point of 40 for 18 weights of 1
@@ -19,7 +19,7 @@ def test_what_lies_outside_of_the_map_is_the_zero_point_and_so_adds_nothing() ->
 @pytest.mark.parametrize(
     ("channels", "side", "stride"), [(6, 1, 1), (32, 3, 1), (3, 3, 2), (40, 5, 2), (1, 7, 1)]
 )
-def test_it_is_a_convolution_of_all_channels(channels: int, side: int, stride: int) -> None:
+def test_int8_convolution_equals_conv2d_of_pytorch(channels: int, side: int, stride: int) -> None:
     generator = torch.Generator().manual_seed(side)
     x = torch.randint(-9, 10, (2, 4, 5, channels), generator=generator, dtype=torch.int8)
     shape = (9, side, side, channels)
@@ -31,7 +31,7 @@ def test_it_is_a_convolution_of_all_channels(channels: int, side: int, stride: i
     assert torch.equal(y.permute(0, 3, 1, 2).double(), truth.clamp(-128, 127))
 
 
-def test_a_window_without_a_middle_and_a_stride_of_three_are_refused() -> None:
+def test_int8_convolution_refuses_even_windows_and_a_stride_of_three() -> None:
     x = torch.zeros(1, 4, 4, 1, dtype=torch.int8)
     rest = torch.zeros(1, dtype=torch.int32), torch.ones(1), 0, 1.0, 0
     even, odd = (torch.zeros(1, side, side, 1, dtype=torch.int8) for side in (2, 3))

@@ -1,14 +1,14 @@
-"""Int8 depthwise convolutions, by hand and next to PyTorch's own layer."""
+"""Int8 depthwise convolutions, compared with results by hand and with PyTorch."""
 
 import pytest
 import torch
 from torch.nn import functional
 
 from hwnas.errors import KernelError
-from hwnas.kernels.int8_depthwise import int8_depthwise
+from hwnas.kernels.operators.int8_depthwise import int8_depthwise
 
 
-def test_what_lies_outside_of_the_map_is_the_zero_point_and_so_adds_nothing() -> None:
+def test_int8_depthwise_pads_with_the_zero_point() -> None:
     x = torch.tensor([[[[40], [41]]]], dtype=torch.int8)
     ones = torch.ones(3, 3, 1, dtype=torch.int8)
     bias = torch.tensor([-9 * 40], dtype=torch.int32)  # a zero point of 40 for nine weights of 1
@@ -17,7 +17,7 @@ def test_what_lies_outside_of_the_map_is_the_zero_point_and_so_adds_nothing() ->
 
 
 @pytest.mark.parametrize(("side", "stride"), [(1, 1), (3, 1), (3, 2), (5, 2), (7, 1)])
-def test_it_is_a_convolution_of_each_channel_by_itself(side: int, stride: int) -> None:
+def test_int8_depthwise_equals_a_grouped_conv2d_of_pytorch(side: int, stride: int) -> None:
     generator = torch.Generator().manual_seed(side)
     x = torch.randint(-9, 10, (2, 4, 5, 6), generator=generator, dtype=torch.int8)
     weight = torch.randint(-1, 2, (side, side, 6), generator=generator, dtype=torch.int8)
@@ -33,7 +33,7 @@ def test_it_is_a_convolution_of_each_channel_by_itself(side: int, stride: int) -
     assert torch.equal(y.permute(0, 3, 1, 2).double(), truth.clamp(-128, 127))
 
 
-def test_a_window_without_a_middle_and_a_stride_of_three_are_refused() -> None:
+def test_int8_depthwise_refuses_even_windows_and_a_stride_of_three() -> None:
     x = torch.zeros(1, 4, 4, 1, dtype=torch.int8)
     rest = torch.zeros(1, dtype=torch.int32), torch.ones(1), 0, 1.0, 0
     even, odd = (torch.zeros(side, side, 1, dtype=torch.int8) for side in (2, 3))

@@ -1,4 +1,4 @@
-"""Int8 linear layers, by hand and next to the float layers that they stand for."""
+"""Int8 linear layers, compared with results by hand and with float layers."""
 
 import pytest
 import torch
@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from hwnas.errors import KernelError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.activations import ACTIVATIONS
-from hwnas.kernels.int8_pointwise import int8_pointwise
-from hwnas.kernels.requantisation import folded
+from hwnas.kernels.operators.int8_pointwise import int8_pointwise
+from hwnas.kernels.primitives.activations import ACTIVATIONS
+from hwnas.kernels.primitives.requantisation import folded
 
 
-def test_a_product_by_hand() -> None:
+def test_int8_pointwise_equals_results_computed_by_hand() -> None:
     x = torch.tensor([[10, -3]], dtype=torch.int8)
     weight = torch.tensor([[3, 100]], dtype=torch.int8)
     layer = x, weight, torch.tensor([20], dtype=torch.int32), torch.tensor([0.1]), 0.5, 3
@@ -22,7 +22,7 @@ def test_a_product_by_hand() -> None:
     assert int8_pointwise(*layer, torch.tensor([[9]], dtype=torch.int8), 2.0, 5).item() == -6
 
 
-def test_a_table_is_read_by_rounded_steps_and_may_hold_fractions() -> None:
+def test_int8_pointwise_reads_a_table_at_rounded_steps() -> None:
     x = torch.tensor([[10, -3], [100, 100], [-100, -100]], dtype=torch.int8)
     weight = torch.tensor([[3, 100]], dtype=torch.int8)
     layer = x, weight, torch.tensor([20], dtype=torch.int32), torch.tensor([0.1]), 0.5, 3
@@ -36,7 +36,7 @@ def test_a_table_is_read_by_rounded_steps_and_may_hold_fractions() -> None:
     assert y.flatten().tolist() == [5 + 3, 127, 127]
 
 
-def test_what_is_no_number_reads_the_beginning_of_a_table_and_nothing_beyond_it() -> None:
+def test_int8_pointwise_reads_the_first_table_value_for_nan() -> None:
     zeros, infinite = torch.zeros(2, 2, dtype=torch.int8), torch.full((2,), torch.inf)
     layer = zeros, zeros, torch.zeros(2, dtype=torch.int32), infinite, 1.0, 0
     table = torch.arange(256.0) - 100
@@ -44,7 +44,7 @@ def test_what_is_no_number_reads_the_beginning_of_a_table_and_nothing_beyond_it(
         assert (compute(*layer, table=table) == -100).all()
 
 
-def test_a_table_is_of_256_values_and_leaves_no_activation_to_do() -> None:
+def test_int8_pointwise_refuses_a_short_table_or_one_with_activation() -> None:
     zeros = torch.zeros(1, 1, dtype=torch.int8)
     layer = zeros, zeros, torch.zeros(1, dtype=torch.int32), torch.ones(1), 1.0, 0
     with pytest.raises(KernelError, match=r"a table \(256,\).*given \(255,\)"):
@@ -54,7 +54,7 @@ def test_a_table_is_of_256_values_and_leaves_no_activation_to_do() -> None:
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_it_is_the_float_layer_to_half_a_step(activation: str) -> None:
+def test_int8_pointwise_equals_the_float_layer_within_half_a_step(activation: str) -> None:
     generator = torch.Generator().manual_seed(0)
 
     def steps(*shape: int) -> torch.Tensor:
@@ -80,9 +80,7 @@ def test_it_is_the_float_layer_to_half_a_step(activation: str) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(1, 40))
-def test_rows_of_any_length_are_multiplied_whatever_divides_it(
-    rows: int, inner: int, outer: int
-) -> None:
+def test_int8_pointwise_handles_rows_of_any_length(rows: int, inner: int, outer: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     x = torch.randint(-128, 128, (rows, inner), generator=generator, dtype=torch.int8)
     weight = torch.randint(-1, 2, (outer, inner), generator=generator, dtype=torch.int8)
@@ -91,7 +89,7 @@ def test_rows_of_any_length_are_multiplied_whatever_divides_it(
     assert torch.equal(int8_pointwise(x, weight, zeros, factors, 1.0, 0).double(), truth.double())
 
 
-def test_a_step_along_the_sum_is_as_long_as_tensor_cores_need_for_bytes() -> None:
+def test_int8_pointwise_solutions_have_steps_of_32_values_at_least() -> None:
     sizes = {"rows": 49, "inputs": 16, "outputs": 16, "residual": 0, "table": 0}
     for card in ACCELERATORS.values():
         problem = int8_pointwise.problem(sizes, torch.int8, card)

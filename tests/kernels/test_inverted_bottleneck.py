@@ -1,4 +1,4 @@
-"""Whole inverted bottlenecks, next to the layer of the search spaces, cut in many ways."""
+"""Fused inverted bottlenecks, compared with the layer of the search spaces, in several tilings."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.errors import KernelError
-from hwnas.kernels.inverted_bottleneck import inverted_bottleneck
-from hwnas.kernels.tolerance import in_float64, worst_error
+from hwnas.kernels.operators.inverted_bottleneck import inverted_bottleneck
+from hwnas.kernels.suite.tolerance import in_float64, worst_error
 from hwnas.search_spaces.layers import InvertedBottleneck
 
 PROJECT = {"PROJECT_M": 16, "PROJECT_N": 16, "PROJECT_K": 32, "num_warps": 4}
@@ -24,7 +24,7 @@ def folded(layer: Any) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("squeeze_excite", [False, True])
 @torch.no_grad()
-def test_it_is_the_layer_of_the_search_spaces(squeeze_excite: bool) -> None:
+def test_inverted_bottleneck_equals_the_layer_of_the_search_spaces(squeeze_excite: bool) -> None:
     torch.manual_seed(0)
     layer: Any = InvertedBottleneck(8, 24, 8, 5, 1, squeeze_excite, "hard_swish").eval()
     for norm in (part for part in layer.modules() if isinstance(part, nn.BatchNorm2d)):
@@ -60,7 +60,7 @@ def test_it_is_the_layer_of_the_search_spaces(squeeze_excite: bool) -> None:
     ("kernel", "stride", "tile", "block_m"),
     [(3, 1, 4, 16), (5, 2, 2, 32), (7, 1, 7, 32), (3, 1, 2, 16)],
 )
-def test_tiles_that_see_each_others_pixels_give_the_whole(
+def test_inverted_bottleneck_equals_its_reference_with_overlapping_tiles(
     fused: int, kernel: int, stride: int, tile: int, block_m: int
 ) -> None:
     sizes = MAP | {"kernel": kernel, "stride": stride, "squeezed": 0, "residual": 1}
@@ -70,7 +70,7 @@ def test_tiles_that_see_each_others_pixels_give_the_whole(
     assert worst_error(inverted_bottleneck.run(inputs, config), truth) <= 1
 
 
-def test_means_of_several_tiles_excite_as_those_of_the_whole() -> None:
+def test_inverted_bottleneck_squeezes_over_all_tiles_reproducibly() -> None:
     sizes = MAP | {"kernel": 3, "stride": 1, "squeezed": 70, "residual": 0}
     inputs = example(sizes)
     config = PROJECT | {"FUSED": 0, "TILE": 4, "BLOCK_M": 16, "BLOCK_C": 16}
@@ -80,7 +80,7 @@ def test_means_of_several_tiles_excite_as_those_of_the_whole() -> None:
     assert torch.equal(first, second)
 
 
-def test_half_a_squeeze_excite_is_refused() -> None:
+def test_inverted_bottleneck_refuses_an_incomplete_squeeze_excite() -> None:
     inputs = example(MAP | {"kernel": 3, "stride": 1, "squeezed": 4, "residual": 0})
     with pytest.raises(KernelError, match="all or none of reduce_weight"):
         inverted_bottleneck(**inputs | {"excite_bias": None})

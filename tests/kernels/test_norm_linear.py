@@ -1,4 +1,4 @@
-"""Layer normalisation with a linear layer, by hand and next to PyTorch's own layers."""
+"""Layer normalisation with a linear layer, compared with results by hand and with PyTorch."""
 
 import pytest
 import torch
@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hwnas.errors import KernelError
-from hwnas.kernels.norm_linear import fold_norm, norm_linear
+from hwnas.kernels.operators.norm_linear import fold_norm, norm_linear
 
 
-def test_a_row_by_hand() -> None:
+def test_norm_linear_equals_a_result_computed_by_hand() -> None:
     x = torch.tensor([[5.0, 1.0]])  # normalised 1 and -1
     weight, bias = torch.tensor([[3.0], [10.0]]), torch.tensor([2.0])
     assert norm_linear(x, weight, bias, epsilon=0.0).item() == pytest.approx(-5)
@@ -19,7 +19,7 @@ def test_a_row_by_hand() -> None:
 
 
 @pytest.mark.parametrize("channels", [5, 70])
-def test_it_is_a_normalisation_with_scale_and_shift_and_the_layer_after_it(channels: int) -> None:
+def test_norm_linear_equals_layer_norm_and_linear_of_pytorch(channels: int) -> None:
     torch.manual_seed(0)
     norm, linear = nn.LayerNorm(channels, eps=1e-3), nn.Linear(channels, 7)
     nn.init.normal_(norm.weight)
@@ -32,7 +32,7 @@ def test_it_is_a_normalisation_with_scale_and_shift_and_the_layer_after_it(chann
     torch.testing.assert_close(y, truth, atol=2e-5, rtol=2e-5)
 
 
-def test_a_layer_without_bias_gets_one_from_the_shift() -> None:
+def test_fold_norm_makes_a_bias_from_the_shift() -> None:
     weight, bias = fold_norm(torch.tensor([2.0]), torch.tensor([3.0]), torch.tensor([[5.0]]))
     assert (weight.item(), bias.item()) == (10, 15)
 
@@ -43,7 +43,9 @@ def test_a_layer_without_bias_gets_one_from_the_shift() -> None:
     exponent=st.integers(-10, 10),
     channels=st.sampled_from([3, 16, 90]),
 )
-def test_mean_and_scale_of_a_row_do_not_matter(shift: int, exponent: int, channels: int) -> None:
+def test_norm_linear_does_not_depend_on_mean_and_scale_of_a_row(
+    shift: int, exponent: int, channels: int
+) -> None:
     generator = torch.Generator().manual_seed(channels)
     x = torch.randint(-8, 8, (3, channels), generator=generator).float()  # sums are exact
     x[:, :2] = torch.tensor([-8.0, 7.0])
@@ -54,6 +56,6 @@ def test_mean_and_scale_of_a_row_do_not_matter(shift: int, exponent: int, channe
     torch.testing.assert_close(other, truth, atol=0.1, rtol=0)
 
 
-def test_an_activation_that_is_not_known_is_refused_with_those_that_are() -> None:
+def test_norm_linear_refuses_an_unknown_activation() -> None:
     with pytest.raises(KernelError, match="'swish' is not one of none, relu, relu6"):
         norm_linear(torch.ones(1, 1), torch.ones(1, 1), torch.ones(1), activation="swish")

@@ -1,4 +1,4 @@
-"""What is true of every operator: the conformance suite of `hwnas.kernels.operator.Operator`."""
+"""The conformance suite of `hwnas.kernels.operator.Operator`, for every operator."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hwnas.errors import KernelError
 from hwnas.kernels.accelerator import ACCELERATORS
 from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Operator, Sizes, dtype_name
-from hwnas.kernels.tolerance import in_float64, worst_error
+from hwnas.kernels.suite.tolerance import in_float64, worst_error
 
 CPU = torch.device("cpu")
 CASES = [
@@ -36,7 +36,9 @@ def first(operator: Operator) -> dict[str, Any]:
 
 
 @each_case
-def test_it_computes_its_reference(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> None:
+def test_operator_equals_its_reference(
+    operator: Operator, sizes: Sizes, dtype: torch.dtype
+) -> None:
     inputs = example(operator, sizes, dtype)
     truth = operator.reference(**in_float64(inputs))
     for output, expected in zip(tensors(operator(**inputs)), tensors(truth), strict=True):
@@ -45,7 +47,7 @@ def test_it_computes_its_reference(operator: Operator, sizes: Sizes, dtype: torc
 
 
 @each_case
-def test_its_default_configuration_is_one_of_those_that_fit_each_card(
+def test_operator_default_config_keeps_the_constraints_of_each_card(
     operator: Operator, sizes: Sizes, dtype: torch.dtype
 ) -> None:
     for card in ACCELERATORS.values():
@@ -55,7 +57,7 @@ def test_its_default_configuration_is_one_of_those_that_fit_each_card(
 
 
 @each_case
-def test_sizes_are_those_of_its_example(
+def test_operator_sizes_equal_those_of_its_example(
     operator: Operator, sizes: Sizes, dtype: torch.dtype
 ) -> None:
     assert dict(operator.sizes(example(operator, sizes, dtype))) == dict(sizes)
@@ -65,7 +67,7 @@ def test_sizes_are_those_of_its_example(
 
 
 @each_operator
-def test_other_configurations_give_the_same(operator: Operator) -> None:
+def test_operator_equals_its_reference_in_other_configurations(operator: Operator) -> None:
     sizes, dtype = operator.checked[-1], operator.dtypes[0]
     inputs = example(operator, sizes, dtype)
     configs = list(operator.problem(sizes, dtype, ACCELERATORS["nvidia-h200"]).solutions())
@@ -78,7 +80,7 @@ def test_other_configurations_give_the_same(operator: Operator) -> None:
 
 
 @each_operator
-def test_pytorch_knows_its_shapes_without_computing(operator: Operator) -> None:
+def test_operator_gives_pytorch_its_output_shapes_on_meta_tensors(operator: Operator) -> None:
     inputs = first(operator)
     fakes = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in inputs.items()}
     for fake, real in zip(tensors(operator(**fakes)), tensors(operator(**inputs)), strict=True):
@@ -91,7 +93,7 @@ def test_pytorch_knows_its_shapes_without_computing(operator: Operator) -> None:
 
 
 @each_operator
-def test_it_takes_tensors_that_are_not_contiguous(operator: Operator) -> None:
+def test_operator_accepts_tensors_that_are_not_contiguous(operator: Operator) -> None:
     inputs = first(operator)
     apart = {
         name: value.repeat_interleave(2, -1)[..., ::2] if isinstance(value, Tensor) else value
@@ -104,7 +106,7 @@ def test_it_takes_tensors_that_are_not_contiguous(operator: Operator) -> None:
 
 
 @each_operator
-def test_a_type_that_it_does_not_take_is_refused_with_those_that_it_does(
+def test_operator_refuses_a_dtype_that_it_does_not_support(
     operator: Operator,
 ) -> None:
     inputs = first(operator)
@@ -116,7 +118,7 @@ def test_a_type_that_it_does_not_take_is_refused_with_those_that_it_does(
 
 
 @each_operator
-def test_tensors_too_large_for_its_counting_are_refused(
+def test_operator_refuses_tensors_beyond_its_index_range(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hwnas.kernels.operator._MOST", 1)
@@ -125,7 +127,7 @@ def test_tensors_too_large_for_its_counting_are_refused(
 
 
 @each_operator
-def test_a_shape_that_does_not_fit_is_refused(operator: Operator) -> None:
+def test_operator_refuses_a_shape_that_does_not_fit(operator: Operator) -> None:
     inputs = first(operator)
     name = next(iter(inputs))
     with pytest.raises(KernelError, match=rf"{operator.name} takes .*given"):
@@ -133,7 +135,7 @@ def test_a_shape_that_does_not_fit_is_refused(operator: Operator) -> None:
 
 
 @each_operator
-def test_a_tensor_of_another_type_than_it_must_have_is_refused_with_its_name(
+def test_operator_refuses_a_further_tensor_of_the_wrong_dtype(
     operator: Operator,
 ) -> None:
     inputs = example(operator, operator.checked[-1], operator.dtypes[0])

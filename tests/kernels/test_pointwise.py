@@ -1,15 +1,15 @@
-"""Pointwise convolutions, by hand and next to PyTorch's own layers."""
+"""Pointwise convolutions, compared with results by hand and with PyTorch's layers."""
 
 import pytest
 import torch
 from torch import nn
 
 from hwnas.errors import KernelError
-from hwnas.kernels.activations import ACTIVATIONS
-from hwnas.kernels.pointwise import pointwise
+from hwnas.kernels.operators.pointwise import pointwise
+from hwnas.kernels.primitives.activations import ACTIVATIONS
 
 
-def test_a_product_by_hand() -> None:
+def test_pointwise_equals_results_computed_by_hand() -> None:
     x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [10.0]])
     bias, gate = torch.tensor([-1.0]), torch.tensor([[1.0, 0.5]])
     assert pointwise(x, weight, bias).item() == 22
@@ -17,7 +17,7 @@ def test_a_product_by_hand() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_residual_can_be_added_before_the_activation(parts: int) -> None:
+def test_pointwise_can_add_a_residual_before_the_activation(parts: int) -> None:
     torch.manual_seed(0)
     x, weight, bias, residual = (torch.randn(*shape) for shape in ((5, 64), (64, 3), (3,), (5, 3)))
     inputs = pointwise.bound(x, weight, bias, None, residual, "relu", residual_first=True)
@@ -27,14 +27,14 @@ def test_a_residual_can_be_added_before_the_activation(parts: int) -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_are_those_of_pytorch(name: str) -> None:
+def test_pointwise_activations_equal_those_of_pytorch(name: str) -> None:
     x = torch.tensor([[-40.0, -4.0, -3.0, -0.5, 0.0, 1.5, 3.0, 7.0, 40.0, torch.nan]])
     ones, zeros = torch.ones(1, 1), torch.zeros(1)
     y = pointwise(x.T.contiguous(), ones, zeros, activation=name)
     torch.testing.assert_close(y.T, ACTIVATIONS[name](x), equal_nan=True)
 
 
-def test_it_is_a_convolution_with_folded_normalisation_on_a_feature_map() -> None:
+def test_pointwise_equals_a_convolution_of_pytorch() -> None:
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Conv2d(5, 7, 1), nn.Hardswish())
     x = torch.randn(2, 5, 3, 4)
@@ -43,6 +43,6 @@ def test_it_is_a_convolution_with_folded_normalisation_on_a_feature_map() -> Non
     torch.testing.assert_close(y.permute(0, 3, 1, 2), layer(x).detach())
 
 
-def test_an_activation_that_is_not_known_is_refused_with_those_that_are() -> None:
+def test_pointwise_refuses_an_unknown_activation() -> None:
     with pytest.raises(KernelError, match="'swish' is not one of none, relu, relu6"):
         pointwise(torch.ones(1, 1), torch.ones(1, 1), torch.ones(1), activation="swish")

@@ -1,4 +1,4 @@
-"""What is true of every proposer that hwnas ships, and of the user's own."""
+"""Proposers of configurations: what all of them do, the rules, and a proposer of the user."""
 
 import sys
 from pathlib import Path
@@ -8,10 +8,10 @@ from tests.kernels.planted_surface import LIGHT, PROBLEM, START, surface, task
 
 from hwnas.errors import ConfigError
 from hwnas.kernels.operator import Config
-from hwnas.kernels.proposers import PROPOSERS, RuleProposer, proposer_named
 from hwnas.kernels.resources import Resources
-from hwnas.kernels.timer import Times
-from hwnas.kernels.trial import Footprint, TuningTrial, key_of
+from hwnas.kernels.suite.timer import Times
+from hwnas.kernels.tuning.proposers import PROPOSERS, RuleProposer, proposer_named
+from hwnas.kernels.tuning.trial import Footprint, TuningTrial, key_of
 
 each = pytest.mark.parametrize("name", PROPOSERS)
 
@@ -24,7 +24,7 @@ def timed(
 
 
 @each
-def test_it_starts_with_what_it_is_told_to_and_proposes_solutions(name: str) -> None:
+def test_proposer_begins_with_the_start_and_proposes_only_solutions(name: str) -> None:
     times, proposer = surface(0), PROPOSERS[name](task(), 0)
     assert proposer.ask(8)[0] == START
     for _ in range(5):
@@ -35,7 +35,7 @@ def test_it_starts_with_what_it_is_told_to_and_proposes_solutions(name: str) -> 
 
 
 @each
-def test_the_same_seed_proposes_the_same(name: str) -> None:
+def test_proposer_repeats_its_proposals_for_the_same_seed(name: str) -> None:
     def sequence(seed: int) -> list[Config]:
         times, proposer, found = surface(1), PROPOSERS[name](task(), seed), []
         for _ in range(4):
@@ -48,7 +48,7 @@ def test_the_same_seed_proposes_the_same(name: str) -> None:
 
 
 @each
-def test_it_comes_nearer_without_any_model(name: str) -> None:
+def test_proposer_finds_a_config_among_the_fastest_two_percent(name: str) -> None:
     times, proposer, known = surface(2), PROPOSERS[name](task(), 0), {}
     for _ in range(25):
         new = [config for config in proposer.ask(100) if key_of(config) not in known][:6]
@@ -67,7 +67,9 @@ def test_it_comes_nearer_without_any_model(name: str) -> None:
         (timed(START, 5.0, resources=Resources(255, 0, 0, 1)), None),
     ],
 )
-def test_rules_change_first_what_limits(trial: TuningTrial, first: Config | None) -> None:
+def test_rule_proposer_changes_the_limiting_resource_first(
+    trial: TuningTrial, first: Config | None
+) -> None:
     proposer = RuleProposer(task(), 0)
     proposer.tell([trial])
     changed = [
@@ -80,7 +82,7 @@ def test_rules_change_first_what_limits(trial: TuningTrial, first: Config | None
     assert first is None or first in changed
 
 
-def test_one_of_the_users_own_is_found_by_its_name(
+def test_proposer_named_finds_proposers_of_the_user_and_refuses_typos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_proposer_of_kernels.py").write_text("def mine(task, seed):\n    return None\n")

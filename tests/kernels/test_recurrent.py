@@ -1,4 +1,4 @@
-"""Recurrent cells next to PyTorch's own, with heads, and fed in pieces."""
+"""Recurrent cells, compared with those of PyTorch, with heads, and on streams in pieces."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hwnas.errors import KernelError
-from hwnas.kernels.recurrent import GRU, LSTM, recurrent
+from hwnas.kernels.operators.recurrent import GRU, LSTM, recurrent
 
 
 def blocks(weight: Tensor, heads: int, gates: int) -> Tensor:
@@ -17,7 +17,7 @@ def blocks(weight: Tensor, heads: int, gates: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("sequences", "steps"), [(1, 6), (18, 2)])
-def test_one_head_is_the_lstm_of_pytorch(sequences: int, steps: int) -> None:
+def test_recurrent_with_four_gates_equals_the_lstm_of_pytorch(sequences: int, steps: int) -> None:
     torch.manual_seed(0)
     layer = nn.LSTM(5, 12, batch_first=True)
     x, hidden, cell = (torch.randn(sequences, *shape) for shape in ((steps, 5), (12,), (12,)))
@@ -31,7 +31,7 @@ def test_one_head_is_the_lstm_of_pytorch(sequences: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("sequences", [1, 18])
-def test_three_gates_are_the_gru_of_pytorch(sequences: int) -> None:
+def test_recurrent_with_three_gates_equals_the_gru_of_pytorch(sequences: int) -> None:
     torch.manual_seed(0)
     layer = nn.GRU(5, 12, batch_first=True)
     x, hidden = torch.randn(sequences, 3, 5), torch.randn(sequences, 12)
@@ -48,7 +48,7 @@ def test_three_gates_are_the_gru_of_pytorch(sequences: int) -> None:
     torch.testing.assert_close(last, last_truth[0])
 
 
-def test_heads_see_only_themselves() -> None:
+def test_recurrent_heads_are_independent() -> None:
     torch.manual_seed(0)
     layer = nn.LSTM(5, 12, batch_first=True, bias=False)
     x = torch.randn(2, 4, 5)
@@ -62,7 +62,7 @@ def test_heads_see_only_themselves() -> None:
 
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**20), cut=st.integers(1, 4), gates=st.sampled_from([LSTM, GRU]))
-def test_a_stream_in_pieces_is_the_stream(seed: int, cut: int, gates: int) -> None:
+def test_recurrent_gives_the_same_on_a_stream_in_pieces(seed: int, cut: int, gates: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(1, 5, gates, 6, generator=generator)
     weight = torch.randn(2, gates, 3, 3, generator=generator)
@@ -73,7 +73,7 @@ def test_a_stream_in_pieces_is_the_stream(seed: int, cut: int, gates: int) -> No
     assert torch.equal(last, end)
 
 
-def test_saturated_gates_hold_the_state_and_what_is_no_number_stays_so() -> None:
+def test_recurrent_holds_its_state_if_saturated_and_propagates_nan() -> None:
     x = torch.tensor([-200.0, 200.0, 0.0, 200.0]).view(1, 1, LSTM, 1).repeat(1, 20, 1, 1)
     weight, start = torch.zeros(1, LSTM, 1, 1), torch.ones(1, 1)
     _, last = recurrent(x, weight, start, 3 * start)
@@ -83,7 +83,7 @@ def test_saturated_gates_hold_the_state_and_what_is_no_number_stays_so() -> None
     assert y[0, :, 0].isnan().tolist() == [False] * 7 + [True] * 13
 
 
-def test_a_cell_without_steps_or_with_two_gates_is_refused() -> None:
+def test_recurrent_refuses_zero_steps_and_two_gates() -> None:
     weight = torch.zeros(1, LSTM, 2, 2)
     for x, matrices in (
         (torch.zeros(1, 0, LSTM, 2), weight),

@@ -1,18 +1,18 @@
-"""Default configurations keep to their registers at the sizes of searched networks.
+"""Register spills of default configurations at the sizes of searched networks.
 
-Compiled ahead of time, for cards that need not be here; the small sizes of `Operator.checked` say
-nothing of blocks that only large maps have.
+The kernels are compiled ahead of time, which needs no GPU. The small sizes of `Operator.checked`
+do not cover the blocks that only large feature maps use.
 """
 
 import pytest
 import torch
 
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
-from hwnas.kernels.cases import Case
 from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Operator
 from hwnas.kernels.sizes import sizes_read
-from hwnas.kernels.suite import compiled_suite
+from hwnas.kernels.suite.cases import Case
+from hwnas.kernels.suite.correctness import compiled_suite
 
 SIZES = {
     "pointwise": (
@@ -92,7 +92,7 @@ SIZES["im2win"] = SIZES["convolution"]
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 @pytest.mark.parametrize("card", [ACCELERATORS[f"nvidia-{name}"] for name in ("a100", "h200")])
 @pytest.mark.slow
-def test_nothing_is_spilled_at_the_sizes_of_real_networks(
+def test_operators_spill_no_registers_at_the_sizes_of_real_networks(
     operator: Operator, card: Accelerator
 ) -> None:
     cases = [

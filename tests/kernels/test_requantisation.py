@@ -1,4 +1,4 @@
-"""Scales and zero points round an int8 layer, and ONNX Runtime's arithmetic."""
+"""Requantisation of int8 layers, compared with ONNX Runtime."""
 
 import onnx
 import onnxruntime
@@ -10,10 +10,10 @@ from onnx import TensorProto, helper
 from torch import Tensor
 
 from hwnas.errors import KernelError
-from hwnas.kernels.int8_convolution import int8_convolution
-from hwnas.kernels.int8_depthwise import int8_depthwise
-from hwnas.kernels.int8_pointwise import int8_pointwise
-from hwnas.kernels.requantisation import folded, requantise, symmetric
+from hwnas.kernels.operators.int8_convolution import int8_convolution
+from hwnas.kernels.operators.int8_depthwise import int8_depthwise
+from hwnas.kernels.operators.int8_pointwise import int8_pointwise
+from hwnas.kernels.primitives.requantisation import folded, requantise, symmetric
 
 QUICK = settings(max_examples=30, deadline=None)
 X_SCALE, X_ZERO, Y_SCALE, Y_ZERO = 0.031, -9, 0.043, 17
@@ -33,7 +33,7 @@ def requantised(total: list[int], multiplier: float, zero: int = 0) -> list[int]
 def by_onnx_runtime(
     x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor, **attributes: int | list[int]
 ) -> Tensor:
-    """QLinearConv of a map (N, C, H, W)."""
+    """Return the result of QLinearConv on a feature map (N, C, H, W)."""
     kept = {
         "x_scale": torch.tensor(X_SCALE),
         "x_zero": torch.tensor(X_ZERO, dtype=torch.int8),
@@ -56,12 +56,12 @@ def by_onnx_runtime(
     return torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
 
 
-def test_halves_are_rounded_to_even_before_the_zero_point_is_added() -> None:
+def test_requantise_rounds_halves_to_even_before_it_adds_the_zero_point() -> None:
     assert requantised([-5, -3, -1, 1, 3, 5], 0.5) == [-2, -2, 0, 0, 2, 2]
     assert requantised([-5, -3, -1, 1, 3, 5], 0.5, zero=3) == [1, 1, 3, 3, 5, 5]
 
 
-def test_what_is_too_large_is_the_outermost_step() -> None:
+def test_requantise_clamps_to_the_int8_range() -> None:
     assert requantised([-(2**31), -1000, 1000, 2**31 - 1], 1.0, zero=-7) == [-128, -128, 127, 127]
 
 
@@ -70,7 +70,9 @@ def test_what_is_too_large_is_the_outermost_step() -> None:
     st.lists(st.floats(-1e3, 1e3, width=32), min_size=6, max_size=6),
     st.sampled_from([0, 1, -1]),
 )
-def test_a_weight_is_wrong_by_at_most_half_a_scale(values: list[float], axis: int) -> None:
+def test_symmetric_quantisation_errs_by_at_most_half_a_scale(
+    values: list[float], axis: int
+) -> None:
     weight = torch.tensor(values).reshape(2, 3)
     steps, scale = symmetric(weight, axis)
     shown = scale[:, None] if axis == 0 else scale
@@ -80,7 +82,9 @@ def test_a_weight_is_wrong_by_at_most_half_a_scale(values: list[float], axis: in
 
 @QUICK
 @given(st.integers(-128, 127), st.integers(0, 2**31))
-def test_a_folded_zero_point_is_one_that_was_taken_from_each_value(zero: int, seed: int) -> None:
+def test_folded_bias_equals_subtracting_the_zero_point_from_each_value(
+    zero: int, seed: int
+) -> None:
     x, weight = random_steps(4, 5, seed=seed).long(), random_steps(3, 5, seed=seed + 1)
     bias = random_steps(3, seed=seed + 2).int() * 99
     inside, multiplier = folded(weight, torch.tensor([0.5, 1, 2]), bias, 0, 0.5, zero, 0.25)
@@ -88,7 +92,7 @@ def test_a_folded_zero_point_is_one_that_was_taken_from_each_value(zero: int, se
     assert multiplier.tolist() == [1, 2, 4]
 
 
-def test_a_pointwise_convolution_is_that_of_onnx_runtime() -> None:
+def test_int8_pointwise_equals_onnx_runtime() -> None:
     x, weight = random_steps(2, 24, 3, 5), random_steps(9, 24, 1, 1, seed=1)
     scale, bias = torch.rand(9) * 1e-3 + 1e-3, random_steps(9, seed=2).int() * 99
     inside, multiplier = folded(weight, scale, bias, 0, X_SCALE, X_ZERO, Y_SCALE)
@@ -99,7 +103,7 @@ def test_a_pointwise_convolution_is_that_of_onnx_runtime() -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_convolution_is_that_of_onnx_runtime_at_the_borders_too(stride: int) -> None:
+def test_int8_convolution_equals_onnx_runtime_including_borders(stride: int) -> None:
     x, weight = random_steps(2, 5, 5, 4), random_steps(9, 5, 3, 3, seed=1)
     scale, bias = torch.rand(9) * 1e-3 + 1e-3, random_steps(9, seed=2).int() * 99
     inside, multiplier = folded(weight, scale, bias, 0, X_SCALE, X_ZERO, Y_SCALE)
@@ -119,7 +123,7 @@ def test_a_convolution_is_that_of_onnx_runtime_at_the_borders_too(stride: int) -
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_depthwise_convolution_is_that_of_onnx_runtime_at_the_borders_too(stride: int) -> None:
+def test_int8_depthwise_equals_onnx_runtime_including_borders(stride: int) -> None:
     x, weight = random_steps(1, 9, 5, 4), random_steps(9, 1, 5, 5, seed=1)
     scale, bias = torch.rand(9) * 1e-3 + 1e-3, random_steps(9, seed=2).int() * 99
     inside, multiplier = folded(weight, scale, bias, 0, X_SCALE, X_ZERO, Y_SCALE)
@@ -148,7 +152,7 @@ def test_a_depthwise_convolution_is_that_of_onnx_runtime_at_the_borders_too(stri
         ({"activation": "swish"}, "'swish' is not one of none, relu, relu6"),
     ],
 )
-def test_what_would_be_computed_wrong_in_silence_is_refused(
+def test_int8_pointwise_refuses_invalid_dtypes_scales_and_activations(
     wrong: dict[str, object], message: str
 ) -> None:
     inputs = {

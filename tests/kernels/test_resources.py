@@ -1,4 +1,4 @@
-"""Occupancy, worked out by hand with CUDA's own rules."""
+"""Occupancy by the rules of CUDA, and compilation ahead of time."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
-from hwnas.kernels.pointwise import pointwise
+from hwnas.kernels.operators.pointwise import pointwise
 from hwnas.kernels.resources import Resources, compile_ahead
 
 H200 = ACCELERATORS["nvidia-h200"]
@@ -28,7 +28,9 @@ H200 = ACCELERATORS["nvidia-h200"]
         (32, 228 * 1024, 4, 0),
     ],
 )
-def test_warps_at_work_by_hand(registers: int, shared_bytes: int, warps: int, at_work: int) -> None:
+def test_occupancy_equals_results_computed_by_hand(
+    registers: int, shared_bytes: int, warps: int, at_work: int
+) -> None:
     resources = Resources(registers, 0, shared_bytes, warps)
     assert resources.occupancy(H200) * 64 == at_work
 
@@ -39,7 +41,7 @@ def test_warps_at_work_by_hand(registers: int, shared_bytes: int, warps: int, at
     st.sampled_from([1, 2, 4, 8, 16]),
     st.sampled_from([*ACCELERATORS.values()]),
 )
-def test_who_takes_more_never_has_more_at_work(
+def test_occupancy_does_not_rise_with_registers_or_shared_memory(
     registers: int, shared_bytes: int, warps: int, card: Accelerator
 ) -> None:
     share = Resources(registers, 0, shared_bytes, warps).occupancy(card)
@@ -48,7 +50,7 @@ def test_who_takes_more_never_has_more_at_work(
     assert Resources(registers, 0, shared_bytes + 512, warps).occupancy(card) <= share
 
 
-def test_a_process_that_interprets_says_that_it_cannot_compile() -> None:
+def test_compile_ahead_refuses_to_run_in_the_interpreter() -> None:
     sizes = pointwise.checked[0]
     inputs = pointwise.example(sizes, torch.float16, torch.Generator(), torch.device("cpu"))
     config = pointwise.default_config(sizes, torch.float16)

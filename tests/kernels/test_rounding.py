@@ -1,4 +1,4 @@
-"""Interpreted kernels round to bfloat16 as PyTorch and cards do."""
+"""Rounding to bfloat16 in interpreted kernels, which must equal that of PyTorch and GPUs."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def narrow_kernel(x: Any, y: Any, LENGTH: tl.constexpr) -> None:
 
 
 @given(st.lists(st.floats(width=32), min_size=LENGTH, max_size=LENGTH))
-def test_float32_becomes_the_nearest_bfloat16(values: list[float]) -> None:
+def test_interpreter_rounds_float32_to_the_nearest_bfloat16(values: list[float]) -> None:
     x = torch.tensor(values)
     y = torch.empty(LENGTH, dtype=torch.bfloat16)
     Launch(narrow_kernel, (1,), {"x": x, "y": y}, {"LENGTH": LENGTH}).run()

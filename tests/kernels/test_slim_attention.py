@@ -1,14 +1,14 @@
-"""Slimmed attention by hand and as part of a searched network."""
+"""Slim attention, compared with a result by hand, a searched network and other operators."""
 
 import torch
 
-from hwnas.kernels.attention import attention
-from hwnas.kernels.pointwise import pointwise
-from hwnas.kernels.slim_attention import slim_attention
+from hwnas.kernels.operators.attention import attention
+from hwnas.kernels.operators.pointwise import pointwise
+from hwnas.kernels.operators.slim_attention import slim_attention
 from hwnas.search_spaces.layers.conv_attention import ConvAttention
 
 
-def test_pixels_that_all_ask_for_one_by_hand() -> None:
+def test_slim_attention_equals_a_result_computed_by_hand() -> None:
     x = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     log3 = torch.tensor(3.0).log().item()
     # Each query is 1; keys are 0 and log 3, so weights are 1 to 3; values are 10 and 20.
@@ -16,7 +16,7 @@ def test_pixels_that_all_ask_for_one_by_hand() -> None:
     torch.testing.assert_close(slim_attention(x, weight).flatten(), torch.tensor([17.5, 17.5]))
 
 
-def test_it_is_all_between_shrinking_and_growing_in_a_searched_network() -> None:
+def test_slim_attention_equals_the_middle_of_a_conv_attention_layer() -> None:
     torch.manual_seed(0)
     layer = ConvAttention(24, heads=3, head_width=8, stride=2).eval()
     convolutions = (layer.query, layer.key, layer.value)
@@ -28,7 +28,7 @@ def test_it_is_all_between_shrinking_and_growing_in_a_searched_network() -> None
         torch.testing.assert_close(y, layer(x))
 
 
-def test_it_is_a_pointwise_layer_and_attention() -> None:
+def test_slim_attention_equals_pointwise_and_attention_in_sequence() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 70, 20, generator=generator)
     weight = torch.randn(20, 3, 2, 8, generator=generator) / 4

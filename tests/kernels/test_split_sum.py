@@ -1,4 +1,4 @@
-"""Sums in parts: the same values, a fixed order, and programs only where there are too few."""
+"""Sums split into parts: same values, fixed order, and used only where programs are few."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
-from hwnas.kernels.pointwise import pointwise
-from hwnas.kernels.tolerance import in_float64, worst_error
+from hwnas.kernels.operators.pointwise import pointwise
+from hwnas.kernels.suite.tolerance import in_float64, worst_error
 
 CPU = torch.device("cpu")
 BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 1, "num_stages": 1}
@@ -22,7 +22,9 @@ def of_sizes(pixels: int, inputs: int, outputs: int, more: int = 0) -> dict[str,
 
 @pytest.mark.parametrize("dtype", pointwise.dtypes)
 @pytest.mark.parametrize("parts", [2, 4, 8])
-def test_parts_add_up_to_the_whole_with_all_that_follows_it(parts: int, dtype: torch.dtype) -> None:
+def test_split_sum_equals_the_reference_with_gate_and_residual(
+    parts: int, dtype: torch.dtype
+) -> None:
     sizes = of_sizes(pixels=5, inputs=131, outputs=19, more=1)
     inputs = pointwise.example(sizes, dtype, torch.Generator().manual_seed(0), CPU)
     inputs["activation"] = "relu6"
@@ -30,7 +32,7 @@ def test_parts_add_up_to_the_whole_with_all_that_follows_it(parts: int, dtype: t
     assert worst_error(y, pointwise.reference(**in_float64(inputs))) <= 1
 
 
-def test_parts_are_added_in_their_order() -> None:
+def test_split_sum_adds_parts_in_order() -> None:
     """Beside 2^26 the first 1 is lost and the last is not; any other order or grouping gives 0."""
     x = torch.zeros(1, 64)
     x[0, ::16] = torch.tensor([2.0**26, 1.0, -(2.0**26), 1.0])
@@ -40,7 +42,7 @@ def test_parts_are_added_in_their_order() -> None:
 
 @settings(max_examples=60)
 @given(st.integers(1, 5000), st.integers(1, 20_000), st.integers(1, 3000), dtypes, cards)
-def test_the_default_is_a_solution_and_never_has_more_parts_than_needed(
+def test_default_config_splits_sums_only_for_few_programs(
     rows: int, inner: int, columns: int, dtype: torch.dtype, card: Accelerator
 ) -> None:
     sizes = of_sizes(rows, inner, columns)
@@ -52,7 +54,7 @@ def test_the_default_is_a_solution_and_never_has_more_parts_than_needed(
 
 @settings(max_examples=10)
 @given(st.integers(1, 300), st.integers(1, 2000), st.integers(1, 300), cards)
-def test_no_solution_has_a_part_without_a_step(
+def test_split_sum_solutions_have_no_empty_part(
     rows: int, inner: int, columns: int, card: Accelerator
 ) -> None:
     for config in pointwise.problem(
@@ -62,7 +64,7 @@ def test_no_solution_has_a_part_without_a_step(
         assert (config["SPLIT_K"] - 1) * -(-steps // config["SPLIT_K"]) < steps
 
 
-def test_few_rows_and_a_long_sum_have_parts_and_the_tuner_is_told_what_they_cost() -> None:
+def test_default_config_splits_long_sums_and_traffic_counts_the_parts() -> None:
     sizes = of_sizes(pixels=1, inputs=4096, outputs=64)
     config = pointwise.default_config(sizes, torch.float16)
     assert config["SPLIT_K"] == 4

@@ -1,4 +1,4 @@
-"""The suite, on backends that are right, wrong and broken."""
+"""The kernel suite, on correct, wrong and broken backends."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,19 +9,19 @@ import torch
 
 from hwnas.errors import ConfigError, KernelError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.backends import BACKENDS, Backend, ReferenceBackend, TritonBackend
-from hwnas.kernels.cases import Case
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.chains import CHAINS
+from hwnas.kernels.codegen.chains import CHAINS
 from hwnas.kernels.operator import Inputs, Operator
-from hwnas.kernels.suite import CaseResult, compiled_suite, run_suite
+from hwnas.kernels.suite.backends import BACKENDS, Backend, ReferenceBackend, TritonBackend
+from hwnas.kernels.suite.cases import Case
+from hwnas.kernels.suite.correctness import CaseResult, compiled_suite, run_suite
 
 CPU = torch.device("cpu")
 CASES = Case.all(OPERATORS, ["pointwise"])
 
 
 class Changed(ReferenceBackend):
-    """The reference, and then something happens to it."""
+    """Reference backend whose results a function changes."""
 
     def __init__(self, change: Callable[[Any], Any]) -> None:
         object.__setattr__(self, "change", change)
@@ -37,13 +37,13 @@ def verdicts(backend: Backend) -> list[CaseResult]:
 @pytest.mark.parametrize(
     "backend", [TritonBackend(), ReferenceBackend()], ids=lambda each: each.name
 )
-def test_what_is_right_is_found_right(backend: Backend) -> None:
+def test_suite_accepts_correct_backends(backend: Backend) -> None:
     found = verdicts(backend)
     assert all(each.correct for each in found)
     assert all(each.error is not None and each.error < 0.1 for each in found)
 
 
-def test_there_are_two_shapes_at_least_of_each_operator_and_type() -> None:
+def test_suite_has_two_or_more_shapes_for_each_dtype() -> None:
     rows = [each.to_json() for each in verdicts(BACKENDS["triton"])]
     for dtype in ("float16", "bfloat16", "float32"):
         shapes = [tuple(row["shape"]) for row in rows if row["dtype"] == dtype]
@@ -51,7 +51,7 @@ def test_there_are_two_shapes_at_least_of_each_operator_and_type() -> None:
     assert rows[0].keys() >= {"op", "dtype", "shape", "correct", "error", "spills"}
 
 
-def test_what_is_wrong_is_told_with_its_error() -> None:
+def test_suite_rejects_wrong_results_with_their_error() -> None:
     found = verdicts(Changed(lambda y: y + 1))
     assert not any(each.correct for each in found)
     assert all(each.error == pytest.approx(1, abs=0.1) for each in found)
@@ -66,13 +66,15 @@ def test_what_is_wrong_is_told_with_its_error() -> None:
         (lambda y: y @ torch.ones(99), "size"),
     ],
 )
-def test_what_breaks_is_a_verdict_with_a_reason(change: Callable[[Any], Any], reason: str) -> None:
+def test_suite_rejects_broken_outputs_with_a_reason(
+    change: Callable[[Any], Any], reason: str
+) -> None:
     assert all(
         not v.correct and v.error is None and reason in v.reason for v in verdicts(Changed(change))
     )
 
 
-def test_what_a_backend_does_not_take_is_neither_right_nor_wrong() -> None:
+def test_suite_gives_unsupported_cases_no_verdict() -> None:
     class Narrow(ReferenceBackend):
         def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
             if inputs["x"].dtype == torch.bfloat16:
@@ -86,14 +88,14 @@ def test_what_a_backend_does_not_take_is_neither_right_nor_wrong() -> None:
         assert each.reason == ("" if taken else "not supported by reference: float only")
 
 
-def test_an_error_without_words_is_told_by_its_name() -> None:
+def test_suite_names_the_type_of_an_error_without_message() -> None:
     def fail(y: Any) -> Any:
         raise AssertionError
 
     assert all(each.failed and "AssertionError" in each.reason for each in verdicts(Changed(fail)))
 
 
-def test_chains_that_fuse_makes_are_cases_like_operators(
+def test_suite_checks_and_compiles_fused_chains(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
@@ -107,6 +109,6 @@ def test_chains_that_fuse_makes_are_cases_like_operators(
     assert sum(part.spilled_bytes for part in found) == 0
 
 
-def test_an_operator_that_is_not_known_is_refused_with_those_that_are() -> None:
+def test_case_all_refuses_an_unknown_operator_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="unknown operator 'poinwise'; did you mean"):
         Case.all(OPERATORS, ["poinwise"])

@@ -1,4 +1,4 @@
-"""`hwnas kernels suite`, as a user starts it."""
+"""`hwnas kernels suite` in a process of its own, and its wrong arguments."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Answer
 
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.chains import CHAINS
+from hwnas.kernels.codegen.chains import CHAINS
 
 
 def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,7 +19,7 @@ def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_every_operator_is_right_and_spills_nothing(tmp_path: Path) -> None:
+def test_suite_command_finds_every_operator_correct_and_without_spills(tmp_path: Path) -> None:
     done = suite("--json", str(tmp_path / "rows.json"))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
@@ -44,7 +44,7 @@ def test_every_operator_is_right_and_spills_nothing(tmp_path: Path) -> None:
         (["--device", "h200"], "unknown accelerator 'h200'; did you mean 'nvidia-h200'?"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(
+def test_suite_command_refuses_wrong_arguments(
     hwnas: Callable[..., Answer], arguments: list[str], message: str
 ) -> None:
     hwnas("kernels", "suite", *arguments).refused(message)

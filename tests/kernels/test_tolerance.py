@@ -1,4 +1,4 @@
-"""What counts as right."""
+"""Tolerances: which results count as correct."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.kernels.tolerance import TOLERANCES, in_float64, worst_error
+from hwnas.kernels.suite.tolerance import TOLERANCES, in_float64, worst_error
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32]
 dtypes = st.sampled_from(FLOATS)
@@ -15,13 +15,15 @@ numbers = st.floats(-1e30, 1e30) | st.sampled_from([0.0, math.inf, -math.inf, ma
 
 
 @given(st.lists(numbers, max_size=5), dtypes)
-def test_the_truth_rounded_to_the_type_is_right(values: list[float], dtype: torch.dtype) -> None:
+def test_worst_error_accepts_exact_results_rounded_to_their_dtype(
+    values: list[float], dtype: torch.dtype
+) -> None:
     truth = torch.tensor(values, dtype=torch.float64)
     assert worst_error(truth.to(dtype), truth) <= 1
 
 
 @given(st.floats(-1e4, 1e4), st.floats(1.5, 100), st.booleans(), dtypes)
-def test_what_is_off_by_more_than_is_allowed_is_wrong(
+def test_worst_error_rejects_values_beyond_the_tolerance(
     value: float, times: float, up: bool, dtype: torch.dtype
 ) -> None:
     tolerance = TOLERANCES[dtype]
@@ -45,7 +47,7 @@ def test_what_is_off_by_more_than_is_allowed_is_wrong(
         (-math.inf, 1e39),
     ],
 )
-def test_infinities_and_not_a_numbers_have_to_be_where_they_belong(
+def test_worst_error_rejects_misplaced_infinity_and_nan(
     output: float, truth: float, dtype: torch.dtype
 ) -> None:
     given, exact = torch.tensor([output], dtype=dtype), torch.tensor([truth]).double()
@@ -53,14 +55,14 @@ def test_infinities_and_not_a_numbers_have_to_be_where_they_belong(
 
 
 @pytest.mark.parametrize("output", [65504.0, math.inf])
-def test_at_the_border_of_the_type_both_sides_are_right(output: float) -> None:
+def test_worst_error_accepts_maximum_and_infinity_near_overflow(output: float) -> None:
     given = torch.tensor([output], dtype=torch.float16)
     assert worst_error(given, torch.tensor([65515.0]).double()) <= 1
     assert worst_error(given, torch.tensor([65525.0]).double()) <= 1
     assert (worst_error(given, torch.tensor([1e6]).double()) <= 1) == math.isinf(output)
 
 
-def test_integers_may_be_off_by_one_and_shapes_by_nothing() -> None:
+def test_worst_error_allows_integers_off_by_one_and_no_other_shape() -> None:
     truth = torch.tensor([1, -128, 127], dtype=torch.int8)
     assert worst_error(truth, truth.double()) == 0
     assert worst_error(truth, torch.tensor([2.0, -127, 126])) == 1
@@ -69,7 +71,7 @@ def test_integers_may_be_off_by_one_and_shapes_by_nothing() -> None:
     assert worst_error(truth[:0], truth[:0]) == 0
 
 
-def test_inputs_in_float64_have_the_same_values() -> None:
+def test_in_float64_keeps_values_and_other_inputs() -> None:
     inputs = {"x": torch.rand(3).half(), "index": torch.arange(3), "gate": None, "name": "relu"}
     exact = in_float64(inputs)
     assert exact["x"].dtype == torch.float64

@@ -7,20 +7,20 @@ import pytest
 import torch
 from tests.conftest import Answer
 
-from hwnas.kernels import static_ranking
 from hwnas.kernels.resources import Resources
+from hwnas.kernels.tuning import static_ranking
 
 SIZES = "images=1,pixels=196,inputs=96,outputs=576"
 WITHOUT = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a graphics card")
 
 
 @WITHOUT
-def test_without_a_card_it_says_so_and_what_can_be_done(hwnas: Callable[..., Answer]) -> None:
+def test_tune_command_without_a_gpu_suggests_static(hwnas: Callable[..., Answer]) -> None:
     line = hwnas("kernels", "tune", "pointwise", "--sizes", SIZES).refused("none was found")
     assert "--static ranks configurations" in line
 
 
-def test_configurations_are_ranked_without_being_measured(hwnas: Callable[..., Answer]) -> None:
+def test_tune_command_static_ranks_configs_by_busiest_bytes(hwnas: Callable[..., Answer]) -> None:
     options = ("--sizes", SIZES, "--static", "--device", "nvidia-h200", "--count", "3")
     shown = hwnas("kernels", "tune", "pointwise", *options, "--json")
     assert shown.status == 0, shown
@@ -32,7 +32,7 @@ def test_configurations_are_ranked_without_being_measured(hwnas: Callable[..., A
     assert all(row["registers"] > 0 and row["spilled_bytes"] == 0 for row in rows)
 
 
-def test_the_ranking_says_that_nothing_was_measured(
+def test_tune_command_static_says_that_nothing_was_measured(
     hwnas: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = (Resources(40, 0, 4096, 1),)
@@ -54,24 +54,24 @@ def test_the_ranking_says_that_nothing_was_measured(
         (("pointwise", "--sizes", "196x96"), ("are not of the form images=1,pixels=49",)),
         (("pointwise", "--sizes", SIZES.replace("196", "0")), ("pixels is", "out of range")),
         (("pointwise", "--sizes", SIZES.replace("196", "9" * 14)), ("pixels is", "out of range")),
-        (("os:path", "--sizes", SIZES), ("operator 'os:path' is", "no hwnas.kernels.operator")),
+        (("os:path", "--sizes", SIZES), ("operator 'os:path' is", "expected an Operator")),
         (("pointwise", "--sizes", SIZES, "--seconds", "nan"), ("--seconds",)),
         (("pointwise",), ("Missing option '--sizes'",)),
         (("pointwise", "--sizes", SIZES, "--dtype", "int4"), ("it takes float16, bfloat16",)),
         (("pointwise", "--sizes", SIZES, "--proposer", "luck"), ("unknown proposer 'luck'",)),
         (
             ("pointwise", "--sizes", SIZES, "--static", "--proposer", "rules"),
-            ("--proposer changes nothing here", "nothing is timed with --static"),
+            ("--proposer has no effect here", "nothing is timed with --static"),
         ),
-        (("pointwise", "--sizes", SIZES, "--static", "--warm"), ("--warm changes nothing here",)),
-        (("pointwise", "--sizes", SIZES, "--count", "3"), ("it belongs to --static",)),
+        (("pointwise", "--sizes", SIZES, "--static", "--warm"), ("--warm has no effect here",)),
+        (("pointwise", "--sizes", SIZES, "--count", "3"), ("it applies to --static only",)),
         (
             ("pointwise", "--sizes", SIZES, "--static", "--device", "nvidia-h20"),
             ("unknown accelerator 'nvidia-h20'; did you mean 'nvidia-h200'?",),
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(
+def test_tune_command_refuses_wrong_arguments(
     hwnas: Callable[..., Answer], arguments: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:
     hwnas("kernels", "tune", *arguments).refused(*parts)

@@ -1,4 +1,4 @@
-"""Files of results: written and read again, and refused where they are not what they should be."""
+"""Files of tuning results: writing, reading, invalid files, and the nearest sizes."""
 
 import json
 from dataclasses import replace
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ArtifactError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.timer import Times
-from hwnas.kernels.tuned import TunedEntry, TunedTable, own_path, shipped_path
+from hwnas.kernels.suite.timer import Times
+from hwnas.kernels.tuning.tuned import TunedEntry, TunedTable, own_path, shipped_path
 
 H200, A100 = ACCELERATORS["nvidia-h200"], ACCELERATORS["nvidia-a100"]
 
 
 def entry(rows: int = 196, p50_us: float = 5.0, **rivals: float) -> TunedEntry:
-    """Made-up times, as only a test may have them."""
+    """Return an entry with made-up times."""
     return TunedEntry(
         operator="pointwise",
         dtype="float16",
@@ -32,13 +32,13 @@ def entry(rows: int = 196, p50_us: float = 5.0, **rivals: float) -> TunedEntry:
     )
 
 
-def test_a_table_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
+def test_tuned_table_survives_writing_and_reading(tmp_path: Path) -> None:
     table = TunedTable(H200.name, (entry(49), entry(196, reference=7.0)))
     table.write(tmp_path / "card.json")
     assert TunedTable.read(tmp_path / "card.json", H200) == table
 
 
-def test_a_file_can_be_read_by_people(tmp_path: Path) -> None:
+def test_tuned_file_names_device_fastest_backend_and_times(tmp_path: Path) -> None:
     TunedTable(H200.name, (entry(196, 5.0, cudnn=4.0),)).write(tmp_path / "card.json")
     found = json.loads((tmp_path / "card.json").read_text())
     assert found["device"] == "NVIDIA H200"
@@ -48,11 +48,11 @@ def test_a_file_can_be_read_by_people(tmp_path: Path) -> None:
     assert row["rivals"]["cudnn"]["p50_us"] == 4.0
 
 
-def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
+def test_tuned_table_is_empty_without_a_file(tmp_path: Path) -> None:
     assert TunedTable.read(tmp_path / "none.json", H200) == TunedTable("NVIDIA H200")
 
 
-def test_a_file_of_another_card_is_refused_with_both_names(tmp_path: Path) -> None:
+def test_tuned_table_refuses_a_file_of_another_card(tmp_path: Path) -> None:
     TunedTable(A100.name, (entry(),)).write(tmp_path / "card.json")
     with pytest.raises(ArtifactError, match="results of 'NVIDIA A100', expected 'NVIDIA H200'"):
         TunedTable.read(tmp_path / "card.json", H200)
@@ -71,7 +71,7 @@ def test_a_file_of_another_card_is_refused_with_both_names(tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_damaged_file_or_one_of_another_version_says_so(
+def test_tuned_table_refuses_damaged_entries_and_another_schema(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "card.json"
@@ -81,13 +81,13 @@ def test_a_damaged_file_or_one_of_another_version_says_so(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": 1}', "\x00"])
-def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
+def test_tuned_table_refuses_text_that_is_no_table(tmp_path: Path, text: str) -> None:
     (tmp_path / "card.json").write_text(text)
     with pytest.raises(ArtifactError, match="Delete it and tune again"):
         TunedTable.read(tmp_path / "card.json", H200)
 
 
-def test_an_entry_takes_the_place_of_the_older_one_of_its_sizes() -> None:
+def test_tuned_table_replaces_the_older_entry_of_the_same_sizes() -> None:
     table = TunedTable(H200.name, (entry(49), entry(196)))
     newer = entry(196, 3.0)
     assert table.with_entry(newer).entries == (entry(49), newer)
@@ -104,7 +104,7 @@ def test_an_entry_takes_the_place_of_the_older_one_of_its_sizes() -> None:
         ({"reference": 9.0, "cudnn": 4.0}, "cudnn", True),
     ],
 )
-def test_it_is_told_who_is_fastest_and_whether_to_fall_back(
+def test_tuned_entry_names_the_fastest_and_whether_it_beats_reference(
     rivals: dict[str, float], fastest: str, beats: bool
 ) -> None:
     assert entry(**rivals).fastest == fastest
@@ -112,7 +112,7 @@ def test_it_is_told_who_is_fastest_and_whether_to_fall_back(
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=6, unique=True), st.integers(1, 9999))
-def test_the_nearest_sizes_come_first_and_the_same_before_all(rows: list[int], asked: int) -> None:
+def test_tuned_table_nearest_orders_entries_by_distance(rows: list[int], asked: int) -> None:
     table = TunedTable(H200.name, tuple(map(entry, rows)))
     near = table.nearest("pointwise", "float16", {"rows": asked, "gate": 0})
     distances = [found.distance({"rows": asked, "gate": 0}) for found in near]
@@ -121,7 +121,7 @@ def test_the_nearest_sizes_come_first_and_the_same_before_all(rows: list[int], a
     assert (distances[0] == 0) == (asked in rows)
 
 
-def test_other_operators_types_and_kinds_of_sizes_are_never_near() -> None:
+def test_tuned_table_nearest_ignores_other_operators_dtypes_and_sizes() -> None:
     table = TunedTable(H200.name, (entry(),))
     sizes = {"rows": 196, "gate": 0}
     assert table.nearest("pointwise", "float16", sizes)
@@ -130,7 +130,7 @@ def test_other_operators_types_and_kinds_of_sizes_are_never_near() -> None:
     assert not table.nearest("pointwise", "float16", {"rows": 196})
 
 
-def test_everything_that_is_shipped_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuned_files_of_the_package_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HWNAS_HOME", "/somewhere")
     assert own_path(H200) == Path("/somewhere/kernels/nvidia-h200.json")
     folder = shipped_path(H200).parent

@@ -1,4 +1,4 @@
-"""The loop of the tuner on made-up cards, where what is best is known."""
+"""The tuning loop on made-up cards, for which the best configuration is known."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,13 +9,13 @@ import pytest
 from tests.kernels.planted_surface import LIGHT, PROBLEM, START, PlantedCard, surface, task
 
 from hwnas.errors import DeviceError
-from hwnas.kernels.constraints import Problem
-from hwnas.kernels.cost_model import CostModel
 from hwnas.kernels.operator import Config
-from hwnas.kernels.proposers import PROPOSERS, EvolutionProposer
 from hwnas.kernels.resources import Resources
-from hwnas.kernels.trial import TuningTrial
-from hwnas.kernels.tuner import TuningResult, tune
+from hwnas.kernels.tuning.constraints import Problem
+from hwnas.kernels.tuning.cost_model import CostModel
+from hwnas.kernels.tuning.proposers import PROPOSERS, EvolutionProposer
+from hwnas.kernels.tuning.trial import TuningTrial
+from hwnas.kernels.tuning.tuner import TuningResult, tune
 
 GRID = list(PROBLEM.solutions())
 
@@ -29,7 +29,7 @@ def configs(trials: Sequence[TuningTrial]) -> list[Config]:
 
 
 @pytest.mark.parametrize("name", PROPOSERS)
-def test_it_finds_what_is_best_in_a_small_part_of_the_measurements(name: str) -> None:
+def test_tune_nearly_finds_the_best_config_in_few_measurements(name: str) -> None:
     shares = []
     for seed in range(8):
         card = PlantedCard(surface(seed))
@@ -40,7 +40,7 @@ def test_it_finds_what_is_best_in_a_small_part_of_the_measurements(name: str) ->
     assert max(shares) < 1.05, shares
 
 
-def test_the_default_is_tried_first_and_nothing_worse_is_chosen() -> None:
+def test_tune_begins_with_the_default_and_chooses_nothing_slower() -> None:
     card = PlantedCard(lambda config: 10.0 if config == START else 11.0)
     outcome = tuned(card)
     assert outcome.trials[0].config == START
@@ -50,7 +50,9 @@ def test_the_default_is_tried_first_and_nothing_worse_is_chosen() -> None:
 
 @pytest.mark.parametrize("slowest_us", [1e2, 1e5])
 @pytest.mark.parametrize("seconds", [1.0, 5.0, 30.0])
-def test_it_keeps_its_budget_and_uses_it(seconds: float, slowest_us: float) -> None:
+def test_tune_keeps_within_its_budget_and_uses_half_of_it(
+    seconds: float, slowest_us: float
+) -> None:
     times = surface(1)
     card = PlantedCard(lambda config: min(times(config), slowest_us))
     outcome = tuned(card, seconds)
@@ -58,7 +60,7 @@ def test_it_keeps_its_budget_and_uses_it(seconds: float, slowest_us: float) -> N
     assert 0.5 * seconds < card.now <= seconds + 3e-6 * slowest_us  # the last may be slow
 
 
-def test_without_any_time_nothing_is_begun() -> None:
+def test_tune_without_time_starts_nothing() -> None:
     card = PlantedCard(surface(0))
     outcome = tuned(card, seconds=0)
     assert outcome == TuningResult(())
@@ -66,7 +68,7 @@ def test_without_any_time_nothing_is_begun() -> None:
     assert card.now == 0
 
 
-def test_what_is_ten_times_slower_is_dropped_after_a_few_runs() -> None:
+def test_tune_drops_a_much_slower_config_after_three_runs() -> None:
     card = PlantedCard(lambda config: 5.0 if config["num_warps"] == START["num_warps"] else 60.0)
     outcome = tuned(card, 10.0)
     slow = [trial for trial in outcome.trials if trial.verdict == "slow"]
@@ -78,13 +80,13 @@ def test_what_is_ten_times_slower_is_dropped_after_a_few_runs() -> None:
     )
 
 
-def test_the_same_seed_gives_the_same_sequence_and_another_gives_another() -> None:
+def test_tune_repeats_its_trials_for_the_same_seed() -> None:
     one, again, other = (tuned(PlantedCard(surface(3)), seed=seed) for seed in (7, 7, 8))
     assert one == again
     assert configs(one.trials) != configs(other.trials)
 
 
-def test_no_configuration_is_tried_twice_and_a_small_problem_is_tried_whole() -> None:
+def test_tune_tries_each_config_of_a_small_problem_once() -> None:
     small = Problem({"BLOCK_M": (16, 32, 64), "num_warps": (1, 2)})
     card = PlantedCard(lambda config: float(config["BLOCK_M"] * config["num_warps"]))
     start = {"BLOCK_M": 64, "num_warps": 1}
@@ -96,7 +98,7 @@ def test_no_configuration_is_tried_twice_and_a_small_problem_is_tried_whole() ->
     assert card.now < 10
 
 
-def test_what_is_wrong_is_not_timed_and_never_chosen() -> None:
+def test_tune_neither_times_nor_chooses_wrong_configs() -> None:
     card = PlantedCard(surface(0), wrong=lambda config: config["num_stages"] > 2)
     outcome = tuned(card)
     wrong = [trial for trial in outcome.trials if trial.verdict == "wrong"]
@@ -107,7 +109,7 @@ def test_what_is_wrong_is_not_timed_and_never_chosen() -> None:
     assert outcome.best.config["num_stages"] <= 2
 
 
-def test_what_spills_more_than_the_best_is_not_timed() -> None:
+def test_tune_does_not_time_configs_that_spill_registers() -> None:
     spilling = (Resources(255, 64, 8192, 4),)
     card = PlantedCard(
         surface(0), resources=lambda config: spilling if config["BLOCK_N"] > 64 else LIGHT
@@ -118,14 +120,14 @@ def test_what_spills_more_than_the_best_is_not_timed() -> None:
     assert all(n <= 64 for _, n, *_ in card.runs)
 
 
-def test_what_does_not_compile_or_start_is_told_with_the_reason() -> None:
-    class Sour(PlantedCard):
+def test_tune_records_why_configs_do_not_compile_or_start() -> None:
+    class FailingCard(PlantedCard):
         def times_us(self, config: Config, runs: int) -> Sequence[float]:
             if config["num_warps"] == 8:
                 raise RuntimeError("out of resources: threads")
             return super().times_us(config, runs)
 
-    card = Sour(
+    card = FailingCard(
         surface(0), resources=lambda config: "no such layout" if config["BLOCK_K"] == 128 else LIGHT
     )
     outcome = tuned(card)
@@ -134,21 +136,21 @@ def test_what_does_not_compile_or_start_is_told_with_the_reason() -> None:
     assert outcome.best
 
 
-def test_a_card_that_is_lost_ends_it_and_what_was_measured_stays() -> None:
-    class Lost(PlantedCard):
+def test_tune_stops_at_a_device_error_and_keeps_its_trials() -> None:
+    class LostCard(PlantedCard):
         def error(self, config: Config) -> float:
             if len(self.runs) == 5:
                 raise DeviceError("the card does nothing more")
             return super().error(config)
 
-    outcome = tuned(Lost(surface(0)))
+    outcome = tuned(LostCard(surface(0)))
     assert outcome.notes == ("stopped: the card does nothing more",)
     assert [trial.verdict for trial in outcome.trials].count("failed") == 1
     assert len(outcome.trials) > 5
     assert outcome.best
 
 
-def test_a_run_that_is_killed_has_told_all_that_it_measured() -> None:
+def test_tune_reports_each_trial_before_an_interruption() -> None:
     card, told = PlantedCard(surface(0)), []
 
     def on_trial(trial: TuningTrial) -> None:
@@ -162,8 +164,8 @@ def test_a_run_that_is_killed_has_told_all_that_it_measured() -> None:
     assert {tuple(trial.config.values()) for trial in told if trial.times} == set(card.runs)
 
 
-class Foolish:
-    """Proposes things that are none."""
+class InvalidProposer:
+    """Proposer whose proposals are not valid configurations."""
 
     def __init__(self, *_: object) -> None:
         self.told: list[TuningTrial] = []
@@ -175,9 +177,11 @@ class Foolish:
         self.told += trials
 
 
-def test_nonsense_is_refused_told_back_and_reported_and_rules_go_on() -> None:
+def test_tune_refuses_invalid_proposals_and_goes_on_with_rules() -> None:
     made = []
-    outcome = tuned(PlantedCard(surface(0)), proposer=lambda *_: made.append(Foolish()) or made[0])
+    outcome = tuned(
+        PlantedCard(surface(0)), proposer=lambda *_: made.append(InvalidProposer()) or made[0]
+    )
     reasons = " | ".join(trial.reason for trial in outcome.refused)
     assert len(outcome.refused) == 6
     assert [trial.reason for trial in made[0].told] == [trial.reason for trial in outcome.refused]
@@ -192,7 +196,7 @@ def test_nonsense_is_refused_told_back_and_reported_and_rules_go_on() -> None:
 
 
 @pytest.mark.parametrize("where", ["__init__", "ask", "tell"])
-def test_a_proposer_that_raises_is_reported_and_rules_go_on(where: str) -> None:
+def test_tune_notes_a_failing_proposer_and_goes_on_with_rules(where: str) -> None:
     def fails(*_: object) -> None:
         raise ZeroDivisionError("by a model")
 
@@ -204,7 +208,7 @@ def test_a_proposer_that_raises_is_reported_and_rules_go_on(where: str) -> None:
     assert len(outcome.trials) > 30
 
 
-def test_what_was_learned_at_other_sizes_makes_it_start_better() -> None:
+def test_tune_begins_better_with_a_cost_model_of_another_task() -> None:
     def best_of_eight(seed: int, model: CostModel) -> float:
         card = PlantedCard(surface(seed))
         outcome = tuned(card, 6.0, model=model, seed=1)
@@ -219,11 +223,11 @@ def test_what_was_learned_at_other_sizes_makes_it_start_better() -> None:
     assert fmean(with_it) < 0.85 * fmean(without)
 
 
-def test_the_best_are_timed_again_in_turn_so_that_luck_does_not_decide() -> None:
+def test_tune_times_the_best_configs_again_in_turn() -> None:
     order: list[tuple[int, ...]] = []
 
-    class Lucky(PlantedCard):
-        """What is timed for the first time looks faster the later it comes."""
+    class LuckyCard(PlantedCard):
+        """Card on which a configuration's first timings are the faster, the later they are made."""
 
         def times_us(self, config: Config, runs: int) -> Sequence[float]:
             key = tuple(config.values())
@@ -233,7 +237,7 @@ def test_the_best_are_timed_again_in_turn_so_that_luck_does_not_decide() -> None
                 order.append(key)
             return [luck * time for time in super().times_us(config, runs)]
 
-    card = Lucky(lambda config: 10.0 if config == START else 10.001)
+    card = LuckyCard(lambda config: 10.0 if config == START else 10.001)
     outcome = tuned(card, 8.0)
     assert len(set(order)) == 3
     assert all(one != other for one, other in pairwise(order))

@@ -1,4 +1,4 @@
-"""The verifier: planted cheats and mistakes are refused by what should see them, no others."""
+"""The verifier: it refuses planted cheats and mistakes by the expected check, and nothing else."""
 
 import json
 import re
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 RULES = HERE / "rules.py"
 PLANTED = sorted((HERE / "planted").glob("*.py"))
 CORRECT = sorted((HERE / "correct").glob("*.py"))
-QUICK = {  # one for each kind of check; the rest is slow together
+QUICK = {  # one or more for each kind of check; the others are marked as slow
     "constant_output",
     "memoised_by_pointer",
     "input_put_back",
@@ -62,7 +62,7 @@ QUICK = {  # one for each kind of check; the rest is slow together
     "wrong_in_whole_blocks",
 }
 LIMITS = JobLimits(seconds=30, memory_bytes=2**30)
-SEED = 0  # sizes, and so times and counts of values, follow from it; users get a fresh one
+SEED = 0  # determines sizes, and so times and counts of values; users get a random seed
 Command = Callable[..., Any]
 
 
@@ -89,7 +89,7 @@ def verdict_of(path: Path, fork_server: ForkServer, limits: JobLimits = LIMITS) 
 
 
 @each(PLANTED)
-def test_a_planted_kernel_is_refused_by_the_check_that_should(
+def test_verifier_refuses_a_planted_kernel_by_the_expected_check(
     path: Path, fork_server: ForkServer
 ) -> None:
     refused_by = re.match(r"# refused by: (.*)\n", path.read_text())
@@ -101,11 +101,11 @@ def test_a_planted_kernel_is_refused_by_the_check_that_should(
 
 
 @each(CORRECT)
-def test_a_correct_kernel_is_accepted(path: Path, fork_server: ForkServer) -> None:
+def test_verifier_accepts_a_correct_kernel(path: Path, fork_server: ForkServer) -> None:
     verdict = verdict_of(path, fork_server)
     assert [check for check in verdict.checks if check.status == "failed"] == []
     passed = {check.name for check in verdict.checks if check.status == "passed"}
-    if path.stem != "in_numpy":  # which raises an error on a card
+    if path.stem != "in_numpy":  # it raises an error on a GPU
         assert "disguised" in passed
     assert passed >= {"runs", "values", "shapes", "bounds", "races", "low bits"}
     assert passed >= {"unpatched", "options", "large", "similar", "many", "source"}
@@ -113,12 +113,12 @@ def test_a_correct_kernel_is_accepted(path: Path, fork_server: ForkServer) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
-def test_our_own_operators_are_accepted(name: str, fork_server: ForkServer) -> None:
+def test_verifier_accepts_the_operators_of_hwnas(name: str, fork_server: ForkServer) -> None:
     verdict = verify(name, seed=SEED, limits=LIMITS, fork_server=fork_server)
     assert [check for check in verdict.checks if check.status == "failed"] == []
 
 
-def test_the_same_seed_gives_the_same_verdict(fork_server: ForkServer) -> None:
+def test_verifier_repeats_its_verdict_for_the_same_seed(fork_server: ForkServer) -> None:
     path = HERE / "planted" / "silent_half.py"
     one, other = (
         verify(str(path), RULES, seed=3, limits=LIMITS, fork_server=fork_server) for _ in "ab"
@@ -127,13 +127,13 @@ def test_the_same_seed_gives_the_same_verdict(fork_server: ForkServer) -> None:
     assert one.seed == 3
 
 
-def test_a_verdict_names_the_line_where_the_process_broke(fork_server: ForkServer) -> None:
+def test_verdict_names_the_line_of_a_crash(fork_server: ForkServer) -> None:
     verdict = verdict_of(HERE / "planted" / "segfaults.py", fork_server)
     runs = next(check for check in verdict.checks if check.name == "runs")
     assert "SIGSEGV at line 6" in runs.detail
 
 
-def test_a_verdict_names_what_was_read_out_of_bounds(fork_server: ForkServer) -> None:
+def test_verdict_names_the_tensor_read_out_of_bounds(fork_server: ForkServer) -> None:
     verdict = verdict_of(HERE / "planted" / "out_of_bounds_read.py", fork_server)
     bounds = next(check for check in verdict.checks if check.name == "bounds")
     assert re.search(r"loads \d+ values, the first 0 bytes behind the end of x", bounds.detail)
@@ -161,14 +161,16 @@ def test_a_verdict_names_what_was_read_out_of_bounds(fork_server: ForkServer) ->
         ),
     ],
 )
-def test_a_file_without_a_kernel_is_refused_unrun(text: str, message: str, tmp_path: Path) -> None:
+def test_verify_refuses_a_file_without_a_valid_kernel(
+    text: str, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         verify(str(path))
 
 
-def test_what_is_no_file_and_no_operator_is_refused(tmp_path: Path) -> None:
+def test_verify_refuses_a_name_that_is_neither_file_nor_operator(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"neither a file nor an operator; did you mean 'pointwise'"
     ):
@@ -177,7 +179,7 @@ def test_what_is_no_file_and_no_operator_is_refused(tmp_path: Path) -> None:
         verify(str(tmp_path / "missing.py"))
 
 
-def test_an_error_of_the_file_is_told_with_its_line(
+def test_verify_reports_an_import_error_with_its_line(
     tmp_path: Path, fork_server: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
@@ -186,7 +188,7 @@ def test_an_error_of_the_file_is_told_with_its_line(
         verify(str(path), RULES, limits=LIMITS, fork_server=fork_server)
 
 
-def test_a_file_that_breaks_while_it_is_imported_is_refused(
+def test_verify_fails_the_loads_check_if_a_file_exits_on_import(
     tmp_path: Path, fork_server: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
@@ -196,7 +198,7 @@ def test_a_file_that_breaks_while_it_is_imported_is_refused(
     assert "status 7" in verdict.checks[0].detail
 
 
-def test_rules_without_inputs_of_their_own_sizes_are_refused(
+def test_verify_refuses_rules_whose_inputs_raise_an_error(
     tmp_path: Path, fork_server: ForkServer
 ) -> None:
     rules = tmp_path / "rules.py"
@@ -211,7 +213,7 @@ def test_rules_without_inputs_of_their_own_sizes_are_refused(
 
 
 @pytest.mark.slow
-def test_the_command_accepts_and_refuses(hwnas: Command, tmp_path: Path) -> None:
+def test_verify_command_accepts_and_refuses_kernels(hwnas: Command, tmp_path: Path) -> None:
     places = {name: tmp_path / f"{name}.json" for name in ("right", "wrong")}
     right = HERE / "correct" / "plain_torch.py"
     wrong = HERE / "planted" / "square_only.py"
@@ -228,7 +230,7 @@ def test_the_command_accepts_and_refuses(hwnas: Command, tmp_path: Path) -> None
     assert json.loads(places["right"].read_text())["ok"] is True
 
 
-def test_the_command_refuses_bad_input_with_one_line(hwnas: Command, tmp_path: Path) -> None:
+def test_verify_command_refuses_a_missing_file(hwnas: Command, tmp_path: Path) -> None:
     hwnas("kernels", "verify", tmp_path / "kernel.py").refused("cannot read", "kernel.py")
 
 
@@ -241,7 +243,7 @@ def test_the_command_refuses_bad_input_with_one_line(hwnas: Command, tmp_path: P
     st.integers(0, 2**32),
     st.integers(0, 40),
 )
-def test_messages_arrive_as_they_were_sent_or_not_at_all(
+def test_messages_arrive_unchanged_and_incomplete_ones_are_dropped(
     name: str, shape: list[int], seed: int, lost: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -254,7 +256,7 @@ def test_messages_arrive_as_they_were_sent_or_not_at_all(
         assert all(t.dtype == values.dtype and torch.equal(t, values) for t in tensors)
 
 
-def test_damaged_messages_are_refused() -> None:
+def test_messages_refuse_damaged_bytes() -> None:
     with pytest.raises(KernelError, match="damaged"):
         list(messages(b"\x02\0\0\0\0\0\0\0{}"))
     shape = b'{"header": {}, "tensors": [["float32", [-1]]]}'
@@ -262,7 +264,7 @@ def test_damaged_messages_are_refused() -> None:
         list(messages(len(shape).to_bytes(8, "little") + shape))
 
 
-def test_calls_and_outcomes_arrive_as_they_were_sent() -> None:
+def test_calls_and_outcomes_survive_sending() -> None:
     x = torch.arange(3.0)
     call = KernelCall({"x": x, "n": 3, "name": None}, "slot", "apart", backwards=True)
     [sent] = messages(call.message())
@@ -275,7 +277,9 @@ def test_calls_and_outcomes_arrive_as_they_were_sent() -> None:
 
 @pytest.mark.parametrize("layout", ["contiguous", "shifted", "apart", "transposed"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,), (3, 5), (2, 3, 4)])
-def test_a_guarded_tensor_tells_what_was_written(layout: Any, shape: tuple[int, ...]) -> None:
+def test_guarded_tensor_detects_writes_inside_and_around_it(
+    layout: Any, shape: tuple[int, ...]
+) -> None:
     values = torch.randn(shape)
     guarded = GuardedTensor(values, layout, 0xFF)
     version = guarded.tensor._version

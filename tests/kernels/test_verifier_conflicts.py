@@ -1,4 +1,4 @@
-"""Accesses of programs by hand, and whether they meet."""
+"""Memory accesses of the programs of a kernel, and the conflicts between them."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from hwnas.kernels.verifier.conflicts import Accesses, Kind
 
 ORDERED = ("ACQUIRE_RELEASE", "GPU")
-Step = tuple[int, Kind, int, int]  # program, what it does, where, and what it writes
+Step = tuple[int, Kind, int, int]  # program, kind of access, address, value that is written
 
 
 def conflicts(
@@ -42,7 +42,7 @@ READ_LAST = (2, R, DATA, 0)
         [(0, W, DATA, 1), (1, W, DATA, 2), (0, A, LOCK, 1), (1, A, LOCK, 1)],
     ],
 )
-def test_programs_that_meet_are_found_whatever_else_is_atomic(steps: list[Step]) -> None:
+def test_accesses_report_unordered_conflicts_between_programs(steps: list[Step]) -> None:
     assert conflicts(*steps)
 
 
@@ -56,18 +56,18 @@ def test_programs_that_meet_are_found_whatever_else_is_atomic(steps: list[Step])
         [(0, W, DATA, 1), (0, A, LOCK, 1), (1, A, LOCK, 1), (1, A, 4, 1), (2, A, 4, 1), READ_LAST],
     ],
 )
-def test_programs_that_do_not_meet_or_wait_are_left_alone(steps: list[Step]) -> None:
+def test_accesses_report_no_conflict_without_overlap_or_with_order(steps: list[Step]) -> None:
     assert not conflicts(*steps)
 
 
-def test_relaxed_operations_and_those_of_one_program_order_nothing() -> None:
+def test_relaxed_or_block_scoped_atomics_do_not_order_accesses() -> None:
     steps = [(0, W, DATA, 1), (0, A, LOCK, 1), (1, A, LOCK, 1), (1, R, DATA, 0)]
     assert not conflicts(*steps)
     assert conflicts(*steps, semantics="RELAXED")
     assert conflicts(*steps, scope="CTA")
 
 
-def test_accesses_of_several_sizes_meet_where_they_overlap() -> None:
+def test_accesses_of_different_sizes_conflict_where_they_overlap() -> None:
     found = Accesses("kernel")
     found.programs = 2
     found.note(W, np.array([0], np.uint64), np.array([7], np.int64), 8, 0)
@@ -75,14 +75,14 @@ def test_accesses_of_several_sizes_meet_where_they_overlap() -> None:
     assert found.conflicts()
 
 
-def test_lanes_of_one_program_that_write_to_one_place_are_found() -> None:
+def test_accesses_report_lanes_of_a_program_that_write_one_address() -> None:
     found = Accesses("kernel")
     found.note(W, np.array([0, 0], np.uint64), np.array([1, 2], np.int32), 4, 0)
     assert found.conflicts() == ["kernel: a program writes several values to one address"]
 
 
 @pytest.mark.slow
-def test_a_race_is_found_however_many_atomic_operations_come_before_it() -> None:
+def test_accesses_report_a_race_after_thousands_of_atomics() -> None:
     found = Accesses("kernel")
     found.programs = 20_000
     lock = np.array([LOCK], np.uint64)

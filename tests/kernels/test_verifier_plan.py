@@ -1,4 +1,4 @@
-"""What a kernel is tried with: lengths, options, values; and what it keeps between calls."""
+"""Inputs of the verifier: sizes, options and values; and state that a kernel keeps between calls."""
 
 import itertools
 from pathlib import Path
@@ -29,7 +29,7 @@ from hwnas.kernels.verifier.variations import (
 LISTED = ({"rows": 8, "columns": 8}, {"rows": 16, "columns": 16})
 
 
-def test_lengths_are_whole_blocks_and_none_one_at_a_time_and_all_at_once() -> None:
+def test_large_sizes_mix_whole_and_partial_blocks_in_each_dimension() -> None:
     tried = [sizes[0] for _, sizes in large_sizes(LISTED, Random(0))]
     for name in ("rows", "columns"):
         for least in (64, 256, 1024):
@@ -42,7 +42,7 @@ def test_lengths_are_whole_blocks_and_none_one_at_a_time_and_all_at_once() -> No
     assert all(max(each[0].values()) > 4096 for each in largest_sizes(LISTED, Random(0)))
 
 
-def test_each_two_options_are_tried_together() -> None:
+def test_all_options_combines_every_pair_of_options() -> None:
     values = {"activation": ["none", "relu"], "first": [False, True], "scale": [1.0, 2.0]}
     inputs = {"activation": "none", "first": False, "scale": 1.0}
     for seed in range(5):
@@ -54,7 +54,7 @@ def test_each_two_options_are_tried_together() -> None:
             assert (values[one][1], values[other][1]) in both
 
 
-def test_sums_along_any_axis_and_of_squares_do_not_tell_similar_inputs_apart() -> None:
+def test_similar_inputs_include_different_inputs_with_the_same_sums() -> None:
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     base = on_a_grid({"x": x})
 
@@ -68,7 +68,7 @@ def test_sums_along_any_axis_and_of_squares_do_not_tell_similar_inputs_apart() -
     assert min(same.values()) > 0
 
 
-def test_layouts_are_those_that_networks_have() -> None:
+def test_laid_gives_the_strides_of_each_layout() -> None:
     like = torch.randn(2, 3, 4, 5)
     for layout, strides in (
         ("channels last", like.to(memory_format=torch.channels_last).stride()),
@@ -79,7 +79,7 @@ def test_layouts_are_those_that_networks_have() -> None:
         assert laid(like, layout).stride() == strides  # type: ignore[arg-type]
 
 
-def test_a_kernel_may_be_as_far_off_as_pytorch_is_in_float32() -> None:
+def test_error_allows_a_kernel_the_float32_error_of_pytorch() -> None:
     x, exact = torch.ones(3), torch.ones(3, dtype=torch.float64)
     question = TestInputs("", {"n": 3}, torch.float32, 0, {"x": x})
     trial = VerificationCall("values", question, KernelCall({"x": x}, "slot"))
@@ -110,7 +110,7 @@ def reference(x, bias, kind, way, power, rows, eps):
 """
 
 
-def test_values_of_options_are_found_however_they_are_compared(tmp_path: Path) -> None:
+def test_specification_finds_option_values_in_any_comparison(tmp_path: Path) -> None:
     path = tmp_path / "rules.py"
     path.write_text(RULES)
     rules = FileSpecification(read_rules(path), ForkServer(torch.device("cpu")), JobLimits())
@@ -120,7 +120,7 @@ def test_values_of_options_are_found_however_they_are_compared(tmp_path: Path) -
     options = rules.options(inputs)
     assert options["kind"] == ["none", "add"]
     assert set(options["way"]) == {"left", "right", "up", "down"}
-    assert max(options["eps"]) > 0.5  # others nobody could tell from none
+    assert max(options["eps"]) > 0.5  # a smaller change would not be visible in the outputs
     guesses = rules.guesses(inputs, {"rows": 8})
     assert guesses["bias"] == [None]
     assert guesses["power"] == [4, 6]
@@ -150,7 +150,7 @@ def once(known=[]):
 """
 
 
-def test_what_counts_calls_is_told_from_what_is_kept(tmp_path: Path) -> None:
+def test_moving_finds_call_counters_but_not_stored_values(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(compile(COUNTERS, "counters.py", "exec"), names)
     names["bump"]()
@@ -161,5 +161,5 @@ def test_what_counts_calls_is_told_from_what_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [[0] * 100_000, torch.zeros(3_000_000), "text" * 1000])
-def test_much_that_is_kept_takes_no_time(value: Any) -> None:
+def test_moving_finds_nothing_in_large_stored_values(value: Any) -> None:
     assert moving(lambda: None, {"kept": value}, ()) == []

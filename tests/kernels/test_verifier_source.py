@@ -1,4 +1,4 @@
-"""What is read in a kernel's file before it runs, and what it cannot reach when it does."""
+"""The verifier's check of a kernel's source, its sandbox, and malformed files."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -83,16 +83,16 @@ def fork_server() -> Iterator[ForkServer]:
         "f.cache_info().hits",
     ],
 )
-def test_what_no_kernel_needs_is_named(text: str) -> None:
+def test_suspicious_finds_code_that_no_kernel_needs(text: str) -> None:
     assert suspicious(ast.parse(text))
 
 
 @pytest.mark.parametrize("path", sorted((HERE / "correct").glob("*.py")), ids=lambda p: p.stem)
-def test_correct_kernels_use_nothing_of_it(path: Path) -> None:
+def test_suspicious_finds_nothing_in_correct_kernels(path: Path) -> None:
     assert suspicious(ast.parse(path.read_text())) == []
 
 
-def test_usual_ways_to_write_a_kernel_are_left_alone() -> None:
+def test_suspicious_finds_nothing_in_usual_kernel_code() -> None:
     text = """
 import functools, logging, math, warnings
 from dataclasses import dataclass
@@ -149,7 +149,7 @@ def run(x):
         ("import ctypes\nctypes.CDLL(None).syscall(425, 1, 0)", "calls io_uring_setup"),
     ],
 )
-def test_system_calls_are_seen_even_where_their_errors_are_kept(
+def test_sandbox_reports_system_calls_whose_errors_are_caught(
     text: str, seen: str, tmp_path: Path, fork_server: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
@@ -163,7 +163,9 @@ def test_system_calls_are_seen_even_where_their_errors_are_kept(
     assert seen in check.detail
 
 
-def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, fork_server: ForkServer) -> None:
+def test_verify_checks_the_source_of_imported_local_modules(
+    tmp_path: Path, fork_server: ForkServer
+) -> None:
     path, beside = tmp_path / "kernel.py", tmp_path / "beside.py"
     path.write_text(
         "from beside import centre\n\ndef run(x, weight):\n    return centre(x, weight)\n"
@@ -185,7 +187,7 @@ def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, fork_server: F
         ("def run(x, weight): return x\nraise SystemExit(3)", ""),
     ],
 )
-def test_malformed_files_are_refused_with_one_line(
+def test_verify_refuses_malformed_files(
     text: str, message: str, tmp_path: Path, fork_server: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
@@ -208,7 +210,7 @@ def test_malformed_files_are_refused_with_one_line(
         "sizes = ({'rows': 3, 'columns': 3}, {'rows': 3})\ndtypes = ('float32',)",
     ],
 )
-def test_rules_that_are_none_are_refused(lines: str, tmp_path: Path) -> None:
+def test_verify_refuses_rules_with_invalid_sizes_or_dtypes(lines: str, tmp_path: Path) -> None:
     rules = tmp_path / "rules.py"
     rules.write_text(f"{lines}\ndef inputs(s, d, g): ...\ndef reference(x, weight): ...\n")
     with pytest.raises(ConfigError, match=r"sizes have the form|dtypes"):
@@ -226,7 +228,7 @@ def test_rules_that_are_none_are_refused(lines: str, tmp_path: Path) -> None:
         ("{}", "torch.zeros(4)", "there are no inputs for {'n': 4}"),
     ],
 )
-def test_rules_whose_inputs_or_options_are_none_are_refused(
+def test_verify_refuses_rules_with_invalid_inputs_or_options(
     options: str, inputs: str, message: str, tmp_path: Path, fork_server: ForkServer
 ) -> None:
     path = tmp_path / "kernel.py"
@@ -239,7 +241,7 @@ def test_rules_whose_inputs_or_options_are_none_are_refused(
         verify(str(path), limits=LIMITS, fork_server=fork_server)
 
 
-def test_a_reference_that_gives_nothing_accepts_nothing(
+def test_verify_raises_an_error_if_the_reference_fails(
     tmp_path: Path, fork_server: ForkServer
 ) -> None:
     rules = tmp_path / "rules.py"
@@ -250,9 +252,7 @@ def test_a_reference_that_gives_nothing_accepts_nothing(
         )
 
 
-def test_the_command_says_in_one_line_that_a_file_ends_itself(
-    hwnas: Command, tmp_path: Path
-) -> None:
+def test_verify_command_refuses_a_file_that_exits_on_import(hwnas: Command, tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_text("import os\nos._exit(7)\ndef run(x, weight): ...\n")
     command = ("kernels", "verify", path, "--reference", RULES)

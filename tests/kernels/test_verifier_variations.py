@@ -1,4 +1,4 @@
-"""Inputs that a wrong kernel may take for others, and sizes at which it may be wrong."""
+"""Similar inputs, which a caching kernel may confuse, and large sizes, where a kernel may fail."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ def drawn(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 @given(SEEDS, DTYPES)
-def test_sums_on_a_grid_do_not_depend_on_the_order(seed: int, dtype: torch.dtype) -> None:
+def test_on_a_grid_makes_sums_independent_of_their_order(seed: int, dtype: torch.dtype) -> None:
     value = on_a_grid({"x": drawn(seed, dtype, 300)})["x"]
     assert value.dtype == dtype
     assert torch.equal(value.float().sum(), value.flip(0).float().sum())
@@ -31,7 +31,9 @@ def test_sums_on_a_grid_do_not_depend_on_the_order(seed: int, dtype: torch.dtype
 
 
 @given(SEEDS, DTYPES)
-def test_few_bits_keep_signs_and_zeros(seed: int, dtype: torch.dtype) -> None:
+def test_on_a_grid_keeps_signs_and_zeros_and_changes_values_little(
+    seed: int, dtype: torch.dtype
+) -> None:
     before = drawn(seed, dtype, 50)
     before[seed % 50] = 0
     after = on_a_grid({"x": before})["x"]
@@ -40,7 +42,7 @@ def test_few_bits_keep_signs_and_zeros(seed: int, dtype: torch.dtype) -> None:
 
 
 @given(SEEDS, DTYPES)
-def test_similar_inputs_have_the_sums_that_they_say(seed: int, dtype: torch.dtype) -> None:
+def test_similar_inputs_have_the_sums_that_they_name(seed: int, dtype: torch.dtype) -> None:
     base = on_a_grid({"x": drawn(seed, dtype, 4, 5)})
     found = dict(similar_inputs(base, Random(seed)))
     exact = base["x"].double()
@@ -60,7 +62,7 @@ def test_similar_inputs_have_the_sums_that_they_say(seed: int, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_large_sizes_are_multiples_of_blocks_and_others(seed: int) -> None:
+def test_large_sizes_include_multiples_of_256_and_odd_lengths(seed: int) -> None:
     listed = [{"rows": 8, "columns": 8}, {"rows": 16, "columns": 16}]
     lengths = [
         sizes["columns"]

@@ -1,11 +1,11 @@
-"""Windows: sizes of what convolutions give."""
+"""Windows of convolutions: the sizes of their outputs."""
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from hwnas.kernels.windows import out_map, out_shape
+from hwnas.kernels.primitives.windows import out_map, out_shape
 
 
 @given(
@@ -13,7 +13,7 @@ from hwnas.kernels.windows import out_map, out_shape
     st.sampled_from(range(1, 12, 2)),
     st.sampled_from([1, 2]),
 )
-def test_maps_have_the_sizes_that_pytorch_gives_them(
+def test_out_map_and_out_shape_equal_the_sizes_of_pytorch(
     shape: tuple[int, int, int], kernel: int, stride: int
 ) -> None:
     x = torch.empty(shape[0], 1, *shape[1:], device="meta")

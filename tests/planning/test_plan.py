@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.planning import JobFacts, Plan, TrainingSpeed, make_plan
-from hwnas.search.rungs import Rungs
+from hwnas.search.engine.rungs import Rungs
 from hwnas.search_spaces import Architecture
 
 SHAPE = (112, 112, 3)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hwnas.deploy.device import Target
-from hwnas.predictors.cost_table import CostTable
-from hwnas.predictors.physical import Machine
+from hwnas.deploy.targets.device import Target
+from hwnas.predictors.benchmarks.cost_table import CostTable
+from hwnas.predictors.features.physical import Machine
 from hwnas.search_spaces import MobileNetSpace, Workload, mobilenet
 from hwnas.search_spaces.tabular import NasBench201Space
 
@@ -36,7 +36,7 @@ def space() -> MobileNetSpace:
 
 @pytest.fixture(scope="session")
 def true_latency_ms() -> Callable[[Workload], float]:
-    """A roofline whose constants are not those of `hwnas.predictors.physical`, and a cache."""
+    """Return a roofline with a cache, and constants unlike `hwnas.predictors.features.physical`."""
 
     def latency(workload: Workload) -> float:
         total = 0.03

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.benchmark import METHODS, PredictorRow, bench_predictor, split_rows
-from hwnas.predictors.cost_table import CostTable
-from hwnas.predictors.methods import Forecast, KnownDevices, Measure, Rows
+from hwnas.predictors.benchmarks.benchmark import METHODS, PredictorRow, bench_predictor, split_rows
+from hwnas.predictors.benchmarks.cost_table import CostTable
+from hwnas.predictors.models.methods import Forecast, KnownDevices, Measure, Rows
 from hwnas.search_spaces.tabular import CategoricalSpace
 
 TRAIN, TEST = ["slow", "server", "chip"], ["core", "gpu"]
@@ -26,8 +26,8 @@ def bench(table: CostTable, method: str, **options: object) -> list[PredictorRow
 @pytest.fixture
 def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked of every method is as true of a network that has learnt little."""
-    monkeypatch.setattr("hwnas.predictors.neural._EPISODES", 150)
-    monkeypatch.setattr("hwnas.predictors.sequence._STEPS", 60)
+    monkeypatch.setattr("hwnas.predictors.models.neural._EPISODES", 150)
+    monkeypatch.setattr("hwnas.predictors.features.sequence._STEPS", 60)
 
 
 @pytest.mark.usefixtures("short_training")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hwnas.deploy import Target, TimingSettings
-from hwnas.deploy.energy import energy_of
+from hwnas.deploy.measure.energy import energy_of
 from hwnas.errors import ConfigError, DeviceError, EnergyUnavailable
 from hwnas.predictors import (
     DevicePredictor,
@@ -20,7 +20,7 @@ from hwnas.predictors import (
     predict,
     shipped_experience,
 )
-from hwnas.predictors.calibration import Pool, export_chosen
+from hwnas.predictors.devices.calibration import Pool, export_chosen
 from hwnas.search_spaces import MobileNetSpace, OperatorCountTable, mobilenet
 
 TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")

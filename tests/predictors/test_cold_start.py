@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.cold_start import ColdStart
+from hwnas.predictors.models.cold_start import ColdStart
 
 NETWORKS = np.random.default_rng(0).uniform(0, 2, (40, 2))
 """How much arithmetic and how much memory each network needs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.deploy.device import Target
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors import (
     CostSource,
@@ -21,7 +21,7 @@ from hwnas.predictors import (
     Predictor,
     shipped_experience,
 )
-from hwnas.predictors.transfer_prior import TransferPrior
+from hwnas.predictors.models.transfer_prior import TransferPrior
 from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage, Workload, mobilenet
 
 Latency = Callable[[Workload], float]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.predictors.cost_table import read_cost_table
+from hwnas.predictors.benchmarks.cost_table import read_cost_table
 
 GOOD: dict[str, Any] = {
     "lat_ms": np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], np.float32),

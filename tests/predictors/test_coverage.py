@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from experiments.predictors.splits import SPLITS
-from hwnas.predictors.benchmark import bench_predictor
-from hwnas.predictors.blocks import blocks_of_codes, rows_of
-from hwnas.predictors.cost_table import CostTable, read_cost_table
-from hwnas.predictors.coverage import NORMAL_90, adapted, learn_widening
-from hwnas.predictors.gaussian_process import Mixture, Parts, Prior
-from hwnas.predictors.transfer_prior import (
+from hwnas.predictors.benchmarks.benchmark import bench_predictor
+from hwnas.predictors.benchmarks.cost_table import CostTable, read_cost_table
+from hwnas.predictors.features.blocks import blocks_of_codes, rows_of
+from hwnas.predictors.models.coverage import NORMAL_90, adapted, learn_widening
+from hwnas.predictors.models.gaussian_process import Mixture, Parts, Prior
+from hwnas.predictors.models.transfer_prior import (
     ConformalScale,
     DeviceDataset,
     MetaLearnedHyperparameters,

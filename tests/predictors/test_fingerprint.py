@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hwnas.deploy import RUNTIMES, Target
-from hwnas.deploy.onnx_workload import read_workload
-from hwnas.predictors.fingerprint import PROBES, Fingerprint, fingerprint, write_probe
+from hwnas.deploy.onnx.workload import read_workload
+from hwnas.predictors.devices.fingerprint import PROBES, Fingerprint, fingerprint, write_probe
 
 TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
 
-from hwnas.predictors.gaussian_process import (
+from hwnas.predictors.models.gaussian_process import (
     Mixture,
     Parts,
     Prior,

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hwnas.deploy import RUNTIMES, Target
-from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.onnx.workload import read_workload
 from hwnas.errors import ConfigError
-from hwnas.predictors.gemm import Gemm, sampled_gemms, steady_ms, time_gemms, write_gemm
-from hwnas.predictors.gemm_model import GemmModel
+from hwnas.predictors.metrics.gemm import Gemm, sampled_gemms, steady_ms, time_gemms, write_gemm
+from hwnas.predictors.metrics.gemm_model import GemmModel
 
 TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 SEEN = Gemm(16, 16, 16), Gemm(512, 512, 512)

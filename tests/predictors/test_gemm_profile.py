@@ -8,8 +8,8 @@ import pytest
 from hwnas.deploy import Target
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.predictors import DeviceStore
-from hwnas.predictors.gemm import Gemm
-from hwnas.predictors.gemm_profile import calibrate_gemms, load_gemms, predict_gemm
+from hwnas.predictors.metrics.gemm import Gemm
+from hwnas.predictors.metrics.gemm_profile import calibrate_gemms, load_gemms, predict_gemm
 
 TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 

@@ -12,11 +12,11 @@ import torch
 from scipy.stats import kendalltau
 from torch import nn
 
-from hwnas.deploy.export import export_onnx
-from hwnas.deploy.kernel_cost import KernelSite, kernel_work
+from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.matching import Graph, chosen_calls, matched
+from hwnas.deploy.matching.kernel_cost import KernelSite, kernel_work
 from hwnas.deploy.matching.network import ChosenCall, left_in_torch
-from hwnas.deploy.onnx_module import OnnxModule
+from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.kernels.accelerator import ACCELERATORS
 from hwnas.predictors import (
     DevicePredictor,
@@ -26,10 +26,10 @@ from hwnas.predictors import (
     predict,
     shipped_experience,
 )
-from hwnas.predictors import device as device_module
-from hwnas.predictors.blocks import blocks_of_steps
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.kernel_features import KERNELS, KernelFeatures, kernel_features
+from hwnas.predictors.devices import device as device_module
+from hwnas.predictors.features.blocks import blocks_of_steps
+from hwnas.predictors.features.kernel_features import KERNELS, KernelFeatures, kernel_features
+from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search_spaces import MobileNetSpace, OperatorCountTable, hybrid, mobilenet, resnet, vit
 from hwnas.search_spaces.layers import InvertedBottleneck
 from hwnas.search_spaces.workload import trace

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from torch import nn
 
-from hwnas.deploy.device import Target
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
-from hwnas.predictors.memory import MemoryPredictor, arena_bytes, memory_features
+from hwnas.predictors.metrics.memory import MemoryPredictor, arena_bytes, memory_features
 from hwnas.search_spaces import MobileNetSpace, Workload, mobilenet
 from hwnas.search_spaces.workload import trace
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from hwnas.deploy import Target, export_onnx
-from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.onnx.workload import read_workload
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 from hwnas.predictors import DeviceStore
-from hwnas.predictors.memory import memory_features
-from hwnas.predictors.memory_profile import calibrate_memory, load_memory, predict_memory
+from hwnas.predictors.metrics.memory import memory_features
+from hwnas.predictors.metrics.memory_profile import calibrate_memory, load_memory, predict_memory
 from hwnas.search_spaces import mobilenet
 
 TARGET = Target.parse("cpu-onnxruntime-fp32-b2-t1")

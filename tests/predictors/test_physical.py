@@ -4,8 +4,8 @@ import random
 
 import numpy as np
 
-from hwnas.predictors.cost_table import CostTable
-from hwnas.predictors.physical import FEATURES, Machine, physical_features, quantities
+from hwnas.predictors.benchmarks.cost_table import CostTable
+from hwnas.predictors.features.physical import FEATURES, Machine, physical_features, quantities
 from hwnas.search_spaces import OperatorCountTable, OperatorSignature, mobilenet, nasbench201
 
 

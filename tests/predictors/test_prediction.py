@@ -9,12 +9,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from hwnas.deploy import export_onnx
-from hwnas.deploy.catalogue import machine
-from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.onnx.workload import read_workload
+from hwnas.deploy.targets.catalogue import machine
 from hwnas.errors import ConfigError
 from hwnas.predictors import DevicePredictor, DeviceStore, known_devices, predict
+from hwnas.predictors.devices.shipped import shipped_profiles
 from hwnas.predictors.explain import explain, profiled, unknown_share
-from hwnas.predictors.shipped import shipped_profiles
 from hwnas.search_spaces import MobileNetSpace, OperatorCountTable, mobilenet
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwnas.predictors.gaussian_process import Mixture, Parts
-from hwnas.predictors.selection import most_informative
+from hwnas.predictors.devices.selection import most_informative
+from hwnas.predictors.models.gaussian_process import Mixture, Parts
 
 
 def rows(count: int, seed: int) -> Parts:

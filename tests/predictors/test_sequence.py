@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.cost_table import CostTable
-from hwnas.predictors.methods import KnownDevices
-from hwnas.predictors.sequence import encoded_sequences, text_of
+from hwnas.predictors.benchmarks.cost_table import CostTable
+from hwnas.predictors.features.sequence import encoded_sequences, text_of
+from hwnas.predictors.models.methods import KnownDevices
 from hwnas.search_spaces import Assembly, OperatorSignature
 from hwnas.search_spaces.tabular import CategoricalSpace, FBNetSpace, NasBench201Space
 
@@ -17,7 +17,7 @@ POOL = np.arange(200)
 
 @pytest.fixture(autouse=True)
 def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwnas.predictors.sequence._STEPS", 20)
+    monkeypatch.setattr("hwnas.predictors.features.sequence._STEPS", 20)
 
 
 def sources(table: CostTable) -> KnownDevices:

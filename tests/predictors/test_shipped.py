@@ -13,9 +13,9 @@ from scipy.stats import spearmanr
 
 from hwnas.errors import ArtifactError
 from hwnas.predictors import DevicePredictor, Pool, shipped_experience
-from hwnas.predictors.blocks import blocks_of_steps
-from hwnas.predictors.shipped import FOLDER, _read, experience_of, family, shipped_profiles
-from hwnas.predictors.transfer_prior import ConformalScale
+from hwnas.predictors.devices.shipped import FOLDER, _read, experience_of, family, shipped_profiles
+from hwnas.predictors.features.blocks import blocks_of_steps
+from hwnas.predictors.models.transfer_prior import ConformalScale
 from hwnas.search_spaces import OperatorCountTable, mobilenet
 
 

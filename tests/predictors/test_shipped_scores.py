@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hwnas.predictors import shipped_scores as module
-from hwnas.predictors.shipped_scores import SCORES, shipped_scores, write_scores
-from hwnas.predictors.zero_cost import proxies_of
+from hwnas.predictors.features import shipped_scores as module
+from hwnas.predictors.features.shipped_scores import SCORES, shipped_scores, write_scores
+from hwnas.predictors.features.zero_cost import proxies_of
 from hwnas.search_spaces.cells import CellSpace
 from hwnas.search_spaces.tabular import CategoricalSpace, NasBench201Space
 

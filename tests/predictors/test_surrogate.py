@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hwnas.predictors.gaussian_process import Parts, covariances
-from hwnas.predictors.surrogate import Surrogate
+from hwnas.predictors.models.gaussian_process import Parts, covariances
+from hwnas.predictors.models.surrogate import Surrogate
 
 
 def parts(features: np.ndarray) -> Parts:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from hwnas.predictors.blocks import BlockScaling, blocks_of_codes, rows_of
-from hwnas.predictors.cost_table import CostTable
-from hwnas.predictors.gaussian_process import Mixture
-from hwnas.predictors.transfer_prior import DeviceDataset, TransferPrior
+from hwnas.predictors.benchmarks.cost_table import CostTable
+from hwnas.predictors.features.blocks import BlockScaling, blocks_of_codes, rows_of
+from hwnas.predictors.models.gaussian_process import Mixture
+from hwnas.predictors.models.transfer_prior import DeviceDataset, TransferPrior
 
 POOL = np.arange(150)
 

@@ -20,7 +20,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.zero_cost import ZeroCost, meco, naswot, proxies_of, synflow, zero_cost
+from hwnas.predictors.features.zero_cost import (
+    ZeroCost,
+    meco,
+    naswot,
+    proxies_of,
+    synflow,
+    zero_cost,
+)
 from hwnas.search_spaces import CellSpace, SearchSpace, mobilenet
 
 SHAPE = (3, 8, 8)

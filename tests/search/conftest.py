@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from hwnas.search.data import DataConfig, ImageData, load_data
-from hwnas.search.task import Classification, classification
+from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.tasks.task import Classification, classification
 from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage
 
 

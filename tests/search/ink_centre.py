@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hwnas.deploy.io import OutputMeaning, Preprocessing
-from hwnas.search.data import ImageData
-from hwnas.search.task import Metric
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.tasks.task import Metric
 
 
 def blots(n: int = 60) -> dict[str, NDArray]:

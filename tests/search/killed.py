@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.search import Objective, RayActors, ScoreStore, SearchResult, run_search
-from hwnas.search.cluster import local_ray
-from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
-from hwnas.search.executor import Executor
+from hwnas.search.engine.cluster import local_ray
+from hwnas.search.engine.executor import Executor
+from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search_spaces import Candidate
 from own_parts import Dials, EvenDials
 

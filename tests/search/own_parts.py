@@ -17,10 +17,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 from torch import Tensor, nn
 
-from hwnas.deploy.device import Target
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import DivergedError
 from hwnas.predictors import Estimate
-from hwnas.search.evaluate import Evaluation, Fidelity
+from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
 from hwnas.search_spaces import (
     Architecture,
     Candidate,

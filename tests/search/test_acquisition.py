@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.search.acquisition import BoxDecomposition, expected_improvement
-from hwnas.search.front import hypervolume
+from hwnas.search.objectives.front import hypervolume
+from hwnas.search.samplers.acquisition import BoxDecomposition, expected_improvement
 
 
 def cloud(seed: int, count: int, objectives: int) -> np.ndarray:
@@ -16,7 +16,9 @@ def cloud(seed: int, count: int, objectives: int) -> np.ndarray:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 25), st.integers(1, 5))
-def test_box_decomposition_fills_the_dominated_region(seed: int, count: int, objectives: int) -> None:
+def test_box_decomposition_fills_the_dominated_region(
+    seed: int, count: int, objectives: int
+) -> None:
     points, reference = cloud(seed, count, objectives), np.full(objectives, 0.9)
     dominated = BoxDecomposition.by(points, reference)
     assert dominated.volume == pytest.approx(hypervolume(points, reference), abs=1e-12)
@@ -29,7 +31,9 @@ def test_box_decomposition_fills_the_dominated_region(seed: int, count: int, obj
 
 
 @given(st.integers(0, 10**6), st.integers(0, 15), st.integers(1, 5))
-def test_improvement_of_a_certain_point_equals_its_hypervolume_gain(seed: int, count: int, objectives: int) -> None:
+def test_improvement_of_a_certain_point_equals_its_hypervolume_gain(
+    seed: int, count: int, objectives: int
+) -> None:
     points, reference = cloud(seed, count, objectives), np.ones(objectives)
     candidates = np.random.default_rng(seed + 1).random((4, objectives)) * 1.2
     gain = BoxDecomposition.by(points, reference).improvement(candidates, np.zeros_like(candidates))

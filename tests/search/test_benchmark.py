@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.physical import physical_features
-from hwnas.search.benchmark import EngineRow, _ManyChoices, bench_engine, pss_mb
+from hwnas.predictors.features.physical import physical_features
+from hwnas.search.engine.benchmark import EngineRow, _ManyChoices, bench_engine, pss_mb
 from hwnas.search_spaces import OperatorCountTable
 
 

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from hwnas.errors import ConfigError, DivergedError
-from hwnas.search.cluster import local_ray, map_tasks
+from hwnas.search.engine.cluster import local_ray, map_tasks
 
 
 def scaled(factor: int, value: int) -> int:
@@ -45,7 +45,7 @@ def test_map_tasks_raises_the_original_error_of_a_task(ray_session: None) -> Non
 STARTS_AND_ENDS = """
 import os
 before = dict(os.environ)
-from hwnas.search.cluster import _SETTINGS, local_ray, map_tasks
+from hwnas.search.engine.cluster import _SETTINGS, local_ray, map_tasks
 import ray
 from pathlib import Path
 
@@ -82,7 +82,9 @@ def test_local_ray_starts_quietly_and_restores_the_environment(tmp_path: Path) -
     assert done.stderr == ""
 
 
-def test_local_ray_refuses_a_python_with_a_space_in_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_ray_refuses_a_python_with_a_space_in_its_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Otherwise Ray would wait for its workers for ever."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(sys, "executable", "/my projects/.venv/bin/python")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.data import DataConfig, ImageData, load_data
-from hwnas.search.split import Split
+from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.split import Split
 
 Load = Callable[..., ImageData]
 
@@ -68,7 +68,9 @@ def test_load_data_keeps_targets_with_their_images(load: Load, numbered: str) ->
 
 
 @pytest.mark.parametrize("source", ["digits", "npz:numbered.npz"])
-def test_seed_changes_the_validation_split_but_not_the_test_split(load: Load, numbered: str, source: str) -> None:
+def test_seed_changes_the_validation_split_but_not_the_test_split(
+    load: Load, numbered: str, source: str
+) -> None:
     one, same, other = load(source, seed=3), load(source, seed=3), load(source, seed=4)
     assert one.fingerprint == same.fingerprint
     assert set(one.validation.positions) != set(other.validation.positions)
@@ -193,7 +195,9 @@ def test_data_config_refuses_options_out_of_range(options: dict[str, Any], messa
 
 
 class TestRealSets:
-    def test_cifar10_has_the_known_classes_and_channel_statistics(self, load: Load, hwnas_data: Path) -> None:
+    def test_cifar10_has_the_known_classes_and_channel_statistics(
+        self, load: Load, hwnas_data: Path
+    ) -> None:
         data = load(f"npz:{hwnas_data}/images/cifar10_mini.npz")
         assert [len(part) for part in (data.train, data.validation, data.test)] == [900, 100, 500]
         assert data.image_shape == (32, 32, 3)

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hwnas.errors import ArtifactError
-from hwnas.search.data import DataConfig, ImageData, data_manifest, load_data
-from hwnas.search.data_manifest import DataManifest, array_hash, manifest_difference
+from hwnas.search.data.image_data import DataConfig, ImageData, data_manifest, load_data
+from hwnas.search.data.manifest import DataManifest, array_hash, manifest_difference
 
 MODULE = importlib.import_module(
-    "hwnas.search.data_manifest"
+    "hwnas.search.data.manifest"
 )  # the package has a function of its name
 COUNT = 2400
 """More images than any sample of a thousand would see."""
@@ -73,9 +73,7 @@ def manifest(source: str, base: Path) -> DataManifest:
 
 @pytest.mark.parametrize("source", ["npz:set.npz", "folder:classes", "folder:masks", "digits"])
 @pytest.mark.parametrize("size", [None, 5])
-def test_manifest_needs_no_decoded_images(
-    tmp_path: Path, source: str, size: int | None
-) -> None:
+def test_manifest_needs_no_decoded_images(tmp_path: Path, source: str, size: int | None) -> None:
     write_archive(tmp_path / "set.npz")
     write_folder(tmp_path / "classes")
     write_masks(tmp_path / "masks")
@@ -174,9 +172,7 @@ def test_array_hashes_of_a_file_just_written_are_not_kept(
     assert not (tmp_path / "home/data_hashes").exists()
 
 
-def test_manifest_needs_no_writable_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_manifest_needs_no_writable_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").write_text("a file")
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(MODULE, "_TICK_S", -1.0)
@@ -388,5 +384,7 @@ def arrays(**hashes: str) -> DataManifest:
         (arrays(x="1"), files(x="1"), "the data were arrays and are files now"),
     ],
 )  # fmt: skip
-def test_manifest_difference_summarises_changes_in_one_line(old: DataManifest, new: DataManifest, message: str) -> None:
+def test_manifest_difference_summarises_changes_in_one_line(
+    old: DataManifest, new: DataManifest, message: str
+) -> None:
     assert manifest_difference(old, new) == message

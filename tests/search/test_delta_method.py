@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hwnas.search.delta_method import with_standard_errors
+from hwnas.search.tasks.delta_method import with_standard_errors
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=30))

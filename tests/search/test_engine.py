@@ -19,10 +19,10 @@ from hwnas.search import (
     SearchResult,
     run_search,
 )
-from hwnas.search.failure import Outcome
-from hwnas.search.front import non_dominated
-from hwnas.search.objective import Reduction, losses
-from hwnas.search.result import FailedTrial, Scored
+from hwnas.search.engine.failure import Outcome
+from hwnas.search.engine.result import FailedTrial, Scored
+from hwnas.search.objectives.front import non_dominated
+from hwnas.search.objectives.objective import Reduction, losses
 from hwnas.search.samplers import SAMPLERS
 from hwnas.search_spaces import Candidate, ProductSpace, TrainingSpace
 
@@ -114,9 +114,7 @@ def test_learning_sampler_beats_random_search(sampler: str) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["growth", "guided", "reinforce"])
-def test_resumed_search_equals_an_uninterrupted_one(
-    sampler: str, tmp_path: Path
-) -> None:
+def test_resumed_search_equals_an_uninterrupted_one(sampler: str, tmp_path: Path) -> None:
     whole = searched(24, sampler, seed=5)
     searched(12, sampler, seed=5, study=tmp_path / "study.db")
     assert found(searched(24, sampler, seed=5, study=tmp_path / "study.db")) == found(whole)
@@ -276,7 +274,9 @@ class TestLimits:
             assert scored.feasible == (missed <= 0)
         assert len(result.feasible) < len(result.trials)
 
-    def test_error_names_the_nearest_value_if_no_candidate_keeps_a_limit(self, tmp_path: Path) -> None:
+    def test_error_names_the_nearest_value_if_no_candidate_keeps_a_limit(
+        self, tmp_path: Path
+    ) -> None:
         limited = [ACCURACY, Objective("params", "minimize", limit=-4)]
         with pytest.raises(InfeasibleError) as caught:
             searched(729, objectives=limited, dials=2, study=tmp_path / "study.db")
@@ -417,9 +417,7 @@ class TestFailures:
         again = searched(20, **ends)
         assert {t.candidate.network for t in again.trials[:2]} == set(ends["first"])
 
-    def test_study_can_be_resumed_after_an_evaluator_failed_later(
-        self, tmp_path: Path
-    ) -> None:
+    def test_study_can_be_resumed_after_an_evaluator_failed_later(self, tmp_path: Path) -> None:
         from own_parts import Diverging
 
         first = searched(6, study=tmp_path / "study.db")

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from hwnas.errors import NonFiniteOutput
 from hwnas.search import Objective, run_search
-from hwnas.search.data import ImageData
-from hwnas.search.evaluate import (
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.engine.executor import InProcess
+from hwnas.search.engine.failure import Failure
+from hwnas.search.evaluation.evaluate import (
     Evaluation,
     Fidelity,
     SupernetEvaluator,
@@ -27,10 +29,8 @@ from hwnas.search.evaluate import (
     score,
     weights_hash,
 )
-from hwnas.search.executor import InProcess
-from hwnas.search.failure import Failure
-from hwnas.search.lineage import GrowEvaluator
-from hwnas.search.task import Classification
+from hwnas.search.evaluation.lineage import GrowEvaluator
+from hwnas.search.tasks.task import Classification
 from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import Candidate, MobileNetSpace, TrainingSpace, batch_norms
 
@@ -373,8 +373,8 @@ class TestNonFiniteOutputs:
                 for parameter in network.parameters():
                     parameter.data.fill_(math.nan)
 
-            monkeypatch.setattr("hwnas.search.evaluate.fit", broken)
-            monkeypatch.setattr("hwnas.search.lineage.fit", broken)
+            monkeypatch.setattr("hwnas.search.evaluation.evaluate.fit", broken)
+            monkeypatch.setattr("hwnas.search.evaluation.lineage.fit", broken)
         [(_, outcome)] = InProcess(made).map([candidate(small_space)], Fidelity())
         assert isinstance(outcome, Failure)
         assert outcome.kind == "bad result"

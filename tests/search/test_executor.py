@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hwnas.errors import WorkerError
-from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
-from hwnas.search.executor import Executor, InProcess, RayActors
-from hwnas.search.failure import Failure
+from hwnas.search.engine.executor import Executor, InProcess, RayActors
+from hwnas.search.engine.failure import Failure
+from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search_spaces import Candidate
 
 ALL = Fidelity()
@@ -125,7 +125,9 @@ class TestRayActors:
         assert [found[i].values.keys() for i in (1, 2, 3)] == [{"accuracy"}] * 3
 
     @pytest.mark.slow
-    def test_more_workers_than_processors_still_evaluate_every_candidate(self, ray_session: None) -> None:
+    def test_more_workers_than_processors_still_evaluate_every_candidate(
+        self, ray_session: None
+    ) -> None:
         from own_parts import EvenDials
 
         executor = RayActors(EvenDials(), 5)

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.errors import WorkerError
-from hwnas.search.evaluate import Evaluation
-from hwnas.search.failure import Failure, Patience, checked, failure_of
+from hwnas.search.engine.failure import Failure, Patience, checked, failure_of
+from hwnas.search.evaluation.evaluate import Evaluation
 
 BAD = Failure("raised", "ValueError: no")
 
 
 def outlasts(outcomes: list[bool], evaluated: int = 0) -> bool:
-    """Whether a search with these outcomes goes on to its end."""
+    """Return whether a search with these outcomes continues to its end."""
     patience = Patience(evaluated=evaluated)
     try:
         for good in outcomes:
@@ -30,7 +30,7 @@ def outlasts(outcomes: list[bool], evaluated: int = 0) -> bool:
 
 class TestPatience:
     @given(st.lists(st.booleans(), max_size=120), st.integers(0, 3))
-    def test_ends_a_search_only_if_many_failed_in_a_row_or_nearly_all(
+    def test_ends_a_search_after_many_failures_in_a_row_only(
         self, outcomes: list[bool], evaluated: int
     ) -> None:
         if outlasts(outcomes, evaluated):
@@ -41,12 +41,12 @@ class TestPatience:
             assert outcomes.count(False) >= 10
 
     @given(st.lists(st.booleans(), min_size=1, max_size=200).filter(lambda o: sum(o) * 2 >= len(o)))
-    def test_outlasts_what_fails_now_and_then(self, outcomes: list[bool]) -> None:
+    def test_tolerates_occasional_failures(self, outcomes: list[bool]) -> None:
         alternating = [True, *(good for pair in zip(outcomes, outcomes[::-1], strict=True)
                                for good in (pair[0] or not pair[1], True))]  # fmt: skip
         assert outlasts(alternating)
 
-    def test_names_the_commonest_reason(self) -> None:
+    def test_names_the_most_common_reason(self) -> None:
         patience = Patience(at_first=3)
         patience.failed(Failure("raised", "rare"))
         patience.failed(Failure("raised", "common"))
@@ -54,7 +54,7 @@ class TestPatience:
             patience.failed(Failure("raised", "common"))
 
     @given(st.lists(st.booleans(), max_size=120))
-    def test_forgives_those_that_made_it_end_and_only_those(self, outcomes: list[bool]) -> None:
+    def test_forgives_failed_candidates_only_if_they_ended_the_search(self, outcomes: list[bool]) -> None:
         ended = 0
         while ended < len(outcomes) and outlasts(outcomes[: ended + 1]):
             ended += 1
@@ -65,11 +65,11 @@ class TestPatience:
 
 
 class TestChecked:
-    def test_gives_back_what_is_as_it_should_be(self) -> None:
+    def test_returns_a_valid_evaluation_unchanged(self) -> None:
         good = Evaluation({"accuracy": 0.5, "loss": 2}, {"accuracy": float("nan")}, 1, "validation")
         assert checked(good, ["accuracy"]) is good
 
-    def test_makes_plain_numbers_of_numpys(self) -> None:
+    def test_converts_numpy_numbers_to_plain_ones(self) -> None:
         found = checked(
             Evaluation({"accuracy": np.float32(0.5)}, {"accuracy": np.float32(0)}, 1, "validation"),
             ["accuracy"],
@@ -77,7 +77,7 @@ class TestChecked:
         assert isinstance(found, Evaluation)
         assert json.loads(json.dumps(found.to_json()))["values"] == {"accuracy": 0.5}
 
-    def test_refuses_text_also_where_no_objective_asks_for_it(self) -> None:
+    def test_refuses_text_also_for_a_metric_that_is_no_objective(self) -> None:
         found = checked(
             Evaluation({"accuracy": 0.5, "taste": "sweet"}, {}, 1, "validation"),  # type: ignore[dict-item]
             ["accuracy"],
@@ -85,7 +85,7 @@ class TestChecked:
         assert found == Failure("bad result", "the evaluator gave taste 'sweet'; expected a number")
 
 
-def test_an_error_is_told_in_one_line() -> None:
+def test_failure_of_describes_an_error_in_one_short_line() -> None:
     failure = failure_of(ValueError("one\ntwo   three"))
     assert failure.reason == "ValueError: one two three"
     assert failure_of(KeyboardInterrupt()).reason == "KeyboardInterrupt"

@@ -1,4 +1,4 @@
-"""Pareto fronts; losses, so smaller is better."""
+"""Pareto fronts, coverage, hypervolume, spread and knee of losses: smaller is better."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from hwnas.errors import ConfigError
-from hwnas.search.front import (
+from hwnas.search.objectives.front import (
     coverage,
     hypervolume,
     hypervolume_history,
@@ -24,7 +24,7 @@ Losses = NDArray[np.float64]
 
 
 def tables(least: int = 1) -> st.SearchStrategy[Losses]:
-    """Small whole numbers, so that equal values and equal points are common."""
+    """Return tables of small whole numbers, so that equal values and equal points are common."""
     shape = st.tuples(st.integers(least, 12), st.integers(1, 3))
     return shape.flatmap(lambda s: arrays(np.float64, s, elements=st.integers(0, 6).map(float)))
 
@@ -33,7 +33,7 @@ def dominates(a: Losses, b: Losses) -> bool:
     return bool((a <= b).all() and (a < b).any())
 
 
-def test_coverage_worked_out_by_hand() -> None:
+def test_coverage_equals_hand_worked_values() -> None:
     first, second = np.array([[1.0, 3.0], [3.0, 1.0]]), np.array([[1.0, 3.0], [2.0, 4.0], [4.0, 0]])
     assert coverage(first, second) == pytest.approx(2 / 3)  # one equalled, one dominated
     assert coverage(second, first) == pytest.approx(1 / 2)
@@ -42,7 +42,7 @@ def test_coverage_worked_out_by_hand() -> None:
 
 
 @given(tables(), st.data())
-def test_a_front_covers_all_that_it_is_of_and_more_points_cover_no_less(
+def test_coverage_of_a_front_is_one_and_grows_with_points(
     losses: Losses, data: st.DataObject
 ) -> None:
     front = losses[non_dominated(losses)]
@@ -53,7 +53,7 @@ def test_a_front_covers_all_that_it_is_of_and_more_points_cover_no_less(
 
 
 @given(tables(least=0))
-def test_the_front_is_an_antichain_that_dominates_the_rest(losses: Losses) -> None:
+def test_front_is_an_antichain_that_dominates_the_rest(losses: Losses) -> None:
     on_front = non_dominated(losses)
     front = losses[on_front]
     assert on_front.shape == (len(losses),)
@@ -61,7 +61,7 @@ def test_the_front_is_an_antichain_that_dominates_the_rest(losses: Losses) -> No
     assert all(any(dominates(a, b) for a in front) for b in losses[~on_front])
 
 
-def test_equal_points_are_all_on_the_front_or_all_off_it() -> None:
+def test_non_dominated_treats_equal_points_alike() -> None:
     losses = np.array([[1.0, 2.0], [2.0, 2.0], [1.0, 2.0], [2.0, 2.0], [0.0, 3.0]])
     assert non_dominated(losses).tolist() == [True, False, True, False, True]
 
@@ -78,7 +78,7 @@ def test_equal_points_are_all_on_the_front_or_all_off_it() -> None:
         ([[5, 5]], [3, 3], 0),
     ],
 )
-def test_hypervolume_worked_out_by_hand(
+def test_hypervolume_equals_hand_worked_values(
     points: list[list[float]], reference: list[float], expected: float
 ) -> None:
     assert hypervolume(np.array(points, float), np.array(reference, float)) == pytest.approx(
@@ -87,29 +87,29 @@ def test_hypervolume_worked_out_by_hand(
 
 
 @given(tables(least=2))
-def test_another_point_never_lowers_the_hypervolume(losses: Losses) -> None:
+def test_hypervolume_never_falls_with_another_point(losses: Losses) -> None:
     reference = reference_point(losses)
     assert hypervolume(losses[:-1], reference) <= hypervolume(losses, reference) + 1e-9
 
 
 @given(tables())
-def test_all_points_are_better_than_the_reference_point(losses: Losses) -> None:
+def test_reference_point_is_worse_than_every_point(losses: Losses) -> None:
     assert (losses < reference_point(losses)).all()
 
 
 @given(tables(), st.booleans())
-def test_the_history_is_what_computing_it_anew_gives(losses: Losses, cut: bool) -> None:
+def test_hypervolume_history_equals_recomputed_hypervolumes(losses: Losses, cut: bool) -> None:
     reference = losses.max(0) - 1 if cut else reference_point(losses)
     anew = [hypervolume(losses[: i + 1], reference) for i in range(len(losses))]
     assert hypervolume_history(losses, reference) == pytest.approx(anew)
 
 
-def test_no_points_have_no_history() -> None:
+def test_hypervolume_history_of_no_points_is_empty() -> None:
     assert hypervolume_history(np.empty((0, 2)), np.ones(2)) == []
 
 
 @given(tables(), st.integers(0, 15))
-def test_a_spread_is_distinct_and_takes_better_fronts_first(losses: Losses, count: int) -> None:
+def test_pick_spread_takes_distinct_points_of_better_fronts_first(losses: Losses, count: int) -> None:
     picked = pick_spread(losses, count)
     assert len(picked) == len(set(picked)) == min(count, len(losses))
     left = np.ones(len(losses), bool)
@@ -119,27 +119,27 @@ def test_a_spread_is_distinct_and_takes_better_fronts_first(losses: Losses, coun
         left[index] = False
 
 
-def test_a_spread_shows_both_ends_and_the_knee_and_then_fills_the_gaps() -> None:
+def test_pick_spread_takes_both_ends_and_the_knee_and_fills_gaps() -> None:
     losses = np.array([[0, 10], [1, 9], [2, 3], [6, 2], [10, 0]], float)
     assert set(pick_spread(losses, 3)) == {0, 4, 2}
     assert set(pick_spread(losses, 4)) == {0, 4, 2, 3}
 
 
-def test_a_spread_goes_on_in_the_next_front() -> None:
+def test_pick_spread_continues_in_the_next_front() -> None:
     losses = np.array([[5, 5], [0, 0], [1, 2], [2, 1]], float)
     assert pick_spread(losses, 1) == [1]
     assert set(pick_spread(losses, 3)) == {1, 2, 3}
     assert set(pick_spread(losses, 9)) == {0, 1, 2, 3}
 
 
-def test_the_knee_is_nearest_to_the_ideal_whatever_the_units() -> None:
+def test_knee_does_not_depend_on_the_units() -> None:
     losses = np.array([[0, 10], [2, 3], [10, 0]], float)
     assert knee(losses) == 1
     assert knee(losses * [1000, 0.001]) == 1
     assert knee(np.array([[4.0, 4.0]])) == 0
 
 
-def test_points_that_do_not_count_add_nothing_to_the_hypervolume() -> None:
+def test_hypervolume_history_skips_excluded_points() -> None:
     points = np.array([[0.0, 0.0], [1.0, 2.0], [0.5, 0.5], [2.0, 1.0]])
     reference = np.array([3.0, 3.0])
     history = hypervolume_history(points, reference, [False, True, False, True])

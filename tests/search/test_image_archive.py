@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from hwnas.errors import DataError
-from hwnas.search.image_archive import read_npz
-from hwnas.search.image_cache import ImageCache
-from hwnas.search.raw_images import RawImages
+from hwnas.search.data.image_archive import read_npz
+from hwnas.search.data.image_cache import ImageCache
+from hwnas.search.data.raw_images import RawImages
 
 RNG = np.random.default_rng(0)
 PLAIN = {
@@ -33,7 +33,7 @@ def jpeg(value: int, size: tuple[int, int] = (10, 12), mode: str = "RGB") -> byt
 
 
 def joined(name: str, files: list[bytes]) -> dict[str, Any]:
-    """One split of the layout with files laid end to end; each is labelled by its index."""
+    """Return one split of the layout with concatenated files; its labels alternate 0 and 1."""
     return {
         f"{name}_jpeg": np.frombuffer(b"".join(files), np.uint8),
         f"{name}_offsets": np.cumsum([0, *map(len, files)]),
@@ -46,7 +46,7 @@ def read(folder: Path, arrays: dict[str, Any], map_above: int = 10**9, **how: An
     return read_npz(folder / "set.npz", ImageCache(folder / "cache", map_above))
 
 
-def test_plain_arrays(tmp_path: Path) -> None:
+def test_read_npz_returns_plain_arrays_without_a_cache(tmp_path: Path) -> None:
     raw = read(tmp_path, PLAIN)
     np.testing.assert_array_equal(raw.images, PLAIN["x_train"])
     assert raw.test is not None
@@ -56,7 +56,7 @@ def test_plain_arrays(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_masks_are_mapped_where_images_are(tmp_path: Path) -> None:
+def test_read_npz_maps_masks_if_it_maps_images(tmp_path: Path) -> None:
     masks = {f"y_{part}": PLAIN[f"x_{part}"][..., 0] % 3 for part in ("train", "test")}
     for map_above, kind in ((10**9, np.ndarray), (1000, np.memmap)):
         raw = read(tmp_path, {**PLAIN, **masks}, map_above)
@@ -66,13 +66,13 @@ def test_masks_are_mapped_where_images_are(tmp_path: Path) -> None:
         np.testing.assert_array_equal(raw.test[1], masks["y_test"])
 
 
-def test_masks_of_another_size_are_refused(tmp_path: Path) -> None:
+def test_read_npz_refuses_masks_of_another_size(tmp_path: Path) -> None:
     masks = {f"y_{part}": PLAIN[f"x_{part}"][:, :5, :, 0] % 3 for part in ("train", "test")}
     with pytest.raises(DataError, match="y_train has masks of 5 x 8 pixels for images of 9 x 8;"):
         read(tmp_path, {**PLAIN, **masks})
 
 
-def test_large_arrays_are_extracted_once_and_mapped(tmp_path: Path) -> None:
+def test_read_npz_extracts_large_arrays_once_and_maps_them(tmp_path: Path) -> None:
     raw = read(tmp_path, PLAIN, map_above=1000)
     assert isinstance(raw.images, np.memmap)
     np.testing.assert_array_equal(raw.images, PLAIN["x_train"])
@@ -85,7 +85,7 @@ def test_large_arrays_are_extracted_once_and_mapped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("held_out", ["test", "val"])
-def test_jpeg_files_are_decoded(tmp_path: Path, held_out: str) -> None:
+def test_read_npz_decodes_jpeg_files(tmp_path: Path, held_out: str) -> None:
     train = joined("train", [jpeg(value) for value in (0, 50, 100, 150)])
     arrays = train | joined(held_out, [jpeg(200), jpeg(250)])
     raw = read(tmp_path, arrays)
@@ -99,12 +99,12 @@ def test_jpeg_files_are_decoded(tmp_path: Path, held_out: str) -> None:
     np.testing.assert_array_equal(mapped.images, raw.images)
 
 
-def test_grey_jpeg_files_have_one_channel(tmp_path: Path) -> None:
+def test_read_npz_gives_grey_jpeg_files_one_channel(tmp_path: Path) -> None:
     files = [jpeg(value, mode="L") for value in (10, 20)]
     assert read(tmp_path, joined("train", files) | joined("test", files)).images.shape[3] == 1
 
 
-def test_a_decoded_set_is_not_decoded_again(tmp_path: Path) -> None:
+def test_read_npz_does_not_decode_a_set_twice(tmp_path: Path) -> None:
     files = [jpeg(10), jpeg(20)]
     read(tmp_path, joined("train", files) | joined("test", files))
     for file in tmp_path.glob("cache/*/train-*.npy"):
@@ -122,13 +122,13 @@ def test_a_decoded_set_is_not_decoded_again(tmp_path: Path) -> None:
         ([jpeg(1), jpeg(2, mode="L")], r"image 1 has shape \(12, 10, 1\) but the first"),
     ],
 )
-def test_a_bad_image_is_named(tmp_path: Path, train: list[bytes], message: str) -> None:
+def test_read_npz_names_a_bad_image(tmp_path: Path, train: list[bytes], message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         read(tmp_path, joined("train", train) | joined("test", [jpeg(0)]))
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_images_can_be_skipped(tmp_path: Path) -> None:
+def test_read_npz_skips_damaged_images_on_request(tmp_path: Path) -> None:
     train = joined("train", [jpeg(10), b"not a jpeg", jpeg(200)])
     arrays = train | {"y_train": np.array([0, 1, 1])} | joined("test", [jpeg(0), jpeg(50)])
     np.savez(tmp_path / "set.npz", **arrays)
@@ -141,7 +141,7 @@ def test_damaged_images_can_be_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "offsets", [[0, 5], [1, 631], [0.0, 631.0], [[0, 631]], [0], [0, 631, 631], [0, 700, 631]]
 )
-def test_offsets_that_do_not_fit_are_refused(tmp_path: Path, offsets: list[Any]) -> None:
+def test_read_npz_refuses_invalid_offsets(tmp_path: Path, offsets: list[Any]) -> None:
     image = jpeg(1)
     fitting = np.where(np.array(offsets) == 631, len(image), np.array(offsets))
     arrays = joined("train", [image]) | joined("test", [image])
@@ -149,13 +149,13 @@ def test_offsets_that_do_not_fit_are_refused(tmp_path: Path, offsets: list[Any])
         read(tmp_path, arrays | {"train_offsets": fitting})
 
 
-def test_jpeg_bytes_must_be_bytes(tmp_path: Path) -> None:
+def test_read_npz_refuses_jpeg_data_that_are_not_bytes(tmp_path: Path) -> None:
     arrays = joined("train", [jpeg(1)]) | joined("test", [jpeg(1)])
     with pytest.raises(DataError, match=r"train_jpeg is float64 with shape .* expected uint8"):
         read(tmp_path, arrays | {"train_jpeg": np.zeros(4)})
 
 
-def test_missing_arrays_are_named_with_what_is_there(tmp_path: Path) -> None:
+def test_read_npz_names_missing_and_present_arrays(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no x_train, y_train, x_test.*found images, y_test"):
         read(tmp_path, {"images": np.zeros(3), "y_test": np.zeros(3)})
     with pytest.raises(DataError, match=r"has no val_jpeg, val_offsets, y_val"):
@@ -164,14 +164,14 @@ def test_missing_arrays_are_named_with_what_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("map_above", [0, 10**9], ids=["mapped", "in memory"])
 @pytest.mark.parametrize("name", ["x_train", "y_train", "class_names"])
-def test_pickled_objects_are_never_loaded(tmp_path: Path, name: str, map_above: int) -> None:
+def test_read_npz_refuses_pickled_objects(tmp_path: Path, name: str, map_above: int) -> None:
     objects = np.array([object()] * 30, dtype=object)
     with pytest.raises(DataError, match=r"set.npz cannot be read|damaged"):
         read(tmp_path, {**PLAIN, name: objects}, map_above)
 
 
 @pytest.mark.parametrize("map_above", [0, 10**9], ids=["mapped", "in memory"])
-def test_every_damage_is_one_clear_error(tmp_path: Path, map_above: int) -> None:
+def test_read_npz_reports_every_damage_in_one_line(tmp_path: Path, map_above: int) -> None:
     np.savez_compressed(tmp_path / "whole.npz", **PLAIN)
     whole = (tmp_path / "whole.npz").read_bytes()
     damaged = [b"", b"text", whole[:100], whole[: len(whole) // 2], whole[:-1]]
@@ -187,14 +187,14 @@ def test_every_damage_is_one_clear_error(tmp_path: Path, map_above: int) -> None
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_read_npz_leaves_no_partial_files_on_a_full_disk(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "set.npz", **{**PLAIN, "x_train": np.zeros((30, 99, 99), "u1")})
     code = """if True:
         import sys
         from pathlib import Path
         from hwnas.errors import StorageError
-        from hwnas.search.image_archive import read_npz
-        from hwnas.search.image_cache import ImageCache
+        from hwnas.search.data.image_archive import read_npz
+        from hwnas.search.data.image_cache import ImageCache
         try:
             read_npz(Path("set.npz"), ImageCache(Path("cache"), 0))
         except StorageError as error:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hwnas.errors import DataError, StorageError
-from hwnas.search.image_cache import ImageCache, cache_key, write_images
+from hwnas.search.data.image_cache import ImageCache, cache_key, write_images
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 2), dtype=np.uint8)
 
@@ -19,13 +19,13 @@ def write(file: BinaryIO) -> None:
 
 
 @pytest.mark.parametrize("map_above", [0, 10**6])
-def test_what_is_written_comes_back(tmp_path: Path, map_above: int) -> None:
+def test_image_cache_returns_the_written_images(tmp_path: Path, map_above: int) -> None:
     images = ImageCache(tmp_path, map_above).arrays("set", {"train": write})["train"]
     np.testing.assert_array_equal(images, IMAGES)
     assert isinstance(images, np.memmap) == (map_above == 0)
 
 
-def test_the_size_of_the_whole_set_decides(tmp_path: Path) -> None:
+def test_image_cache_maps_by_the_size_of_the_whole_set(tmp_path: Path) -> None:
     file = io.BytesIO()
     write(file)
     cache = ImageCache(tmp_path, map_above=file.tell() + 1)
@@ -34,14 +34,14 @@ def test_the_size_of_the_whole_set_decides(tmp_path: Path) -> None:
     assert all(isinstance(images, np.memmap) for images in both.values())
 
 
-def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_image_cache_leaves_no_file_if_a_writer_fails(tmp_path: Path) -> None:
     bad = [("first", IMAGES[0]), ("second", IMAGES[0][:2])]
     with pytest.raises(DataError, match="second has shape"):
         ImageCache(tmp_path, 0).arrays("set", {"x": partial(write_images, images=bad, count=2)})
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_image_cache_names_a_damaged_file(tmp_path: Path) -> None:
     cache = ImageCache(tmp_path, 0)
     cache.arrays("set", {"train": write})
     file = tmp_path / "set/train.npy"
@@ -50,13 +50,13 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         cache.arrays("set", {"train": write})
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_image_cache_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(StorageError, match=r"cannot write .*cache"):
         ImageCache(tmp_path / "cache", 0).arrays("set", {"train": write})
 
 
-def test_the_key_names_the_source_and_all_that_decides_the_pixels(tmp_path: Path) -> None:
+def test_cache_key_contains_path_size_and_format(tmp_path: Path) -> None:
     key = cache_key(tmp_path / "set.npz", 64, "3ch")
     assert key.startswith("set-")
     assert key.endswith("-64-3ch-v2")
@@ -64,7 +64,7 @@ def test_the_key_names_the_source_and_all_that_decides_the_pixels(tmp_path: Path
     assert len({key, *(cache_key(*other) for other in others)}) == 3
 
 
-def test_a_number_is_found_out_once_a_version(tmp_path: Path) -> None:
+def test_image_cache_remembers_a_number_per_version(tmp_path: Path) -> None:
     cache, asked = ImageCache(tmp_path / "cache", 0), iter((3, 1, 2))
     assert [cache.remembered("n", version, lambda: next(asked)) for version in "aab"] == [3, 3, 1]
     (tmp_path / "cache/n.json").write_text("damaged")

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from hwnas.errors import DataError
-from hwnas.search import image_folder
-from hwnas.search.data import DataConfig, load_data
-from hwnas.search.image_cache import ImageCache
-from hwnas.search.image_folder import read_folder
-from hwnas.search.raw_images import RawImages
+from hwnas.search.data import image_folder
+from hwnas.search.data.image_cache import ImageCache
+from hwnas.search.data.image_data import DataConfig, load_data
+from hwnas.search.data.image_folder import read_folder
+from hwnas.search.data.raw_images import RawImages
 
 
 def draw(path: Path, value: int, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> None:
@@ -27,14 +27,14 @@ def read(folder: Path, size: int | None = None, skip_damaged: bool = False) -> R
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
-    """Ten cats with even pixels, ten dogs with odd ones."""
+    """Draw ten cats with even pixel values and ten dogs with odd ones."""
     for number in range(10):
         draw(tmp_path / f"pets/cat/{number}.png", 2 * number)
         draw(tmp_path / f"pets/dog/{number}.png", 2 * number + 1)
     return tmp_path / "pets"
 
 
-def test_one_folder_a_class(pets: Path) -> None:
+def test_read_folder_takes_each_folder_as_a_class(pets: Path) -> None:
     raw = read(pets)
     assert raw.test is None
     assert raw.class_names == ("cat", "dog")
@@ -42,7 +42,7 @@ def test_one_folder_a_class(pets: Path) -> None:
     assert (raw.images[:, 0, 0, 0] % 2).tolist() == raw.targets.tolist()
 
 
-def test_a_fifth_of_an_undivided_folder_is_for_testing(pets: Path, tmp_path: Path) -> None:
+def test_load_data_takes_a_fifth_of_an_undivided_folder_for_testing(pets: Path, tmp_path: Path) -> None:
     config = DataConfig("folder:pets")
     one, other = (load_data(config, tmp_path, seed, tmp_path / "cache") for seed in (0, 1))
     assert [len(part) for part in (one.train, one.validation, one.test)] == [14, 2, 4]
@@ -50,7 +50,7 @@ def test_a_fifth_of_an_undivided_folder_is_for_testing(pets: Path, tmp_path: Pat
     assert one.test.positions.tolist() == other.test.positions.tolist()
 
 
-def test_the_users_own_division_is_kept(tmp_path: Path) -> None:
+def test_read_folder_keeps_the_users_train_and_test_folders(tmp_path: Path) -> None:
     for number, name in enumerate(("train/cat/a", "train/dog/a", "train/dog/b", "test/dog/a")):
         draw(tmp_path / f"pets/{name}.png", number)
     raw = read(tmp_path / "pets")
@@ -60,7 +60,7 @@ def test_the_users_own_division_is_kept(tmp_path: Path) -> None:
     assert raw.test[1].tolist() == [1]
 
 
-def test_grey_only_where_all_are_grey(tmp_path: Path) -> None:
+def test_read_folder_gives_one_channel_only_if_all_images_are_grey(tmp_path: Path) -> None:
     draw(tmp_path / "set/a/1.png", 10, mode="L")
     draw(tmp_path / "set/b/1.png", 20, mode="1")
     assert read(tmp_path / "set").images.shape == (2, 6, 6, 1)
@@ -68,7 +68,7 @@ def test_grey_only_where_all_are_grey(tmp_path: Path) -> None:
     assert read(tmp_path / "set").images.shape == (3, 6, 6, 3)
 
 
-def test_size_makes_squares_of_all(pets: Path) -> None:
+def test_read_folder_resizes_all_images_to_squares(pets: Path) -> None:
     draw(pets / "cat/wide.jpg", 100, (40, 10))
     with pytest.raises(DataError, match=r"cat/wide.jpg has shape \(10, 40, 3\) .*data.size"):
         read(pets)
@@ -77,20 +77,20 @@ def test_size_makes_squares_of_all(pets: Path) -> None:
     assert 100 in raw.images[:, 0, 0, 0]
 
 
-def test_names_that_begin_with_a_dot_are_left_out(pets: Path) -> None:
+def test_read_folder_ignores_names_that_begin_with_a_dot(pets: Path) -> None:
     (pets / ".DS_Store").write_text("")
     (pets / "cat/.thumbs").write_text("")
     assert len(read(pets).images) == 20
 
 
-def test_a_changed_folder_is_read_again(pets: Path) -> None:
+def test_read_folder_reads_an_added_image(pets: Path) -> None:
     read(pets)
     draw(pets / "dog/more.png", 99)
     assert len(read(pets).images) == 21
 
 
 class Decoder:
-    """Counts the files that are decoded, and may be stopped at one of them."""
+    """Decoder that lists the files it decodes, and can stop at one of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
@@ -106,7 +106,7 @@ class Decoder:
         monkeypatch.setattr(image_folder, "read_image", counting)
 
     def since(self) -> list[str]:
-        """The files that were decoded since this was last asked."""
+        """Return the files that were decoded since the last call."""
         names, self.names = self.names, []
         return names
 
@@ -117,7 +117,7 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
 
 
 def spoil(path: Path) -> None:
-    """Cut a file off; its size changes, so that it counts as changed whatever the clock says."""
+    """Truncate a file; its new size marks it as changed, whatever the clock says."""
     draw(path, 5)
     path.write_bytes(path.read_bytes()[:45])
 
@@ -126,7 +126,7 @@ def values(raw: RawImages) -> list[int]:
     return raw.images[:, 0, 0, 0].tolist()
 
 
-def test_damaged_images_are_named_and_the_others_are_not_decoded_again(
+def test_read_folder_names_damaged_images_and_keeps_the_others(
     pets: Path, decoder: Decoder
 ) -> None:
     spoil(pets / "cat/3.png")
@@ -152,7 +152,7 @@ def test_damaged_images_are_named_and_the_others_are_not_decoded_again(
     assert decoder.since() == ["cat/3.png"]
 
 
-def test_many_damaged_images_are_counted(pets: Path) -> None:
+def test_read_folder_counts_many_damaged_images(pets: Path) -> None:
     for number in range(8):
         (pets / f"dog/{number}.png").write_text("?")
     with pytest.raises(
@@ -161,7 +161,7 @@ def test_many_damaged_images_are_counted(pets: Path) -> None:
         read(pets)
 
 
-def test_a_damaged_image_for_testing_is_left_out_of_the_test_images(tmp_path: Path) -> None:
+def test_read_folder_leaves_a_damaged_image_out_of_the_test_split(tmp_path: Path) -> None:
     for number, name in enumerate(("train/a/1", "train/b/2", "test/a/3", "test/b/4", "test/b/5")):
         draw(tmp_path / f"set/{name}.png", number)
     spoil(tmp_path / "set/test/a/3.png")
@@ -171,7 +171,7 @@ def test_a_damaged_image_for_testing_is_left_out_of_the_test_images(tmp_path: Pa
     assert raw.test[1].tolist() == [1, 1]
 
 
-def test_nothing_is_left_where_all_are_damaged(pets: Path) -> None:
+def test_read_folder_refuses_a_folder_of_damaged_images_only(pets: Path) -> None:
     for path in pets.glob("*/*.png"):
         path.write_text("?")
     with pytest.raises(
@@ -180,7 +180,7 @@ def test_nothing_is_left_where_all_are_damaged(pets: Path) -> None:
         read(pets, skip_damaged=True)
 
 
-def test_skipped_images_are_told_and_change_the_fingerprint(pets: Path, tmp_path: Path) -> None:
+def test_skipped_images_are_listed_and_change_the_fingerprint(pets: Path, tmp_path: Path) -> None:
     spoil(pets / "cat/3.png")
     config = DataConfig("folder:pets", skip_damaged=True)
     data = load_data(config, tmp_path, 0, tmp_path / "cache")
@@ -191,7 +191,7 @@ def test_skipped_images_are_told_and_change_the_fingerprint(pets: Path, tmp_path
 
 
 @pytest.mark.parametrize("stop_at", [0, 1, 7, 19])
-def test_decoding_continues_where_it_was(pets: Path, decoder: Decoder, stop_at: int) -> None:
+def test_read_folder_continues_interrupted_decoding(pets: Path, decoder: Decoder, stop_at: int) -> None:
     decoder.stop_at = stop_at
     with pytest.raises(KeyboardInterrupt):
         read(pets)
@@ -202,8 +202,8 @@ def test_decoding_continues_where_it_was(pets: Path, decoder: Decoder, stop_at: 
     assert not set(first) & set(decoder.since())
 
 
-def test_what_was_not_written_whole_is_decoded_again(pets: Path, decoder: Decoder) -> None:
-    """The machine went down while rows and journal were written."""
+def test_read_folder_decodes_partly_written_images_again(pets: Path, decoder: Decoder) -> None:
+    """Simulate a power failure while rows and journal were written."""
     expected = values(read(pets))
     decoder.since()
     (journal,) = (pets.parent / "cache").glob("*/*.jsonl")
@@ -220,7 +220,7 @@ def test_what_was_not_written_whole_is_decoded_again(pets: Path, decoder: Decode
 
 
 @pytest.mark.parametrize("size", [None, 4])
-def test_only_what_changed_is_decoded_and_old_arrays_are_removed(
+def test_read_folder_decodes_only_changes_and_removes_old_arrays(
     pets: Path, decoder: Decoder, size: int | None
 ) -> None:
     read(pets, size)
@@ -234,13 +234,13 @@ def test_only_what_changed_is_decoded_and_old_arrays_are_removed(
     assert len([*(pets.parent / "cache").glob("*/*.npy")]) == 1
 
 
-def test_sizes_are_kept_apart(pets: Path) -> None:
+def test_read_folder_caches_each_size_separately(pets: Path) -> None:
     assert read(pets, 4).images.shape[1:] == (4, 4, 3)
     assert read(pets, 5).images.shape[1:] == (5, 5, 3)
     assert read(pets, 4).images.shape[1:] == (4, 4, 3)
 
 
-def test_grey_ramps_of_16_bits_keep_their_range(tmp_path: Path) -> None:
+def test_read_folder_scales_16_bit_grey_images_to_8_bits(tmp_path: Path) -> None:
     ramp = np.linspace(0, 65535, 256).astype(np.uint16)[np.newaxis].repeat(4, 0)
     for name in ("a/1.png", "b/2.tif"):
         (tmp_path / "set" / name).parent.mkdir(parents=True)
@@ -253,7 +253,7 @@ def test_grey_ramps_of_16_bits_keep_their_range(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
-def test_pixels_without_a_range_are_refused(pets: Path, kind: type) -> None:
+def test_read_folder_refuses_32_bit_pixels(pets: Path, kind: type) -> None:
     Image.fromarray(np.zeros((6, 6), kind)).save(pets / "dog/deep.tif")
     with pytest.raises(
         DataError, match=r"deep.tif: pixels of mode '[IF]' are 32-bit numbers without"
@@ -262,13 +262,13 @@ def test_pixels_without_a_range_are_refused(pets: Path, kind: type) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may read everything")
-def test_a_file_that_may_not_be_read_is_no_damaged_image(pets: Path) -> None:
+def test_read_folder_refuses_an_unreadable_file_despite_skip_damaged(pets: Path) -> None:
     (pets / "dog/3.png").chmod(0)
     with pytest.raises(DataError, match=r"dog/3.png cannot be read .*Permission denied"):
         read(pets, skip_damaged=True)
 
 
-def test_a_link_to_nothing_is_refused(pets: Path) -> None:
+def test_read_folder_refuses_a_broken_link(pets: Path) -> None:
     (pets / "dog/link.png").symlink_to(pets / "nothing.png")
     with pytest.raises(DataError, match=r"there is no image .*dog/link.png"):
         read(pets, skip_damaged=True)
@@ -282,20 +282,20 @@ def test_a_link_to_nothing_is_refused(pets: Path) -> None:
         ("train/cat/1.png", "train/cat is a folder where an image should be"),
     ],
 )
-def test_another_layout_is_explained(pets: Path, path: str, message: str) -> None:
+def test_read_folder_explains_the_layout_that_it_expects(pets: Path, path: str, message: str) -> None:
     draw(pets / path, 0)
     with pytest.raises(DataError, match=rf"{message}; expected <class>/<image>, or train/<class>"):
         read(pets)
 
 
-def test_something_beside_train_and_test_is_refused(tmp_path: Path) -> None:
+def test_read_folder_refuses_another_folder_beside_train_and_test(tmp_path: Path) -> None:
     for part in ("train", "test", "val"):
         draw(tmp_path / f"set/{part}/a/1.png", 0)
     with pytest.raises(DataError, match="'val' beside train and test"):
         read(tmp_path / "set")
 
 
-def test_a_class_only_for_testing_is_refused(tmp_path: Path) -> None:
+def test_read_folder_refuses_a_class_with_test_images_only(tmp_path: Path) -> None:
     for path in ("train/a", "train/b", "test/c"):
         draw(tmp_path / f"set/{path}/1.png", 0)
     with pytest.raises(
@@ -304,7 +304,7 @@ def test_a_class_only_for_testing_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "set")
 
 
-def test_empty_folders_are_refused(tmp_path: Path) -> None:
+def test_read_folder_refuses_empty_folders(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     with pytest.raises(DataError, match="set has no class folders"):
         read(tmp_path / "set")

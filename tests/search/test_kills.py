@@ -1,4 +1,4 @@
-"""Searches that are killed at random moments: nothing that was finished is lost or done again."""
+"""Searches that are killed at random moments: they lose and repeat no finished trial."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Finished = dict[int, tuple[str, str, list[float] | None]]
 
 @dataclass(frozen=True)
 class Case:
-    """How a sampler is put to the test.
+    """Sampler to test, and what a killed search with it must find.
 
     Attributes:
-        sampler: Its name.
-        deterministic: Whether a search that was killed has to find what one finds that was not.
-            Optuna's samplers do not store their random state, so of them this is not asked.
+        sampler: Name of the sampler.
+        deterministic: Whether a killed search must find the same front as an uninterrupted one.
+            False for Optuna's samplers, which do not store their random state.
     """
 
     sampler: str
@@ -61,7 +61,7 @@ def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forked(function: Callable[..., object], *arguments: object) -> Any:
-    """A process forked from one that has imported all that a search needs, which is quick."""
+    """Start a process, quickly: it is forked from one that has imported what a search needs."""
     from killed import with_environment
 
     context = multiprocessing.get_context("forkserver")
@@ -74,7 +74,7 @@ def forked(function: Callable[..., object], *arguments: object) -> Any:
 
 
 def finished(study: Path) -> Finished:
-    """Finished trials, as Optuna itself reads them: candidate, state and values by number."""
+    """Return finished trials as Optuna reads them: candidate, state and values by number."""
     with contextlib.suppress(Exception):  # not there yet, or without its tables
         plain = optuna.load_study(study_name="search", storage=f"sqlite:///{study}")
         return {
@@ -103,14 +103,14 @@ def wait_until(happened: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline
-        time.sleep(0.2)  # looking takes time from the search
+        time.sleep(0.2)  # checking more often would slow the search down
 
 
 def kill_again_and_again(drive: Drive, kills: int, seconds: float) -> None:
-    """Start and kill the search, each time a moment of up to so many seconds later.
+    """Start the search and kill it after a random time of up to `seconds`, `kills` times.
 
-    On a busy machine the search may not have begun by then, so the last kill waits for the first
-    evaluation after a batch, which is finished then.
+    On a busy machine the search may not have begun by then, so the last kill waits until more
+    than a batch is evaluated: the first batch is finished then.
     """
     from killed import BATCH
 
@@ -128,7 +128,7 @@ def kill_again_and_again(drive: Drive, kills: int, seconds: float) -> None:
 
 
 def assert_finishes(drive: Drive, case: Case) -> None:
-    """What is left is done, and where that can be asked, finds what an unkilled search finds."""
+    """Check that the search completes and, if deterministic, finds the uninterrupted front."""
     from killed import Drive, EvenDials
 
     before = assert_nothing_lost({}, drive)
@@ -147,7 +147,7 @@ def front(result: SearchResult) -> set[tuple[str, tuple[float, ...]]]:
     return {(t.candidate.id, tuple(t.values.values())) for t in result.front}
 
 
-def test_killed_three_times(tmp_path: Path) -> None:
+def test_search_finishes_after_three_kills(tmp_path: Path) -> None:
     from killed import Drive
 
     drive = Drive(tmp_path, CASES[0].sampler, 60)
@@ -157,21 +157,21 @@ def test_killed_three_times(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @each_sampler
-def test_killed_fourteen_times(case: Case, tmp_path: Path) -> None:
+def test_search_finishes_after_fourteen_kills(case: Case, tmp_path: Path) -> None:
     from killed import Drive
 
-    trials = 250 if case.deterministic else 500  # these are searched twice, and think longer
+    trials = 250 if case.deterministic else 500  # deterministic cases search twice, with a slower sampler
     drive = Drive(tmp_path, case.sampler, trials, seconds=0.02)
     kill_again_and_again(drive, 14, 0.8)
     assert_finishes(drive, case)
 
 
-# Ray: the process that searches, a worker, and Ray's own process
+# Kills with Ray: of the searching process, of a worker, and of Ray's own process
 
 
 @contextlib.contextmanager
 def ray_driver(drive: Drive) -> Iterator[tuple[psutil.Process, Any]]:
-    """The search under way with Ray; leaves no process behind."""
+    """Run the search with Ray in a process; leave no process behind."""
     process = forked(drive.run)
     family = psutil.Process(process.pid)
     try:
@@ -200,7 +200,7 @@ LIVES = [["worker", "worker", "raylet"], ["worker", "search"], ["worker", "searc
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_killed_eight_times_with_ray(tmp_path: Path) -> None:
+def test_ray_search_finishes_after_eight_kills(tmp_path: Path) -> None:
     from killed import Drive
 
     drive, rng = Drive(tmp_path, "nsga2", 2000, workers=2, seconds=0.15), random.Random(0)

@@ -18,7 +18,7 @@ from hwnas.search import (
     TrainConfig,
     run_search,
 )
-from hwnas.search.evaluate import score
+from hwnas.search.evaluation.evaluate import score
 from hwnas.search.training import NetworkStep, load_weights, save_weights
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, mobilenet, nasbench201
 from hwnas.search_spaces.mobilenet.growth import moves
@@ -41,7 +41,7 @@ def children(space: MobileNetSpace, parent: Architecture) -> list[Architecture]:
     return list(moves(space, parent).values())
 
 
-def test_a_child_is_as_good_as_its_parent_before_it_is_trained(
+def test_grow_evaluator_starts_a_child_with_the_accuracy_of_its_parent(
     growing: GrowEvaluator,
     small_space: MobileNetSpace,
     digits_task: Classification,
@@ -58,7 +58,7 @@ def test_a_child_is_as_good_as_its_parent_before_it_is_trained(
         assert (config.epochs, config.learning_rate) == (2.5, 0.002)
 
 
-def test_generations_go_on_learning(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
+def test_grow_evaluator_improves_over_three_generations(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
     network = small_space.smallest()
     before = evaluated(growing, network)
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_generations_go_on_learning(growing: GrowEvaluator, small_space: MobileN
     assert after > before
 
 
-def test_it_starts_from_the_nearest_of_its_ancestors_and_the_best_of_these(
+def test_grow_evaluator_starts_from_the_best_of_the_nearest_ancestors(
     growing: GrowEvaluator, small_space: MobileNetSpace
 ) -> None:
     smallest = small_space.smallest()
@@ -85,7 +85,7 @@ def test_it_starts_from_the_nearest_of_its_ancestors_and_the_best_of_these(
     assert growing.ancestor(small_space.largest()) is None, "it is of another width"
 
 
-def test_nothing_grows_from_what_other_labels_taught(
+def test_grow_evaluator_ignores_ancestors_trained_on_other_labels(
     growing: GrowEvaluator, small_space: MobileNetSpace, few_digits: ImageData
 ) -> None:
     parent = small_space.smallest()
@@ -105,7 +105,7 @@ def test_nothing_grows_from_what_other_labels_taught(
     assert growing.ancestor(child) is None, "it was replaced"
 
 
-def test_networks_of_an_older_hwnas_are_adopted(
+def test_lineage_adopts_networks_without_an_identity(
     growing: GrowEvaluator, small_space: MobileNetSpace
 ) -> None:
     parent = small_space.smallest()
@@ -123,7 +123,7 @@ def test_networks_of_an_older_hwnas_are_adopted(
     assert growing.lineage.weights(parent) is not None
 
 
-def test_it_goes_on_in_another_process(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
+def test_grow_evaluator_continues_equally_after_pickling(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
     parent = small_space.smallest()
     evaluated(growing, parent)
     child = children(small_space, parent)[0]
@@ -136,7 +136,7 @@ def test_it_goes_on_in_another_process(growing: GrowEvaluator, small_space: Mobi
     assert all(torch.equal(kept[name], again[name]) for name in kept)
 
 
-def test_a_search_that_is_resumed_is_the_same_search(
+def test_growth_search_resumed_equals_an_uninterrupted_one(
     growing: GrowEvaluator, small_space: MobileNetSpace, tmp_path: Path
 ) -> None:
     objectives = [Objective("accuracy", "maximize"), Objective("params", "minimize")]
@@ -154,7 +154,7 @@ def test_a_search_that_is_resumed_is_the_same_search(
     assert searched("in two sessions", 6, 10) == searched("at once", 10)
 
 
-def test_spaces_that_cannot_grow_are_refused(
+def test_grow_evaluator_refuses_spaces_that_cannot_grow(
     digits_task: Classification, few_digits: ImageData, tmp_path: Path
 ) -> None:
     space = nasbench201((8, 8, 1), 10)
@@ -165,7 +165,7 @@ def test_spaces_that_cannot_grow_are_refused(
         GrowEvaluator(blocks, digits_task, few_digits, CONFIG, tmp_path)
 
 
-def test_a_damaged_file_is_named(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
+def test_lineage_names_a_damaged_file(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
     growing.folder.mkdir()
     (growing.folder / "abc.json").write_text('{"value": 1}')
     with pytest.raises(ArtifactError, match=r"abc\.json is damaged .*; remove it"):
@@ -173,7 +173,7 @@ def test_a_damaged_file_is_named(growing: GrowEvaluator, small_space: MobileNetS
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.4, None])
-def test_label_smoothing_is_that_of_the_recipe(
+def test_grow_evaluator_uses_the_label_smoothing_of_the_recipe(
     growing: GrowEvaluator,
     small_space: MobileNetSpace,
     monkeypatch: pytest.MonkeyPatch,
@@ -185,7 +185,7 @@ def test_label_smoothing_is_that_of_the_recipe(
         assert isinstance(step.task, Classification)
         learned.append(step.task.label_smoothing)
 
-    monkeypatch.setattr("hwnas.search.lineage.fit", watched)
+    monkeypatch.setattr("hwnas.search.evaluation.lineage.fit", watched)
     config = replace(CONFIG, label_smoothing=smoothing)
     smallest = Candidate.of(small_space.smallest())
     replace(growing, train=config).evaluate(smallest, Fidelity())

@@ -1,4 +1,4 @@
-"""Searches on a cluster of several Ray nodes, which here all run on this machine."""
+"""Searches on a cluster of several Ray nodes, all simulated on one machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hwnas.errors import ConfigError
-from hwnas.search.cluster import connected_ray
+from hwnas.search.engine.cluster import connected_ray
 
 HERE = Path(__file__).parent
 
@@ -19,7 +19,7 @@ sys.path.insert(0, {here!r})
 from pathlib import Path
 from ray.cluster_utils import Cluster
 from hwnas.search import Objective, RayActors, ScoreStore, run_search
-from hwnas.search.cluster import connected_ray, map_tasks
+from hwnas.search.engine.cluster import connected_ray, map_tasks
 from own_parts import Dials
 from node_of import Where, process_of, quick
 
@@ -54,7 +54,7 @@ cluster.shutdown()
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_nodes_leave_and_join_while_it_searches(tmp_path: Path) -> None:
+def test_search_continues_while_nodes_leave_and_join(tmp_path: Path) -> None:
     import json
 
     script = ON_TWO_NODES.format(here=str(HERE), folder=str(tmp_path))
@@ -72,7 +72,7 @@ def test_nodes_leave_and_join_while_it_searches(tmp_path: Path) -> None:
     assert found["tasks"] == [found["driver"]], "what writes files runs where they are"
 
 
-def test_a_cluster_that_is_not_there_is_named() -> None:
+def test_connected_ray_names_an_address_without_a_cluster() -> None:
     with (
         pytest.raises(ConfigError, match="no Ray cluster can be used at 'auto' "),
         connected_ray("auto"),

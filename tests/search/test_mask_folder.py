@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from hwnas.errors import DataError
-from hwnas.search.data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 
 
 def write(path: Path, pixels: np.ndarray, mode: str = "L") -> None:
@@ -17,7 +17,7 @@ def write(path: Path, pixels: np.ndarray, mode: str = "L") -> None:
 
 
 def fill(folder: Path, count: int = 10, size: tuple[int, int] = (6, 4)) -> None:
-    """Image k has k + 1 in its upper half, which is of class 1, and 0 below."""
+    """Save images and masks: image k has k + 1 in its upper half, of class 1, and 0 below."""
     for k in range(count):
         mask = np.zeros(size, np.uint8)
         mask[: size[0] // 2] = 1
@@ -35,7 +35,7 @@ def load(tmp_path: Path) -> Callable[..., ImageData]:
 
 
 @pytest.mark.parametrize("divided", [False, True])
-def test_images_find_their_masks_by_name(
+def test_mask_folder_matches_masks_to_images_by_name(
     tmp_path: Path, load: Callable[..., ImageData], divided: bool
 ) -> None:
     for part in ("train", "test") if divided else ("",):
@@ -52,7 +52,7 @@ def test_images_find_their_masks_by_name(
         assert np.array_equal(images[..., 0] > 0, masks == 1)
 
 
-def test_masks_with_a_palette_are_numbers(tmp_path: Path, load: Callable[..., ImageData]) -> None:
+def test_mask_folder_reads_palette_masks_as_class_numbers(tmp_path: Path, load: Callable[..., ImageData]) -> None:
     fill(tmp_path / "set")
     for path in (tmp_path / "set/masks").iterdir():
         image = Image.fromarray(np.asarray(Image.open(path)))
@@ -61,7 +61,7 @@ def test_masks_with_a_palette_are_numbers(tmp_path: Path, load: Callable[..., Im
     assert set(np.unique(load().train.targets)) == {0, 1}
 
 
-def test_size_resizes_both(tmp_path: Path, load: Callable[..., ImageData]) -> None:
+def test_size_option_resizes_images_and_masks(tmp_path: Path, load: Callable[..., ImageData]) -> None:
     fill(tmp_path / "set")
     write(tmp_path / "set/images/0.png", np.zeros((9, 5)))
     write(tmp_path / "set/masks/0.png", np.zeros((9, 5)))
@@ -99,7 +99,7 @@ def test_size_resizes_both(tmp_path: Path, load: Callable[..., ImageData]) -> No
         ),
     ],
 )
-def test_says_what_is_wrong(
+def test_mask_folder_names_an_invalid_or_missing_file(
     tmp_path: Path,
     load: Callable[..., ImageData],
     spoil: Callable[[Path], object],
@@ -112,7 +112,7 @@ def test_says_what_is_wrong(
     assert "\n" not in str(caught.value)
 
 
-def test_an_image_that_lies_on_its_side_has_an_upright_mask(
+def test_mask_folder_rotates_an_image_by_its_exif_orientation(
     tmp_path: Path, load: Callable[..., ImageData]
 ) -> None:
     fill(tmp_path / "set", size=(8, 5))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
 from hwnas.predictors import Estimate
-from hwnas.search.objective import (
+from hwnas.search.objectives.objective import (
     COUNTED,
     Direction,
     Objective,
@@ -28,7 +28,7 @@ LATENCY = Objective("latency_ms", "minimize", TARGET)
 TASK: dict[str, Direction] = {"accuracy": "maximize", "distance": "minimize"}
 
 
-def test_a_label_says_what_it_is_measured_on() -> None:
+def test_label_contains_the_target() -> None:
     assert ACCURACY.label == "accuracy"
     assert LATENCY.label == f"latency_ms@{TARGET}"
 
@@ -44,7 +44,7 @@ def test_a_label_says_what_it_is_measured_on() -> None:
         ("maximize", 0.9, 0.95, -0.05),
     ],
 )
-def test_a_violation_is_positive_exactly_where_the_limit_is_missed(
+def test_violation_is_positive_only_if_the_limit_is_missed(
     direction: Direction, limit: float, value: float, expected: float
 ) -> None:
     objective = Objective("metric", direction, limit=limit)
@@ -52,29 +52,29 @@ def test_a_violation_is_positive_exactly_where_the_limit_is_missed(
 
 
 @given(st.floats(-1e6, 1e6))
-def test_without_a_limit_every_value_is_allowed(value: float) -> None:
+def test_violation_is_negative_without_a_limit(value: float) -> None:
     assert ACCURACY.violation(value) < 0
     assert LATENCY.violation(value) < 0
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
-def test_a_better_value_has_a_smaller_loss(a: float, b: float) -> None:
+def test_loss_is_smaller_for_a_better_value(a: float, b: float) -> None:
     assert (ACCURACY.loss(a) < ACCURACY.loss(b)) == (a > b)
     assert (LATENCY.loss(a) < LATENCY.loss(b)) == (a < b)
 
 
-def test_only_objectives_with_a_limit_can_be_violated() -> None:
+def test_violations_contain_only_objectives_with_a_limit() -> None:
     limited = Objective("macs", "minimize", limit=100)
     assert violations([ACCURACY, limited], {"accuracy": 0.5, "macs": 130}) == {"macs": 30}
 
 
-def test_losses_are_a_table_of_rows_and_objectives() -> None:
+def test_losses_give_a_row_per_candidate_and_a_column_per_objective() -> None:
     rows = [{"accuracy": 0.9, LATENCY.label: 2, "other": 7}, {"accuracy": 0.8, LATENCY.label: 1}]
     np.testing.assert_array_equal(losses([ACCURACY, LATENCY], rows), [[-0.9, 2.0], [-0.8, 1.0]])
     assert losses([ACCURACY, LATENCY], []).shape == (0, 2)
 
 
-def test_what_is_counted_is_counted_from_the_workload() -> None:
+def test_counted_metrics_equal_those_of_the_built_network() -> None:
     space = mobilenet((8, 8, 1), 10)
     workload = space.workload(space.smallest())
     counts = {name: count(workload) for name, count in COUNTED.items()}
@@ -84,7 +84,7 @@ def test_what_is_counted_is_counted_from_the_workload() -> None:
     assert counts["peak_activation_bytes"] >= 4 * math.prod(space.input_shape(space.smallest()))
 
 
-def test_good_objectives_pass() -> None:
+def test_check_objectives_accepts_valid_ones() -> None:
     check_objectives([ACCURACY, LATENCY, Objective("macs", "minimize")], TASK)
     check_objectives([Objective("distance", "minimize", limit=0.1)], TASK)
 
@@ -102,7 +102,7 @@ def test_good_objectives_pass() -> None:
         ([ACCURACY, LATENCY, ACCURACY], "objective 'accuracy' appears twice; remove one"),
     ],
 )
-def test_a_wrong_objective_is_refused_with_what_to_do(
+def test_check_objectives_refuses_wrong_ones_with_advice(
     objectives: list[Objective], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -110,12 +110,12 @@ def test_a_wrong_objective_is_refused_with_what_to_do(
     assert "\n" not in str(caught.value)
 
 
-def test_latency_may_be_asked_of_two_targets() -> None:
+def test_check_objectives_accepts_latency_on_two_targets() -> None:
     other = Objective("latency_ms", "minimize", "cpu-onnxruntime-fp32-b1-t2")
     check_objectives([ACCURACY, LATENCY, other], TASK)
 
 
-# Several targets, one objective
+# One objective over several targets
 
 OTHER = "cpu-openvino-fp32-b1-t1"
 costs = st.floats(0.01, 1e3)
@@ -126,14 +126,14 @@ def over_both(reduce: Reduction, limit: float | None = None) -> Objective:
     return Objective("latency_ms", "minimize", None, limit, (TARGET, OTHER), reduce)
 
 
-def test_an_objective_over_targets_is_called_by_all_of_them() -> None:
+def test_objective_over_targets_is_labelled_with_all_of_them() -> None:
     assert over_both("worst").label == f"latency_ms@worst({TARGET}+{OTHER})"
     assert over_both("sum").priced_on == (TARGET, OTHER)
     check_objectives([ACCURACY, over_both("worst"), over_both("sum"), LATENCY], TASK)
 
 
 @given(a=costs, b=costs, errors=st.tuples(relative_errors, relative_errors))
-def test_mean_and_upper_end_of_several_targets_are_reduced_alike(
+def test_estimate_reduces_mean_and_upper_end_over_targets(
     a: float, b: float, errors: tuple[float, float]
 ) -> None:
     first = Estimate("latency_ms", a, a * errors[0], "predicted", TARGET)
@@ -161,19 +161,19 @@ def test_mean_and_upper_end_of_several_targets_are_reduced_alike(
         ({"targets": (TARGET, OTHER, TARGET), "reduce": "sum"}, "expected two or more, none twice"),
     ],
 )
-def test_targets_that_make_no_objective_are_refused(given: dict[str, Any], message: str) -> None:
+def test_objective_refuses_inconsistent_targets(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Objective("latency_ms", "minimize", **given)
 
 
-def test_only_latency_is_had_on_targets() -> None:
+def test_check_objectives_refuses_targets_for_accuracy() -> None:
     wrong = Objective("accuracy", "maximize", targets=(TARGET, OTHER), reduce="worst")
     with pytest.raises(ConfigError, match="'accuracy' takes no target"):
         check_objectives([wrong], TASK)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1e3)), min_size=2), st.floats(0.1, 10))
-def test_a_device_that_is_so_many_times_as_fast_moves_all_networks_alike(
+def test_weighed_shifts_all_networks_equally_for_a_slower_device(
     networks: list[tuple[float, float]], times: float
 ) -> None:
     objectives = (ACCURACY, LATENCY)
@@ -186,7 +186,7 @@ def test_a_device_that_is_so_many_times_as_fast_moves_all_networks_alike(
     assert np.allclose(moved, [0.0, math.log(times)])
 
 
-def test_what_is_weighed_keeps_its_order_also_where_a_cost_is_zero() -> None:
+def test_weighed_keeps_the_order_also_with_a_cost_of_zero() -> None:
     rows = [{"params": float(n)} for n in (0, 1, 1000)]
     found = weighed([Objective("params", "minimize")], rows)[:, 0]
     assert np.isfinite(found).all()

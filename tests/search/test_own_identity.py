@@ -7,9 +7,9 @@ import pytest
 
 from hwnas.errors import ConfigError
 from hwnas.recipe import read_recipe
-from hwnas.search import own_identity
-from hwnas.search.data import ImageData
-from hwnas.search.own_identity import check_identity, check_key
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.evaluation import own_identity
+from hwnas.search.evaluation.own_identity import check_identity, check_key
 from hwnas.stages import RunInputs
 
 
@@ -31,7 +31,7 @@ def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
         ("with_function", r"'unstable_parts:with_function'.*"),
     ],
 )
-def test_a_task_that_is_another_in_each_process_is_refused_when_it_is_given(
+def test_run_inputs_refuse_a_task_that_differs_between_processes(
     tiny_recipe: Path, tmp_path: Path, task: str, message: str
 ) -> None:
     recipe, _ = read_recipe(tiny_recipe, [f"task.name=unstable_parts:{task}"])
@@ -41,12 +41,12 @@ def test_a_task_that_is_another_in_each_process_is_refused_when_it_is_given(
     assert "\n" not in str(caught.value)
 
 
-def test_a_task_that_tells_what_it_is_serves(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_run_inputs_accept_a_task_with_a_stable_repr(tiny_recipe: Path, tmp_path: Path) -> None:
     recipe, _ = read_recipe(tiny_recipe, ["task.name=unstable_parts:Fine"])
     assert repr(RunInputs.prepare(recipe, tmp_path, tmp_path).task).startswith("Fine(Class")
 
 
-def test_what_is_made_of_plain_values_takes_no_process(
+def test_check_identity_starts_no_process_for_plain_values(
     monkeypatch: pytest.MonkeyPatch, few_digits: ImageData
 ) -> None:
     from ink_centre import task
@@ -55,7 +55,7 @@ def test_what_is_made_of_plain_values_takes_no_process(
     check_identity("task", task(few_digits))
 
 
-def test_a_space_whose_fingerprint_changes_is_refused() -> None:
+def test_check_identity_refuses_a_space_with_a_changing_fingerprint() -> None:
     from unstable_parts import HashedDials
 
     from own_parts import Dials
@@ -68,7 +68,7 @@ def test_a_space_whose_fingerprint_changes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("key", [None, "", "<own.Evaluator object at 0x7f0000000000>", 7])
-def test_an_evaluator_needs_a_key_that_says_something(key: object) -> None:
+def test_check_key_refuses_an_empty_or_meaningless_key(key: object) -> None:
     from own_parts import EvenDials
 
     named = EvenDials(key="as it was given")
@@ -78,7 +78,7 @@ def test_an_evaluator_needs_a_key_that_says_something(key: object) -> None:
         check_key("own:EvenDials", EvenDials(key=key))  # type: ignore[arg-type]
 
 
-def test_an_evaluator_whose_key_changes_is_refused() -> None:
+def test_check_key_refuses_a_changing_key() -> None:
     counts = itertools.count()
 
     class Changing:

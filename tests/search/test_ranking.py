@@ -11,35 +11,35 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError, DivergedError, NonFiniteOutput
 from hwnas.search import RankingCheck, SupernetTraining, TrainConfig, TrainEvaluator
-from hwnas.search.data import ImageData
-from hwnas.search.ranking import compare_rankings, spread_over_macs
-from hwnas.search.task import Classification
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.evaluation.ranking import compare_rankings, spread_over_macs
+from hwnas.search.tasks.task import Classification
 from hwnas.search_spaces import Candidate, MobileNetSpace, mobilenet
 
 SCORES = st.lists(st.floats(0, 1), min_size=4, max_size=20, unique=True).map(np.array)
 
 
 @given(SCORES)
-def test_a_true_ranking_has_tau_one_and_no_regret(scores: np.ndarray) -> None:
+def test_compare_rankings_gives_tau_one_and_no_regret_for_equal_scores(scores: np.ndarray) -> None:
     found = compare_rankings(scores, scores)
     assert found.tau == pytest.approx(1)
     assert found.regret == 0
     assert compare_rankings(-scores, scores).tau == pytest.approx(-1)
 
 
-def test_regret_is_what_the_top_three_miss() -> None:
+def test_regret_is_the_loss_of_the_best_of_the_top_three() -> None:
     shared = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
     alone = np.array([0.1, 0.3, 0.2, 0.8, 0.4])
     assert compare_rankings(shared, alone).regret == pytest.approx(0.5)
-    # Where less is better, the favourites are the last three, and 0.1 is missed by 0.1.
+    # With minimisation, the last three rank best; their minimum, 0.2, misses the best, 0.1, by 0.1.
     assert compare_rankings(shared, alone, maximize=False).regret == pytest.approx(0.1)
 
 
-def test_scores_that_are_all_alike_rank_nothing() -> None:
+def test_tau_of_equal_scores_is_zero() -> None:
     assert compare_rankings(np.ones(5), np.arange(5.0)).tau == 0
 
 
-def test_networks_are_spread_over_macs() -> None:
+def test_spread_over_macs_gives_nearly_even_steps() -> None:
     space = mobilenet((8, 8, 1), 10)
     networks = spread_over_macs(space, 8, 100)
     macs = [space.workload(network).macs for network in networks]
@@ -64,7 +64,7 @@ def check(
     return RankingCheck.of(training)
 
 
-def test_a_check_keeps_what_it_trained_and_goes_on(
+def test_ranking_check_keeps_trained_networks_and_resumes(
     check: RankingCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = check.space.supernet().shared.state_dict()
@@ -93,7 +93,7 @@ def test_a_check_keeps_what_it_trained_and_goes_on(
     assert len(trained) == 1, "only the one whose line was cut off"
 
 
-def test_weights_of_another_space_are_named(check: RankingCheck) -> None:
+def test_ranking_check_refuses_weights_of_another_space(check: RankingCheck) -> None:
     other = mobilenet((8, 8, 1), 10).supernet().shared.state_dict()
     with pytest.raises(
         ConfigError, match=r"do not belong to the supernet of space mobilenet-.*: .* more"
@@ -101,12 +101,12 @@ def test_weights_of_another_space_are_named(check: RankingCheck) -> None:
         check(other)
 
 
-def test_a_space_without_so_many_networks_says_so(check: RankingCheck) -> None:
+def test_spread_over_macs_refuses_more_networks_than_it_finds(check: RankingCheck) -> None:
     with pytest.raises(ConfigError, match=r"300 random networks .* fewer than the 290 to compare"):
         spread_over_macs(check.space, 290, 300)
 
 
-def test_networks_without_a_score_are_left_out(
+def test_ranking_check_leaves_out_networks_without_a_score(
     check: RankingCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = check.space.supernet().shared.state_dict()

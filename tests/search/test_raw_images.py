@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hwnas.errors import DataError
-from hwnas.search.image_cache import ImageCache
-from hwnas.search.raw_images import RawImages, resize, spaced_rows
+from hwnas.search.data.image_cache import ImageCache
+from hwnas.search.data.raw_images import RawImages, resize, spaced_rows
 
 X = np.zeros((6, 4, 5), np.uint8)
 
@@ -22,37 +22,37 @@ def raw(y: Any, **more: Any) -> RawImages:
     [[0, 1, 2, 0, 1, 2], np.arange(6, dtype=np.uint8), np.arange(6.0), np.arange(6)[:, None]],
     ids=["list", "uint8", "whole floats", "column"],
 )
-def test_labels_become_int64(labels: Any) -> None:
+def test_raw_images_convert_labels_to_int64(labels: Any) -> None:
     targets = raw(labels).targets
     assert targets.dtype == np.int64
     assert targets.tolist() == np.ravel(labels).tolist()
 
 
 @pytest.mark.parametrize("bad", [0.5, np.nan, np.inf])
-def test_a_class_is_a_whole_number(bad: float) -> None:
+def test_raw_images_refuse_labels_that_are_not_whole_numbers(bad: float) -> None:
     with pytest.raises(DataError, match=rf"here: y_train\[2\] is {bad}; .* function of your own"):
         raw([0, 1, bad, 1, 0, 1])
 
 
 @pytest.mark.parametrize("names", [np.array([b"a", b"b"]), ("a", "b")])
-def test_class_names_are_text(names: Any) -> None:
+def test_raw_images_convert_class_names_to_text(names: Any) -> None:
     assert raw([0, 1] * 3, class_names=names).class_names == ("a", "b")
 
 
-def test_resizing_keeps_flat_colours_and_all_levels() -> None:
+def test_resize_keeps_flat_colours_and_all_levels() -> None:
     flat = np.arange(256, dtype=np.uint8)[:, None, None, None].repeat(6, 1).repeat(9, 2)
     small = resize(flat, 4)
     assert small.shape == (256, 4, 4, 1)
     assert (small == flat[:, :4, :4]).all()
 
 
-def test_resizing_to_the_same_size_does_nothing(tmp_path: Path) -> None:
+def test_resized_returns_itself_for_the_same_size(tmp_path: Path) -> None:
     square = RawImages(np.zeros((2, 4, 4, 1), np.uint8), np.arange(2))
     assert square.resized(4, ImageCache(tmp_path, 0)) is square
     assert square.resized(2, ImageCache(tmp_path, 0)).images.shape == (2, 2, 2, 1)
 
 
-def test_a_sample_of_a_set_is_spread_and_bounded() -> None:
+def test_spaced_rows_are_spread_and_limited() -> None:
     assert spaced_rows(5, 100).tolist() == [0, 1, 2, 3, 4]
     rows = spaced_rows(10**6, 100)
     assert (rows[0], rows[-1], len(rows)) == (0, 10**6 - 1, 1000)

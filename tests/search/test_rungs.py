@@ -1,4 +1,4 @@
-"""Evaluation at rising cost: few go on, the best among them; nothing is done twice."""
+"""Successive halving: the better candidates are promoted, and none is evaluated twice."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from optuna.trial import TrialState
 
 from hwnas.errors import ConfigError
 from hwnas.search import Objective, SearchResult, run_search
-from hwnas.search.evaluate import Evaluation, Fidelity
-from hwnas.search.front import non_dominated
-from hwnas.search.rungs import Rungs, best, best_of_similar
+from hwnas.search.engine.rungs import Rungs, best, best_of_similar
+from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
+from hwnas.search.objectives.front import non_dominated
 from hwnas.search_spaces import Candidate
 
 ACCURACY = Objective("accuracy", "maximize")
@@ -31,7 +31,7 @@ def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Metered:
-    """What a candidate is worth, more truly the more is paid; notes what was paid."""
+    """Evaluator whose error falls with the fidelity; it records each evaluation and its share."""
 
     key: str = "metered"
     paid: list[tuple[str, float]] = field(default_factory=list)
@@ -54,7 +54,7 @@ def searched(objectives: list[Objective], trials: int = 60, **more: object) -> S
 
 @pytest.mark.parametrize("objectives", [[ACCURACY], BOTH], ids=["one", "two"])
 class TestSearch:
-    def test_few_go_on_and_are_the_better_ones(
+    def test_promotes_few_candidates_and_evaluates_none_twice(
         self, objectives: list[Objective], tmp_path: Path
     ) -> None:
         evaluator = Metered()
@@ -71,7 +71,7 @@ class TestSearch:
         worth = {name: int(name, 16) for name, _ in evaluator.paid}
         assert {t.candidate.id for t in result.trials} <= worth.keys()
 
-    def test_the_study_records_who_went_on(
+    def test_study_records_promotions(
         self, objectives: list[Objective], tmp_path: Path
     ) -> None:
         result = searched(objectives, study=tmp_path / "study.db")
@@ -88,7 +88,7 @@ class TestSearch:
                 told = [r["values"]["accuracy"] for r in trial.user_attrs["rungs"]]
                 assert list(trial.intermediate_values.values()) == told
 
-    def test_goes_on_where_it_stopped(self, objectives: list[Objective], tmp_path: Path) -> None:
+    def test_resumes_without_repeating_an_evaluation(self, objectives: list[Objective], tmp_path: Path) -> None:
         evaluator, path = Metered(), tmp_path / "study.db"
         searched(objectives, 30, evaluator=evaluator, study=path)
         again = searched(objectives, 60, evaluator=evaluator, study=path)
@@ -97,7 +97,7 @@ class TestSearch:
         assert len({name for name, _ in evaluator.paid}) == 60
 
 
-def test_one_rung_is_the_search_without_rungs() -> None:
+def test_one_rung_gives_the_search_without_rungs() -> None:
     def found(result: SearchResult) -> list[tuple[str, float]]:
         return [(t.candidate.id, t.values["accuracy"]) for t in result.trials]
 
@@ -105,7 +105,7 @@ def test_one_rung_is_the_search_without_rungs() -> None:
     assert searched(BOTH, rungs=Rungs()).rungs == ()
 
 
-def test_one_that_fails_at_a_rung_is_a_failure() -> None:
+def test_candidate_that_fails_at_a_rung_is_recorded_as_failed() -> None:
     from own_parts import Moody
 
     result = searched(BOTH, evaluator=Moody())
@@ -117,7 +117,7 @@ def test_one_that_fails_at_a_rung_is_a_failure() -> None:
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=40),
     st.integers(1, 40),
 )
-def test_the_best_are_undominated_as_long_as_there_are_such(
+def test_best_takes_non_dominated_candidates_first(
     rows: list[tuple[int, int]], count: int
 ) -> None:
     table = np.array(rows, dtype=float)
@@ -140,7 +140,7 @@ def test_the_best_are_undominated_as_long_as_there_are_such(
         ((0.1, 1.0), 1, "search.fidelity.keep is 1; expected at least 2"),
     ],
 )
-def test_what_cannot_be_climbed_is_refused(
+def test_rungs_refuse_invalid_shares_and_keep(
     rungs: tuple[float, ...], keep: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -151,7 +151,7 @@ def test_what_cannot_be_climbed_is_refused(
     rows=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30),
     size=st.integers(2, 4),
 )
-def test_of_similar_cost_the_most_accurate_goes_on_and_every_size_stays(
+def test_best_of_similar_promotes_one_candidate_per_cost_group(
     rows: list[tuple[float, float]], size: int
 ) -> None:
     table = np.array(rows)
@@ -167,7 +167,7 @@ def test_of_similar_cost_the_most_accurate_goes_on_and_every_size_stays(
         assert order[group * size] <= cost <= order[min(len(order), (group + 1) * size) - 1]
 
 
-def test_large_networks_go_on_though_small_ones_are_ahead_at_an_early_rung() -> None:
+def test_best_of_similar_promotes_large_networks_behind_small_ones() -> None:
     small = [(0.1, 1.0), (0.2, 1.1)]
     large = [(0.5, 8.0), (0.4, 9.0)]
     table = np.array(small + large)
@@ -176,7 +176,7 @@ def test_large_networks_go_on_though_small_ones_are_ahead_at_an_early_rung() -> 
 
 
 @given(st.integers(1, 60), st.sampled_from(["all", "similar_cost"]))
-def test_a_batch_costs_what_its_rungs_add_up_to(count: int, compare: str) -> None:
+def test_rungs_cost_adds_up_the_shares_of_all_rungs(count: int, compare: str) -> None:
     rungs = Rungs((0.1, 0.4, 1.0), 3, compare)  # type: ignore[arg-type]
     second = rungs.left(count)
     third = rungs.left(second)

@@ -8,14 +8,14 @@ from hwnas.errors import ConfigError
 from hwnas.search.samplers import make_sampler
 
 
-def test_options_reach_the_sampler() -> None:
+def test_make_sampler_refuses_wrong_options() -> None:
     with pytest.raises(ConfigError, match="no key 'population'; did you mean 'population_s"):
         make_sampler("nsga2", 0, {"population": 10})
     with pytest.raises(ConfigError, match="population_size"):
         make_sampler("nsga2", 0, {"population_size": "many"})
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_make_sampler_suggests_a_name_for_an_unknown_one() -> None:
     with pytest.raises(ConfigError, match="unknown sampler 'tpee'; did you mean 'tpe'"):
         make_sampler("tpee", 0, {})
 
@@ -23,7 +23,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def searched(
     sampler: optuna.samplers.BaseSampler, before: list[optuna.trial.FrozenTrial], batch: int = 3
 ) -> list[optuna.trial.FrozenTrial]:
-    """Sixty trials after those before, asked in batches, each fifth one pruned."""
+    """Run sixty trials after the earlier ones, in batches; every fifth is pruned."""
     study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
     study.add_trials(before)
     for _ in range(60 // batch):
@@ -41,11 +41,11 @@ def searched(
 @pytest.mark.parametrize(
     ("name", "plain"), [("nsga2", NSGAIISampler), ("nsga3", NSGAIIISampler)], ids=["nsga2", "nsga3"]
 )
-def test_proposals_are_those_of_optuna(
+def test_nsga_samplers_propose_the_same_as_optuna(
     name: str, plain: type[NSGAIISampler] | type[NSGAIIISampler]
 ) -> None:
     ours, theirs = [], []
-    for _ in range(2):  # the second goes on where the first stopped, with other random numbers
+    for _ in range(2):  # the second resumes the first, with other random numbers
         known = len(ours)
         sampler = make_sampler(name, 0, {"population_size": 8}, known=known)
         ours += searched(sampler, ours)[known:]

@@ -10,11 +10,11 @@ from sklearn.metrics import jaccard_score
 from torch import Tensor
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.data import DataConfig, load_data
-from hwnas.search.delta_method import with_standard_errors
-from hwnas.search.masks import VOID
-from hwnas.search.segmentation import Segmentation, segmentation
-from hwnas.search.task import smoothed
+from hwnas.search.data.image_data import DataConfig, load_data
+from hwnas.search.data.masks import VOID
+from hwnas.search.tasks.delta_method import with_standard_errors
+from hwnas.search.tasks.segmentation import Segmentation, segmentation
+from hwnas.search.tasks.task import smoothed
 
 TASK = Segmentation(("sky", "sea", "sand"), preprocessing=None)  # type: ignore[arg-type]
 

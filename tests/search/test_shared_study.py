@@ -16,11 +16,11 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hwnas.errors import RunError, StorageError
 from hwnas.search import Objective, ScoreStore, SearchResult, run_search
-from hwnas.search import shared_study as module
-from hwnas.search.evaluate import Evaluator
-from hwnas.search.shared_study import SharedStudy, Sharing
-from hwnas.search.storage import close_storage, open_storage
-from hwnas.search.study import SearchStudy
+from hwnas.search.engine import shared_study as module
+from hwnas.search.engine.shared_study import SharedStudy, Sharing
+from hwnas.search.engine.storage import close_storage, open_storage
+from hwnas.search.engine.study import SearchStudy
+from hwnas.search.evaluation.evaluate import Evaluator
 
 OBJECTIVES = [Objective("accuracy", "maximize"), Objective("params", "minimize")]
 

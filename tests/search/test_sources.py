@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.data import DataConfig, ImageData, load_data
-from hwnas.search.image_cache import ImageCache
-from hwnas.search.sources import read_source
+from hwnas.search.data.image_cache import ImageCache
+from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.sources import read_source
 
 Read = Callable[[str], object]
 
@@ -29,8 +29,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Imag
         name = f"own_data_{abs(hash(body))}"
         code = """
             import numpy as np
-            from hwnas.search.data import ImageData
-            from hwnas.search.split import Split
+            from hwnas.search.data.image_data import ImageData
+            from hwnas.search.data.split import Split
             x = np.zeros((20, 4, 4), np.uint8)
             y = np.arange(20) % 2
             def make():

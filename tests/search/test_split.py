@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.errors import DataError
-from hwnas.search.split import Split, draw
+from hwnas.search.data.split import Split, draw
 
 IMAGES = np.arange(10 * 4 * 4 * 3, dtype=np.uint8).reshape(10, 4, 4, 3)
 

@@ -17,10 +17,10 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.errors import RunError, StorageError
-from hwnas.search.engine import run_search
-from hwnas.search.objective import Objective
+from hwnas.search.engine.loop import run_search
+from hwnas.search.engine.study import SearchStudy
+from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import make_sampler
-from hwnas.search.study import SearchStudy
 
 OBJECTIVES = [Objective("accuracy", "maximize"), Objective("params", "minimize", limit=3)]
 HERE = Path(__file__).parent

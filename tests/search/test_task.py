@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import build, resolve
-from hwnas.search.data import DataConfig, ImageData, load_data
-from hwnas.search.delta_method import with_standard_errors
-from hwnas.search.task import Classification, Task, classification, smoothed
-from hwnas.search.tasks import TASKS
+from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.tasks.delta_method import with_standard_errors
+from hwnas.search.tasks.registry import TASKS
+from hwnas.search.tasks.task import Classification, Task, classification, smoothed
 
 # Each task that must conform: what a recipe would name as data.source and as task.name.
 TASKS_AND_DATA = [

@@ -2,7 +2,7 @@
 
 import torch
 
-from hwnas.search.threads import has_one_thread, one_thread
+from hwnas.search.engine.threads import has_one_thread, one_thread
 
 
 def test_one_thread_is_noticed_inside_and_not_outside() -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import own_parts
-from hwnas.search.data import ImageData
-from hwnas.search.task import Classification, classification
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.tasks.task import Classification, classification
 
 COUNT = itertools.count()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.deploy.device import Target
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError, RunError
 from hwnas.experiment import space_of
 from hwnas.predictors import Estimate
@@ -155,7 +155,7 @@ def test_runs_of_other_objectives_are_refused_with_the_difference(
 
 def test_less_than_two_runs_are_no_comparison(finished: Path, tmp_path: Path) -> None:
     for runs in ([finished], [finished, finished / "."], []):
-        with pytest.raises(ConfigError, match="expected two or more, none twice"):
+        with pytest.raises(ConfigError, match="expected two or more different runs"):
             compare_runs(runs)
     with pytest.raises(RunError, match="holds no run"):
         compare_runs([finished, tmp_path / "none"])

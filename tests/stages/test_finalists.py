@@ -10,12 +10,12 @@ import pytest
 from torch import Tensor
 
 from hwnas.deploy import Bundle
-from hwnas.deploy.device import Target
-from hwnas.deploy.export import Export
-from hwnas.deploy.measurement import Measurement, Quantiles
+from hwnas.deploy.export.to_onnx import Export
+from hwnas.deploy.measure.measurement import Measurement, Quantiles
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError
 from hwnas.interval import wilson_interval
-from hwnas.search.objective import losses
+from hwnas.search.objectives.objective import losses
 from hwnas.search.training import load_weights
 from hwnas.search_spaces import Architecture
 from hwnas.stages import Job, RunInputs, SearchGoal

@@ -11,8 +11,8 @@ import pytest
 from hwnas.errors import ConfigError, InfeasibleError, RunError
 from hwnas.recipe import read_recipe
 from hwnas.run_folder import RunFolder
-from hwnas.search.front import non_dominated
-from hwnas.search.objective import losses
+from hwnas.search.objectives.front import non_dominated
+from hwnas.search.objectives.objective import losses
 from hwnas.stages import Job, SearchGoal
 from hwnas.stages.fronts import read_front
 from hwnas.stages.run_result import summarise

@@ -5,7 +5,7 @@ import pytest
 from hwnas.errors import ConfigError
 from hwnas.identity import Identity
 from hwnas.search import Objective
-from hwnas.search.objective import Reduction
+from hwnas.search.objectives.objective import Reduction
 from hwnas.stages import Job, RunInputs, SearchGoal
 from hwnas.stages.job import RunStage
 

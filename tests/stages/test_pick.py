@@ -32,7 +32,7 @@ def test_a_network_without_a_bundle_is_given_as_its_trial(job: Job, goal: Search
     trials = found(job.folder.path, goal).trials
     other = next(trial for trial in trials if trial.candidate.id not in bundles)
     assert picked(job, goal, other.candidate.id, None) == other
-    with pytest.raises(ConfigError, match=f"'{other.candidate.id}' is no network"):
+    with pytest.raises(ConfigError, match=f"'{other.candidate.id}' is not a network of"):
         picked(job, goal, other.candidate.id, 1e6)
 
 

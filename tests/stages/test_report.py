@@ -65,7 +65,7 @@ def test_other_work_on_the_machine_is_owned_up_to(job: Job, goal: SearchGoal) ->
         for row in read_measurements(job.folder.path / "measurements.parquet")
     )
     warnings = gather(job, goal, summarise(job, goal)).warnings
-    told = [warning for warning in warnings if "disturbed by other work" in warning]
+    told = [warning for warning in warnings if "disturbed by other processes" in warning]
     assert bool(told) == bool(contended)
 
 

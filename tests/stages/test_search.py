@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from hwnas.errors import RunError
-from hwnas.search.objective import Objective
+from hwnas.search.objectives.objective import Objective
 from hwnas.stages import Job, SearchGoal
 from hwnas.stages.search import found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.deploy.measurement import Measurement, Quantiles
+from hwnas.deploy.measure.measurement import Measurement, Quantiles
 from hwnas.errors import (
     ArtifactError,
     DeviceError,

@@ -88,7 +88,7 @@ def test_options_that_make_no_sense(options: dict[str, object], message: str) ->
 
 
 def test_what_does_not_fit_is_refused(finished: Path, bundle: Bundle, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a run has its images"):
+    with pytest.raises(ConfigError, match="a run, which has its own images"):
         sweep_network(finished, HERE, SweepOptions(data="digits"), reporter=QUIET)
     with pytest.raises(ConfigError, match="--pick is for the networks of a run"):
         sweep_network(bundle.folder, HERE, SweepOptions(pick="knee"), reporter=QUIET)

@@ -46,7 +46,7 @@ from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.agent.client import ask
 from hwnas.deploy.agent.signing import digest_of, key_of
 from hwnas.deploy.agent.transport import HttpsTransport
-from hwnas.deploy.anchor import write_anchor
+from hwnas.deploy.measure.reference_model import write_anchor
 from hwnas.errors import HwnasError
 
 __all__ = ["Found", "attack", "judged", "report"]
@@ -254,10 +254,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.deploy.agent.attack", description=__doc__
     )
-    parser.add_argument("--count", type=int, default=10_000, help="seeded requests at most")
-    parser.add_argument("--minutes", type=float, default=20, help="time at most, but for jobs")
-    parser.add_argument("--seconds", type=float, default=5, help="that the agent gives a network")
-    parser.add_argument("--memory-mb", type=int, default=600, help="that it gives a job")
+    parser.add_argument("--count", type=int, default=10_000, help="largest number of seeded requests")
+    parser.add_argument("--minutes", type=float, default=20, help="time limit without the jobs")
+    parser.add_argument("--seconds", type=float, default=5, help="time limit of the agent for a network")
+    parser.add_argument("--memory-mb", type=int, default=600, help="its memory limit for a job")
     parser.add_argument("--out", type=Path, help="file for the report, as JSON")
     run_command(parser, work)
 

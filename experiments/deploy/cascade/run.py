@@ -35,7 +35,7 @@ def work(arguments: argparse.Namespace) -> None:
 def observe(setting: Setting, seed: int, points: list[float], margin: float) -> Iterator[Row]:
     """Run the recipe, and build a cascade of its finalists for each accuracy target."""
     run = setting.work / f"seed-{seed}" / "run"
-    print(f"seed {seed}: the whole job", flush=True)
+    print(f"seed {seed}: running the whole job", flush=True)
     setting.experiment(seed).run(run)
     bundles = read_bundles(run / "bundles").values()
     best = max(float(score_of(b, "accuracy", "validation")["value"]) for b in bundles)
@@ -83,9 +83,9 @@ def _options(parser: argparse.ArgumentParser) -> None:
         type=float,
         nargs="+",
         default=[0.0, 0.5, 1.0, 2.0],
-        help="of accuracy, below that of the most accurate finalist",
+        help="points of accuracy below the most accurate finalist",
     )
-    parser.add_argument("--margin", type=float, default=0.0, help="in standard errors")
+    parser.add_argument("--margin", type=float, default=0.0, help="required distance above the accuracy, in standard errors")
     parser.add_argument("--finalists", type=int, default=8)
 
 

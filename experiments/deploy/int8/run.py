@@ -21,11 +21,11 @@ from experiments.readme_table import across
 from experiments.record import Row
 from experiments.setting import Setting, main
 from hwnas.deploy import export_onnx
-from hwnas.deploy.sweep import outputs_of
 from hwnas.deploy.variants import VARIANTS, VariantInputs
+from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ConfigError
-from hwnas.search.evaluate import recalibrate
-from hwnas.search.ranking import spread_over_macs
+from hwnas.search.evaluation.evaluate import recalibrate
+from hwnas.search.evaluation.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
 from hwnas.stages.job import RunInputs
@@ -39,15 +39,15 @@ _RECALIBRATION_IMAGES = 2048
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--networks", type=int, default=3, help="of the space, spread over MACs")
-    parser.add_argument("--pool", type=int, default=100, help="random ones to choose them from")
-    parser.add_argument("--max-loss", type=float, default=0.005, help="of the mixed variant")
-    parser.add_argument("--case", default="fashion_mnist", help="what rows call space and images")
+    parser.add_argument("--networks", type=int, default=3, help="number of networks, spread over MACs")
+    parser.add_argument("--pool", type=int, default=100, help="random networks to choose from")
+    parser.add_argument("--max-loss", type=float, default=0.005, help="largest loss of the mixed variant")
+    parser.add_argument("--case", default="fashion_mnist", help="name of space and images in rows")
 
 
 def work(arguments: argparse.Namespace) -> None:
     if arguments.networks < 1 or arguments.pool < arguments.networks:
-        raise ConfigError("expected a network at least, and a pool of as many at least")
+        raise ConfigError("expected --networks of at least 1, and a --pool of at least as many")
     names = ("networks", "pool", "max_loss", "case")
     setting = Setting(arguments, {name: getattr(arguments, name) for name in names})
     for seed in setting.seeds:

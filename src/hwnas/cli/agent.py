@@ -13,28 +13,28 @@ from hwnas.cli.app import DEVICES, Json, app, out, print_json
 from hwnas.cli.devices import devices_app
 from hwnas.errors import ConfigError
 
-agent = typer.Typer(help="Measure on this machine for others.", no_args_is_help=True)
+agent = typer.Typer(help="Measure networks on this machine for other hosts.", no_args_is_help=True)
 app.add_typer(agent, name="agent", rich_help_panel=DEVICES)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The hardware part of its targets.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the device, the hardware part of its targets.")]
 
 
 @agent.command()
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 is any that is free.")] = 8765,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all addresses.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 8765,
     folder: Annotated[
-        Path | None, typer.Option(help="Of its key, models and jobs; $HWNAS_HOME/agent if none.")
+        Path | None, typer.Option(help="Folder of the key, models and jobs; $HWNAS_HOME/agent if not given.")
     ] = None,
     new_token: Annotated[
-        bool, typer.Option("--new-token", help="In the place of the older one.")
+        bool, typer.Option("--new-token", help="Replace the token by a new one.")
     ] = False,
-    seconds: Annotated[float, typer.Option(help="That each network may take.")] = 120.0,
+    seconds: Annotated[float, typer.Option(help="Time limit for each network, in seconds.")] = 120.0,
     memory_mb: Annotated[
-        int | None, typer.Option(help="Of the process that measures; half of all if not given.")
+        int | None, typer.Option(help="Memory limit of a job, in MB; half of the memory if not given.")
     ] = None,
     stdio: Annotated[
-        bool, typer.Option("--stdio", help="For ssh: answer on standard output, listen nowhere.")
+        bool, typer.Option("--stdio", help="Answer on standard input and output, for ssh.")
     ] = False,
 ) -> None:
     """Serve hosts that know the token: time their networks on this machine."""
@@ -46,13 +46,13 @@ def serve(
 
 @agent.command()
 def pack(
-    file: Annotated[Path, typer.Option("--out", help="The file to write, e.g. agent.pyz.")],
+    file: Annotated[Path, typer.Option("--out", help="File to write, e.g. agent.pyz.")],
 ) -> None:
     """Write the agent as one file for a machine without hwnas."""
     from hwnas.deploy.agent.pack import write_pack
 
     write_pack(file)
-    out.print(f"{file}: copy it to the device, which needs Python 3.11 or newer, and run there")
+    out.print(f"{file}: copy it to the device, which needs Python 3.11 or newer, and run there:")
     out.print("  pip install numpy onnx onnxruntime cryptography")
     out.print(f"  python {file.name} serve --host 0.0.0.0", markup=False)
 
@@ -61,19 +61,19 @@ def pack(
 def add(
     name: Name,
     agent: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="https://host:port, or ssh://user@host.")
+        str, typer.Option(metavar="ADDRESS", help="Address of the agent: https://host:port, or ssh://user@host.")
     ],
     token_file: Annotated[
-        Path | None, typer.Option(help="Holds the agent's token; asked for if not given.")
+        Path | None, typer.Option(help="File with the agent's token; prompted for if not given.")
     ] = None,
     command: Annotated[
-        str, typer.Option(help="With ssh: what starts the agent, e.g. 'python agent.pyz'.")
+        str, typer.Option(help="With ssh: command that starts the agent, e.g. 'python agent.pyz'.")
     ] = "hwnas agent",
     patience: Annotated[
-        float, typer.Option(help="Seconds to wait for it when it does not answer.")
+        float, typer.Option(help="Seconds to wait for an agent that does not answer.")
     ] = 300.0,
     hardware: Annotated[
-        str, typer.Option(help="What of the machine: cpu, or cuda for its graphics card.")
+        str, typer.Option(help="Hardware of the machine: cpu, or cuda for its GPU.")
     ] = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -97,7 +97,7 @@ def remove(name: Name) -> None:
     from hwnas.deploy.agent.added import remove_added
 
     remove_added(name)
-    out.print(f"{name} is forgotten")
+    out.print(f"{name} is removed")
 
 
 def _token(file: Path | None) -> str:
@@ -111,5 +111,5 @@ def _token(file: Path | None) -> str:
     else:
         token = sys.stdin.readline().strip()
     if not token:
-        raise ConfigError("the token is empty; `hwnas agent serve` shows it when it is made")
+        raise ConfigError("the token is empty; `hwnas agent serve` prints it when it creates one")
     return str(token)

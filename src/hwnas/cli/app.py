@@ -32,8 +32,8 @@ __all__ = [
 
 SEARCHES, NETWORKS, DEVICES, MORE = PANELS = (
     "Searches",
-    "Networks that were found, or any ONNX file",
-    "Devices, and what networks cost there",
+    "Networks of a search, or any ONNX file",
+    "Devices, and costs of networks on them",
     "More",
 )
 """Panels of the help, by the subject of their commands."""
@@ -54,18 +54,18 @@ class _InPanels(TyperGroup):
 
 app = typer.Typer(
     cls=_InPanels,
-    help="Networks searched for a device, measured on it, packed ready to deploy.",
+    help="Search for networks for a device, measure them on it, and package them for deployment.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 BundlePath = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle or a cascade.")
 ]
 Targets = Annotated[
-    list[str], typer.Option("--target", help="E.g. cpu-onnxruntime-fp32-b1-t1; may be repeated.")
+    list[str], typer.Option("--target", help="Target, e.g. cpu-onnxruntime-fp32-b1-t1; may be repeated.")
 ]
 
 _UsageError: Any = typer.BadParameter.__base__  # its module depends on the version of Typer

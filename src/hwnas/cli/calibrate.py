@@ -13,40 +13,40 @@ from hwnas.cli.device_options import Classes, Image, Preset, Space, Store, space
 from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hwnas.predictors.calibration import NetworkMeasurement
-    from hwnas.predictors.store import DeviceProfile, DeviceStore
+    from hwnas.predictors.devices.calibration import NetworkMeasurement
+    from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
     from hwnas.search_spaces import SearchSpace
 
 
 @app.command(rich_help_panel=DEVICES)
 def calibrate(
-    target: Annotated[str, typer.Option(help="A target, or a name for a device of your own.")],
+    target: Annotated[str, typer.Option(help="Target, or a name for your own device.")],
     space: Space = None,
-    samples: Annotated[int, typer.Option(help="Networks that shall be known of it.")] = 10,
+    samples: Annotated[int, typer.Option(help="Number of networks that are measured on it in all.")] = 10,
     until_error: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Stop when as sure as this, e.g. 5%.")
+        str | None, typer.Option(metavar="PERCENT", help="Stop at this expected error, e.g. 5%.")
     ] = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", help="A CSV file of costs measured elsewhere.")
+        Path | None, typer.Option("--from", help="CSV file of costs that were measured elsewhere.")
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Write networks to measure elsewhere into this folder.")
+        Path | None, typer.Option(help="Folder for exported networks to measure elsewhere.")
     ] = None,
     energy: Annotated[
-        bool, typer.Option("--energy", help="Measure energy, where the hardware counts it.")
+        bool, typer.Option("--energy", help="Measure energy, if the hardware has a counter.")
     ] = False,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Measure peak memory, in fresh processes.")
+        bool, typer.Option("--memory", help="Measure peak memory, each time in a new process.")
     ] = False,
     gemm: Annotated[
-        bool, typer.Option("--gemm", help="Time matrix products in the place of networks.")
+        bool, typer.Option("--gemm", help="Time matrix products instead of networks.")
     ] = False,
     runtime: Annotated[
-        str, typer.Option(help="With --from: what ran the networks, e.g. litert-2.3.")
+        str, typer.Option(help="With --from: runtime of the networks, e.g. litert-2.3.")
     ] = "",
     trust_units: Annotated[
         bool,
-        typer.Option("--trust-units", help="With --from: costs far from all others are meant."),
+        typer.Option("--trust-units", help="With --from: accept costs that are far from all others."),
     ] = False,
     preset: Preset = None,
     image: Image = "64x64x3",
@@ -56,7 +56,7 @@ def calibrate(
 ) -> None:
     """Calibrate a device from a few well-chosen networks that are measured on it."""
     from hwnas.cli.device_tables import print_export
-    from hwnas.predictors.calibration import export_chosen
+    from hwnas.predictors.devices.calibration import export_chosen
 
     kept = store_of(store)
     if sum((from_ is not None, export is not None, energy, memory, gemm)) > 1:
@@ -68,7 +68,7 @@ def calibrate(
     if from_ is not None:
         _adopt(target, from_, networks, kept, runtime, trust_units, as_json)
     elif networks is None:
-        raise ConfigError("give --space, whose networks are measured, or --from a CSV file")
+        raise ConfigError("give --space to measure its networks, or --from with a CSV file")
     elif export is not None:
         print_export(out, export_chosen(target, networks, kept, export, samples), target)
     elif memory:
@@ -86,8 +86,8 @@ def _adopt(
     trust_units: bool,
     as_json: bool,
 ) -> None:
-    from hwnas.predictors.adoption import adopt
-    from hwnas.predictors.cost_file import read_cost_file
+    from hwnas.predictors.devices.adoption import adopt
+    from hwnas.predictors.devices.cost_file import read_cost_file
 
     found = read_cost_file(table, space)
     for note in found.notes:
@@ -105,8 +105,8 @@ def _calibrate_networks(
     as_json: bool,
 ) -> None:
     from hwnas.cli.device_tables import print_reading
-    from hwnas.deploy.device import Target
-    from hwnas.predictors.calibration import MeasuredMetric, calibrate
+    from hwnas.deploy.targets.device import Target
+    from hwnas.predictors.devices.calibration import MeasuredMetric, calibrate
 
     def show(reading: NetworkMeasurement) -> None:
         if not as_json:
@@ -128,8 +128,8 @@ def _show_calibrated(profiles: list[DeviceProfile], store: DeviceStore, as_json:
 
 
 def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:
-    from hwnas.deploy.device import Target
-    from hwnas.predictors.gemm_profile import calibrate_gemms
+    from hwnas.deploy.targets.device import Target
+    from hwnas.predictors.metrics.gemm_profile import calibrate_gemms
 
     profile = calibrate_gemms(Target.parse(target), store)
     if as_json:
@@ -142,8 +142,8 @@ def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:
 def _calibrate_memory(
     target: str, space: SearchSpace, samples: int, store: DeviceStore, as_json: bool
 ) -> None:
-    from hwnas.deploy.device import Target
-    from hwnas.predictors.memory_profile import calibrate_memory
+    from hwnas.deploy.targets.device import Target
+    from hwnas.predictors.metrics.memory_profile import calibrate_memory
 
     def show(network: str, peak_bytes: int, number: int) -> None:
         if not as_json:
@@ -167,5 +167,5 @@ def _fraction(text: str | None) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
-        raise ConfigError(f"--until-error is {text!r}; expected something like 5%")
+        raise ConfigError(f"--until-error is {text!r}; expected above 0 and at most 100%, e.g. 5%")
     return value

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SOURCES = {
     ("latency", "measured"): "measured when the networks were made",
-    ("energy", "measured"): "measured now, by the hardware's own counter",
+    ("energy", "measured"): "measured now with the hardware's energy counter",
     ("energy", "predicted"): "predicted from the profile of the target",
 }
 
@@ -23,18 +23,18 @@ _SOURCES = {
 def cascade(
     run: RunPath,
     target_accuracy: Annotated[
-        float, typer.Option(help="To be reached on validation images, such as 0.9.")
+        float, typer.Option(help="Accuracy to reach on validation images, e.g. 0.9.")
     ],
-    to: Annotated[Path, typer.Option("--out", help="Folder to make; must not exist.")],
+    to: Annotated[Path, typer.Option("--out", help="Folder to create; must not exist.")],
     margin: Annotated[
-        float, typer.Option(help="By so many standard errors the accuracy has to be above that.")
+        float, typer.Option(help="Required distance above --target-accuracy, in standard errors.")
     ] = 1.0,
     target: Annotated[
-        str | None, typer.Option(help="A target that the run was specialised for.")
+        str | None, typer.Option(help="Target that was added with `hwnas specialise`.")
     ] = None,
     save: Annotated[
         Literal["latency", "energy"],
-        typer.Option(help="What it shall take less of; energy where it is counted or known."),
+        typer.Option(help="Cost to reduce; energy needs a hardware counter or a calibrated device."),
     ] = "latency",
     as_json: Json = False,
 ) -> None:
@@ -54,7 +54,7 @@ def _show(run: Path, found: Cascading) -> None:
     costs = found.costs
     columns = [
         "",
-        "to the big one",
+        "to big network",
         "validation accuracy",
         "test accuracy",
         f"{costs.name} {costs.unit}",
@@ -62,19 +62,19 @@ def _show(run: Path, found: Cascading) -> None:
     ]
     ways = {"cascade": found.cascade, "best single": found.single}
     rows = [_row(name, way) for name, way in ways.items() if way is not None]
-    rows += [_row(n, w) for n, w in zip(("its small", "its big"), found.parts, strict=False)]
+    rows += [_row(n, w) for n, w in zip(("small network", "big network"), found.parts, strict=False)]
     title = f"Accuracy {found.target_accuracy:g} on {found.target}"
     out.print(table_of(columns, rows, title))
     out.print(
         f"accuracies: evaluated, with 95% intervals; {costs.name}: "
-        f"{_SOURCES[costs.name, costs.kind]}, of the cascade modelled from these",
+        f"{_SOURCES[costs.name, costs.kind]}; that of the cascade is modelled from these",
         style="dim",
         soft_wrap=True,
     )
     if found.timed_images:
         out.print(
-            f"mean: measured together, over {found.timed_images} test images one by one, without "
-            "preprocessing",
+            f"mean ms: measured in the same session over {found.timed_images} test images, one "
+            "at a time, without preprocessing",
             style="dim",
             soft_wrap=True,
         )
@@ -82,9 +82,9 @@ def _show(run: Path, found: Cascading) -> None:
         out.print(f"cascade  {found.folder}, verified", soft_wrap=True, markup=False)
         out.print(f"next: hwnas run {found.folder} image.png", soft_wrap=True, markup=False)
         return
-    told = "measured, the best single network takes less time"
+    told = "the best single network takes less time (measured)"
     if not found.timed_images:
-        told = f"none is expected to take less {costs.name} than the best single network"
+        told = f"no cascade is expected to need less {costs.name} than the best single network"
     out.print(f"no cascade was written: at this accuracy {told}", soft_wrap=True)
     if found.single is not None:
         command = f"hwnas export {run} --pick {found.single.name} --out my-model"

@@ -10,25 +10,25 @@ import typer
 from hwnas.cli.app import NETWORKS, Json, app, out, print_json
 
 if TYPE_CHECKING:
-    from hwnas.deploy.gate import CostCheck
+    from hwnas.deploy.gate.gate import CostCheck
 
 
 @app.command(rich_help_panel=NETWORKS)
 def check(
-    source: Annotated[Path, typer.Argument(metavar="BUNDLE|MODEL.onnx", help="The network.")],
+    source: Annotated[Path, typer.Argument(metavar="BUNDLE|MODEL.onnx", help="Network to check.")],
     budget: Annotated[Path, typer.Option(help="TOML file with a target and limits.")],
     against: Annotated[
-        Path | None, typer.Option(help="A bundle or file that it should be no worse than.")
+        Path | None, typer.Option(help="Bundle or ONNX file that the network must not be worse than.")
     ] = None,
     junit_path: Annotated[
-        Path | None, typer.Option("--junit", help="Write the verdicts as JUnit XML, too.")
+        Path | None, typer.Option("--junit", help="File for the verdicts as JUnit XML.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a network against a budget; exit with status 1 if it breaks a limit or got worse."""
     from hwnas.atomic import write_text
-    from hwnas.deploy.gate import read_budget
-    from hwnas.deploy.junit import junit
+    from hwnas.deploy.gate.gate import read_budget
+    from hwnas.deploy.gate.junit import junit
     from hwnas.stages.check import check
 
     verdicts = check(source, read_budget(budget), against)

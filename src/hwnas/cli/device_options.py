@@ -10,7 +10,7 @@ import typer
 from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hwnas.predictors.store import DeviceStore
+    from hwnas.predictors.devices.store import DeviceStore
     from hwnas.search_spaces import SearchSpace
 
 __all__ = [
@@ -31,20 +31,20 @@ Store = Annotated[
 ]
 Space = Annotated[
     str | None,
-    typer.Option(help="A space's name, \"module:object\", a recipe or a run's folder."),
+    typer.Option(help="Name of a space, \"module:object\", a recipe or the folder of a run."),
 ]
 Image = Annotated[str, typer.Option(help="Height x width x channels of the space's images.")]
-Classes = Annotated[int, typer.Option(min=1, help="Length of the networks' output.")]
-Preset = Annotated[str | None, typer.Option(help="Of the space.")]
+Classes = Annotated[int, typer.Option(min=1, help="Number of outputs of the networks.")]
+Preset = Annotated[str | None, typer.Option(help="Preset of the space.")]
 Input = Annotated[
     str | None,
-    typer.Option("--input", help="Sizes of the model's input without the batch, e.g. 3x224x224."),
+    typer.Option("--input", help="Shape of the model's input without the batch, e.g. 3x224x224."),
 ]
 
 
 def store_of(folder: Path | None) -> DeviceStore:
     """Return the device store of --store."""
-    from hwnas.predictors.store import DeviceStore
+    from hwnas.predictors.devices.store import DeviceStore
 
     return DeviceStore.default() if folder is None else DeviceStore(folder)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hwnas.deploy.catalogue import DeviceStatus
-from hwnas.predictors.calibration import NetworkMeasurement
+from hwnas.deploy.targets.catalogue import DeviceStatus
+from hwnas.predictors.devices.calibration import NetworkMeasurement
+from hwnas.predictors.devices.prediction import KnownDevice, Prediction
+from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.explain import OperatorCost
-from hwnas.predictors.prediction import KnownDevice, Prediction
-from hwnas.predictors.store import DeviceProfile, DeviceStore
 from hwnas.terminal import table_of
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
 def print_reading(console: Console, reading: NetworkMeasurement) -> None:
     """Print the measurement of one network, beside its prediction."""
     expected = "" if reading.predicted is None else f"  predicted {_interval(reading.predicted)}"
-    sure = "" if reading.error is None else f"  others within {_percent(reading.error)}"
+    sure = "" if reading.error is None else f"  others: expected error {_percent(reading.error)}"
     console.print(
         f"{reading.number:3d}  {reading.network}  measured {reading.measured:.4g}{expected}{sure}",
         soft_wrap=True,
@@ -54,7 +54,7 @@ def print_calibrated(
 
 def print_export(console: Console, table: Path, device: str) -> None:
     """Print the path of the table of exported networks, and the next command."""
-    console.print(f"{table}: fill in what each network takes, then", soft_wrap=True, markup=False)
+    console.print(f"{table}: fill in the cost of each network, then run", soft_wrap=True, markup=False)
     command = f"hwnas calibrate --target {device} --from {table}"
     console.print(f"  {command}", soft_wrap=True, markup=False)
 
@@ -143,7 +143,7 @@ def print_known_devices(console: Console, known: Sequence[KnownDevice]) -> None:
         for each in known
     ]
     columns = ["device", "cost", "networks", "held-out error", "from", "hardware"]
-    console.print(table_of(columns, rows, "Devices that costs can be predicted for"))
+    console.print(table_of(columns, rows, "Devices for which costs can be predicted"))
 
 
 def print_known_device(console: Console, known: KnownDevice, foretold: Sequence[Estimate]) -> None:
@@ -155,7 +155,7 @@ def print_known_device(console: Console, known: KnownDevice, foretold: Sequence[
         "hardware": profile.hardware,
         "runtime": profile.runtime,
         "networks": f"{len(profile)} of {profile.space or 'a table'}",
-        "found": f"{profile.kind}{f', {profile.clock} clock' if profile.clock else ''}",
+        "costs": f"{profile.kind}{f', {profile.clock} clock' if profile.clock else ''}",
         "versions": versions,
         "time": profile.time,
         "from": known.origin,

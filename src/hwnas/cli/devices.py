@@ -12,27 +12,27 @@ from hwnas.cli.app import DEVICES, Json, app, out, print_json
 from hwnas.cli.device_options import Store, store_of
 
 if TYPE_CHECKING:
-    from hwnas.predictors.store import DeviceStore
+    from hwnas.predictors.devices.store import DeviceStore
 
 
 @app.command(rich_help_panel=DEVICES)
 def measure(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file.")],
-    target: Annotated[str, typer.Option(help="E.g. cpu-onnxruntime-fp32-b1-t1.")],
+    target: Annotated[str, typer.Option(help="Target, e.g. cpu-onnxruntime-fp32-b1-t1.")],
     patience: Annotated[
         float,
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Go on for as long as this until the network is as quick as in earlier sessions.",
+            help="Longest time to repeat until the latency is as low as in earlier sessions.",
         ),
     ] = 10.0,
     as_json: Json = False,
 ) -> None:
     """Time an ONNX file on a target."""
-    from hwnas.deploy.device import Target
-    from hwnas.deploy.latency_timer import TimingSettings
-    from hwnas.deploy.timing import measure
+    from hwnas.deploy.measure.latency_timer import TimingSettings
+    from hwnas.deploy.measure.timing import measure
+    from hwnas.deploy.targets.device import Target
     from hwnas.terminal import print_measurement
 
     settings = TimingSettings(patience_s=patience)
@@ -45,12 +45,12 @@ def measure(
 
 @app.command(rich_help_panel=DEVICES)
 def fingerprint(
-    target: Annotated[str, typer.Option(help="E.g. cpu-onnxruntime-int8-b1-t1.")],
+    target: Annotated[str, typer.Option(help="Target, e.g. cpu-onnxruntime-int8-b1-t1.")],
     as_json: Json = False,
 ) -> None:
     """Characterise a target of this machine by ten seconds of small models run on it."""
-    from hwnas.deploy.device import Target
-    from hwnas.predictors.fingerprint import fingerprint
+    from hwnas.deploy.targets.device import Target
+    from hwnas.predictors.devices.fingerprint import fingerprint
     from hwnas.terminal import print_fingerprint
 
     found = fingerprint(Target.parse(target))
@@ -68,7 +68,7 @@ app.add_typer(devices_app, name="devices", rich_help_panel=DEVICES)
 def devices(
     context: typer.Context,
     show: Annotated[
-        str | None, typer.Option(help="A known device: what it was calibrated on.")
+        str | None, typer.Option(help="Show the networks that a known device was calibrated on.")
     ] = None,
     store: Store = None,
     as_json: Json = False,
@@ -77,8 +77,8 @@ def devices(
     if context.invoked_subcommand is not None:
         return
     from hwnas.cli.device_tables import print_known_devices, print_targets
-    from hwnas.deploy.catalogue import devices
-    from hwnas.predictors.prediction import known_devices
+    from hwnas.deploy.targets.catalogue import devices
+    from hwnas.predictors.devices.prediction import known_devices
 
     kept = store_of(store)
     if show is not None:
@@ -99,8 +99,8 @@ def devices(
 
 def _show(name: str, store: DeviceStore, as_json: bool) -> None:
     from hwnas.cli.device_tables import print_known_device
-    from hwnas.predictors.device import DevicePredictor
-    from hwnas.predictors.prediction import known_devices
+    from hwnas.predictors.devices.device import DevicePredictor
+    from hwnas.predictors.devices.prediction import known_devices
 
     known = [each for each in known_devices(store) if each.profile.device == name]
     if not known:

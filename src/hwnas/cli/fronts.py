@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from hwnas.stages.comparison import Comparison
     from hwnas.stages.run_result import RunResult
 
-CsvFile = Annotated[Path | None, typer.Option("--csv", help="Write a table for spreadsheets here.")]
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="File for the table as CSV.")]
 AddedTarget = Annotated[
-    str | None, typer.Option("--target", help="A target that was added by specialise.")
+    str | None, typer.Option("--target", help="Target that was added with `hwnas specialise`.")
 ]
 
 
@@ -25,7 +25,7 @@ def front(
     run: RunPath,
     pick: Annotated[
         list[str] | None,
-        typer.Option(help="knee, fastest, most-accurate or a network's id; may be repeated."),
+        typer.Option(help="Networks: knee, fastest, most-accurate or an id; may be repeated."),
     ] = None,
     csv: CsvFile = None,
     target: AddedTarget = None,
@@ -121,7 +121,7 @@ def _print_comparison(found: Comparison) -> None:
     out.print(table_of(columns, rows))
     point = ", ".join(f"{label} {number(v)}" for label, v in found.reference_point.items())
     out.print(
-        f"hypervolume from {point}; share: of that of all fronts together",
+        f"reference point of the hypervolume: {point}; share: of the hypervolume of all fronts",
         style="dim",
         soft_wrap=True,
         markup=False,
@@ -129,8 +129,8 @@ def _print_comparison(found: Comparison) -> None:
     for row in found.runs:
         if row.left_out:
             out.print(
-                f"{row.run}: {', '.join(row.left_out)} left out; as measured they do not keep the "
-                "limits",
+                f"{row.run}: {', '.join(row.left_out)} left out, because the measured values do not "
+                "keep the limits",
                 soft_wrap=True,
                 markup=False,
             )

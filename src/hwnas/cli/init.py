@@ -17,14 +17,14 @@ T = TypeVar("T")
 @app.command(rich_help_panel=SEARCHES)
 def init(
     images: Annotated[
-        Path | None, typer.Argument(help="A folder with a folder for each class, or an .npz.")
+        Path | None, typer.Argument(help="Folder with one folder per class, or an .npz file.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Budget of the whole job.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time budget of the whole job, in minutes.")] = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="What to be fast on; again for more.")
+        list[str] | None, typer.Option(help="Target to be fast on; may be repeated.")
     ] = None,
     limit_ms: Annotated[
-        float | None, typer.Option(help="The longest that a network may take; 0 for no limit.")
+        float | None, typer.Option(help="Limit on the latency of a network, in ms; 0 for no limit.")
     ] = None,
     to: Annotated[
         Path | None, typer.Option("--out", help="File to write; NAME.toml if not given.")
@@ -37,10 +37,10 @@ def init(
     from hwnas.recipe import parse_recipe
 
     folder = images or _ask("Images: a folder with a folder for each class, or an .npz", _images)
-    budget = minutes or _ask("Minutes that the whole job may take", _minutes, "45")
-    targets = target or [_ask("Target that networks are to be fast on", _target, DEFAULT_TARGET)]
+    budget = minutes or _ask("Time budget of the whole job, in minutes", _minutes, "45")
+    targets = target or [_ask("Target that the networks should be fast on", _target, DEFAULT_TARGET)]
     if limit_ms is None:
-        limit_ms = _ask("Longest that a network may take, in ms; 0 for no limit", _limit, "0")
+        limit_ms = _ask("Limit on the latency of a network, in ms; 0 for no limit", _limit, "0")
     text = recipe_for_images(folder, budget, targets, limit_ms or None)
     recipe, text = parse_recipe(text)
     for each in targets:
@@ -49,7 +49,7 @@ def init(
     if path.exists():
         raise StorageError(f"{path} exists already; choose another --out")
     write_text(path, text)
-    out.print(f"{path} is written; what it leaves open is planned when it starts", markup=False)
+    out.print(f"{path} is written; open settings are planned when the search starts", markup=False)
     out.print(f"next: hwnas search {path}", soft_wrap=True, markup=False)
 
 
@@ -69,8 +69,8 @@ def _ask(question: str, read: Callable[[str], T], default: str | None = None) ->
                 raise
             typer.echo(err=True)
             raise ConfigError(
-                "init asks questions, and nobody answers; give IMAGES, --minutes, --target and "
-                "--limit-ms"
+                "init asks questions, but standard input gives no answer; give IMAGES, --minutes, "
+                "--target and --limit-ms"
             ) from None
         try:
             return read(answer)
@@ -84,9 +84,9 @@ def _images(answer: str) -> Path:
 
     path = Path(answer).expanduser()
     if not path.exists():
-        raise ConfigError(f"there is no {path}")
+        raise ConfigError(f"{path} does not exist")
     if not is_image_source(path):
-        raise ConfigError(f"{path} is no folder and no .npz")
+        raise ConfigError(f"{path} is neither a folder nor an .npz file")
     return path
 
 
@@ -109,7 +109,7 @@ def _limit(answer: str) -> float:
 
     limit = _number(answer)
     if not 0 <= limit < float("inf"):
-        raise ConfigError(f"{answer} is no time in ms")
+        raise ConfigError(f"{answer} is not a time in ms; expected 0 or more")
     return limit
 
 
@@ -119,4 +119,4 @@ def _number(answer: str) -> float:
     try:
         return float(answer)
     except ValueError:
-        raise ConfigError(f"{answer!r} is no number") from None
+        raise ConfigError(f"{answer!r} is not a number") from None

@@ -25,16 +25,16 @@ def verify(
     ],
     reference: Annotated[
         Path | None,
-        typer.Option(help="A file that you trust, which says what is right instead of FILE.py."),
+        typer.Option(help="Trusted file that defines the correct results instead of FILE.py."),
     ] = None,
     json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict as JSON, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for the verdict as JSON.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of random inputs, to see a verdict again.")
+        int | None, typer.Option(min=0, help="Seed of the random inputs, to reproduce a verdict.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1.0, help="That one call may take.")] = 60.0,
-    memory_mb: Annotated[int, typer.Option(min=1, help="That its process may take.")] = 4096,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of one call, in seconds.")] = 60.0,
+    memory_mb: Annotated[int, typer.Option(min=1, help="Memory limit of its process, in MB.")] = 4096,
 ) -> None:
     """Check a kernel that may be wrong or made to look right; exit with status 1 if it is refused.
 
@@ -69,7 +69,7 @@ def _show(verdict: KernelVerdict) -> None:
     for check in verdict.checks:
         detail = escape(check.detail)
         out.print(f"{_MARKS[check.status]} {check.name}  [dim]{detail}[/]", soft_wrap=True)
-    where = "in Triton's interpreter" if verdict.interpreted else "for real"
+    where = "in Triton's interpreter" if verdict.interpreted else "without the interpreter"
     end = f"refused by {', '.join(verdict.failed)}" if verdict.failed else "accepted"
     out.print(
         f"{verdict.kernel}: {end}; run on {verdict.device} {where}, seed {verdict.seed}",

@@ -12,7 +12,7 @@ from hwnas.cli.app import out
 from hwnas.cli.kernels import kernels
 
 if TYPE_CHECKING:
-    from hwnas.kernels.bench import Timing
+    from hwnas.kernels.suite.bench import Timing
 
 _BACKENDS = ("triton", "reference", "compile", "onnxruntime")
 _COLUMNS = "{:<24} {:<8} {:<28} {:<12} {:>10} {:>10} {:>10} {:>6}".format
@@ -21,31 +21,31 @@ _COLUMNS = "{:<24} {:<8} {:<28} {:<12} {:>10} {:>10} {:>10} {:>6}".format
 @kernels.command()
 def bench(
     operators: Annotated[
-        list[str] | None, typer.Argument(metavar="[OPERATOR]...", help="All if none is given.")
+        list[str] | None, typer.Argument(metavar="[OPERATOR]...", help="Operators; all if none is given.")
     ] = None,
     backend: Annotated[
         list[str] | None,
         typer.Option(
-            help="triton, reference, compile, onnxruntime, or your own; may be repeated. All four "
+            help="triton, reference, compile, onnxruntime, or your own; may be repeated; all four "
             "if none is given."
         ),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="E.g. bfloat16; the first of each operator if none.")
+        str | None, typer.Option(help="Data type, e.g. bfloat16; the first of each operator if not given.")
     ] = None,
     batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="Images at once; may be repeated. 1 if none.")
+        list[int] | None, typer.Option(min=1, help="Images in a batch; may be repeated; 1 if not given.")
     ] = None,
     warm: Annotated[
-        bool, typer.Option("--warm", help="Leave the second-level cache as the run before did.")
+        bool, typer.Option("--warm", help="Do not flush the second-level cache between runs.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=1.0, help="For all of it; what is not reached says so.")
+        float, typer.Option(min=1.0, help="Time limit of all timings, in seconds; later ones are reported.")
     ] = 600.0,
     json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all rows as JSON, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for all rows as JSON.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
 ) -> None:
     """Time operators on several backends, interleaved, at sizes of searched networks.
 
@@ -57,13 +57,13 @@ def bench(
     import torch
 
     from hwnas.atomic import write_json
-    from hwnas.deploy.suite_backend import backend_named
+    from hwnas.deploy.runtimes.suite_backend import backend_named
     from hwnas.kernels.accelerator import Accelerator
-    from hwnas.kernels.bench import run_bench
-    from hwnas.kernels.cases import Case
     from hwnas.kernels.catalogue import OPERATORS
-    from hwnas.kernels.chains import CHAINS
-    from hwnas.kernels.timer import GpuTimer, ProcessorTimer, Timer
+    from hwnas.kernels.codegen.chains import CHAINS
+    from hwnas.kernels.suite.bench import run_bench
+    from hwnas.kernels.suite.cases import Case
+    from hwnas.kernels.suite.timer import GpuTimer, ProcessorTimer, Timer
 
     chosen = [backend_named(name) for name in dict.fromkeys(backend or _BACKENDS)]
     cases = Case.measured(OPERATORS | CHAINS, operators or (), dtype, batch or (1,))
@@ -106,8 +106,8 @@ def _explain(timings: Iterable[Timing], timing: str) -> None:
         if each.reason:
             reasons.setdefault((each.backend, each.reason), []).append(each)
     out.print(
-        f"{timing}; all backends of an operator in turn. ratio: how many times as fast as the "
-        "fastest of the others.",
+        f"{timing}; all backends of an operator interleaved. ratio: speed relative to the fastest "
+        "of the others.",
         markup=False,
         soft_wrap=True,
     )

@@ -14,7 +14,7 @@ from hwnas.cli.app import out
 from hwnas.cli.kernels import kernels
 
 if TYPE_CHECKING:
-    from hwnas.kernels.suite import CaseResult
+    from hwnas.kernels.suite.correctness import CaseResult
 
 _MARKS = {True: "✓", False: "✗", None: "-"}
 
@@ -22,18 +22,18 @@ _MARKS = {True: "✓", False: "✗", None: "-"}
 @kernels.command()
 def suite(
     operators: Annotated[
-        list[str] | None, typer.Argument(metavar="[OPERATOR]...", help="All if none is given.")
+        list[str] | None, typer.Argument(metavar="[OPERATOR]...", help="Operators; all if none is given.")
     ] = None,
     backend: Annotated[
-        str, typer.Option(help="triton, reference, compile, onnxruntime, or your own.")
+        str, typer.Option(help="Backend: triton, reference, compile, onnxruntime, or your own.")
     ] = "triton",
     device: Annotated[
-        str, typer.Option(help="The card that kernels are compiled for; it need not be here.")
+        str, typer.Option(help="GPU that kernels are compiled for; this machine need not have it.")
     ] = "nvidia-h200",
     json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all rows as JSON, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for all rows as JSON.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
 ) -> None:
     """Compare operators of a backend with float64 results; exit with status 1 if one is wrong.
 
@@ -45,13 +45,13 @@ def suite(
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is defined
     from hwnas.atomic import write_json
-    from hwnas.deploy.suite_backend import backend_named
+    from hwnas.deploy.runtimes.suite_backend import backend_named
     from hwnas.errors import DeviceError
     from hwnas.kernels.accelerator import Accelerator
-    from hwnas.kernels.cases import Case
     from hwnas.kernels.catalogue import OPERATORS
-    from hwnas.kernels.chains import CHAINS
-    from hwnas.kernels.suite import compiled_suite, run_suite
+    from hwnas.kernels.codegen.chains import CHAINS
+    from hwnas.kernels.suite.cases import Case
+    from hwnas.kernels.suite.correctness import compiled_suite, run_suite
 
     chosen = backend_named(backend)
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -80,7 +80,7 @@ def _show(verdicts: Iterable[CaseResult]) -> None:
         spills = "-" if each.spills is None else str(each.spills)
         shape, right = "x".join(map(str, row["shape"])), _MARKS[each.correct]
         rows.append([row["op"], row["dtype"], shape, right, error, spills])
-    out.print(table_of(["operator", "type", "shape", "right", "error", "spilled bytes"], rows))
+    out.print(table_of(["operator", "type", "shape", "correct", "error", "spilled bytes"], rows))
     for each in verdicts:
         if each.reason:
             out.print(f"{each.case}: {each.reason}", markup=False, soft_wrap=True)

@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     import torch
 
     from hwnas.kernels.accelerator import Accelerator
-    from hwnas.kernels.trial import TuningTrial
-    from hwnas.kernels.tuner import TuningResult
+    from hwnas.kernels.tuning.trial import TuningTrial
+    from hwnas.kernels.tuning.tuner import TuningResult
 
 
 @kernels.command()
 def tune(
     context: typer.Context,
-    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="E.g. pointwise.")],
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="Operator, e.g. pointwise.")],
     sizes: Annotated[
         list[str],
-        typer.Option(help="E.g. images=1,pixels=196,inputs=96,outputs=576; may be repeated."),
+        typer.Option(help="Sizes, e.g. images=1,pixels=196,inputs=96,outputs=576; may be repeated."),
     ],
-    dtype: Annotated[str, typer.Option(help="Of its first input.")] = "float16",
-    seconds: Annotated[float, typer.Option(min=1.0, help="For each --sizes.")] = 30.0,
+    dtype: Annotated[str, typer.Option(help="Data type of its first input.")] = "float16",
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time limit for each --sizes, in seconds.")] = 30.0,
     device: Annotated[
-        str | None, typer.Option(help="A card, e.g. nvidia-h200; that of this machine if none.")
+        str | None, typer.Option(help="GPU, e.g. nvidia-h200; the one of this machine if not given.")
     ] = None,
     proposer: Annotated[
-        str, typer.Option(help='rules, evolution, or "package.module:object".')
+        str, typer.Option(help='Proposer: rules, evolution, or "package.module:object".')
     ] = "rules",
     warm: Annotated[
-        bool, typer.Option("--warm", help="Leave the second-level cache as the run before did.")
+        bool, typer.Option("--warm", help="Do not flush the second-level cache between runs.")
     ] = False,
     static: Annotated[
-        bool, typer.Option("--static", help="Compile only, for --device, which need not be here.")
+        bool, typer.Option("--static", help="Only compile, for a --device that this machine need not have.")
     ] = False,
-    count: Annotated[int, typer.Option(min=1, help="With --static: how many to compile.")] = 12,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="With --static: number of configurations to compile.")] = 12,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Find the fastest configuration of an operator on this machine's GPU."""
@@ -55,16 +55,16 @@ def tune(
     _refuse_unused(context, static)
     found = resolve("operator", operator, OPERATORS)
     if not isinstance(found, Operator):
-        raise ConfigError(f"operator {operator!r} is {found!r}, no hwnas.kernels.operator.Operator")
+        raise ConfigError(f"operator {operator!r} is {found!r}; expected an Operator")
     rows = [sizes_read(found, row) for row in sizes]
     kind = dtype_read(found, dtype)
     if static:
         _rank(operator, rows, kind, device or "nvidia-h200", count, as_json)
         return
-    from hwnas.kernels.cost_model import CostModel
-    from hwnas.kernels.gpu_tuning import GpuTuning
-    from hwnas.kernels.proposers import proposer_named
-    from hwnas.kernels.timer import GpuTimer
+    from hwnas.kernels.suite.timer import GpuTimer
+    from hwnas.kernels.tuning.cost_model import CostModel
+    from hwnas.kernels.tuning.gpu_tuning import GpuTuning
+    from hwnas.kernels.tuning.proposers import proposer_named
 
     proposing = proposer_named(proposer)
     card = _card_here(device)
@@ -86,8 +86,8 @@ def _refuse_unused(context: typer.Context, static: bool) -> None:
     for name in unused:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            instead = "nothing is timed with --static" if static else "it belongs to --static"
-            raise ConfigError(f"--{name} changes nothing here: {instead}. Leave it out")
+            instead = "nothing is timed with --static" if static else "it applies to --static only"
+            raise ConfigError(f"--{name} has no effect here: {instead}. Leave it out")
 
 
 def _card_here(device: str | None) -> Accelerator:
@@ -96,12 +96,12 @@ def _card_here(device: str | None) -> Accelerator:
 
     from hwnas.kernels.accelerator import Accelerator
 
-    instead = "; --static ranks configurations for a card that is not here, without timing them"
+    instead = "; --static ranks configurations for another GPU, without timing them"
     if not torch.cuda.is_available():
-        raise DeviceError(f"kernels are tuned on a graphics card, and none was found{instead}")
+        raise DeviceError(f"kernels are tuned on a GPU, and none was found{instead}")
     card = Accelerator.here()
     if device not in (None, card.key):
-        raise DeviceError(f"the graphics card here is {card.key}, not {device}{instead}")
+        raise DeviceError(f"the GPU of this machine is {card.key}, not {device}{instead}")
     return card
 
 
@@ -113,7 +113,7 @@ def _counted(outcome: TuningResult) -> dict[str, Any]:
 
 def _show_tuned(row: dict[str, Any], card: Accelerator) -> None:
     from hwnas.kernels.sizes import sizes_text
-    from hwnas.kernels.tuned import own_path
+    from hwnas.kernels.tuning.tuned import own_path
 
     tried = ", ".join(f"{count} {verdict}" for verdict, count in row["verdicts"].items())
     out.print(f"{sizes_text(row['sizes'])}: {tried}", soft_wrap=True, markup=False)
@@ -139,7 +139,7 @@ def _rank(
     """Compile configurations for a GPU, and show them ranked by resource usage."""
     from hwnas.kernels.accelerator import Accelerator
     from hwnas.kernels.sizes import sizes_text
-    from hwnas.kernels.static_ranking import ranked_statically
+    from hwnas.kernels.tuning.static_ranking import ranked_statically
     from hwnas.terminal import table_of
 
     card = Accelerator.named(device)
@@ -159,7 +159,7 @@ def _rank(
         shown = [[sizes_text(row.pop("config")), *map(str, row.values())] for row in rows]
         out.print(table_of(["configuration", *rows[0]], shown))
     out.print(
-        "Nothing was measured: this order is a guess from bytes, registers and shared memory."
+        "Nothing was measured: the order is estimated from bytes, registers and shared memory."
     )
 
 

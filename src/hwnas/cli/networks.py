@@ -15,28 +15,28 @@ from hwnas.cli.app import NETWORKS, BundlePath, Json, app, out, print_json
 from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hwnas.deploy.bundle import Bundle
-    from hwnas.deploy.cascade import Cascade
+    from hwnas.deploy.bundles.bundle import Bundle
+    from hwnas.deploy.cascades.cascade import Cascade
 
 
 @app.command(rich_help_panel=NETWORKS)
 def verify(
     bundle: BundlePath,
     time: Annotated[
-        bool, typer.Option("--time", help="Measure again what was measured when it was made.")
+        bool, typer.Option("--time", help="Also repeat the measurements that the bundle records.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Check a bundle or a cascade: checksums, ONNX, golden outputs."""
-    from hwnas.deploy.bundle import Bundle
-    from hwnas.deploy.cascade import open_packed
-    from hwnas.deploy.retiming import retime
+    from hwnas.deploy.bundles.bundle import Bundle
+    from hwnas.deploy.cascades.cascade import open_packed
+    from hwnas.deploy.measure.retiming import retime
 
     opened = open_packed(bundle)
     checks = opened.verify()
     if time:
         if not isinstance(opened, Bundle):
-            raise ConfigError(f"{bundle} is a cascade; give one of the bundles that it is made of")
+            raise ConfigError(f"{bundle} is a cascade; give --time one of its bundles")
         checks += retime(opened)
     if as_json:
         print_json([asdict(check) for check in checks])
@@ -57,7 +57,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a bundle or a cascade on images."""
-    from hwnas.deploy.cascade import open_packed
+    from hwnas.deploy.cascades.cascade import open_packed
 
     opened = open_packed(bundle)
     if out_path is not None:
@@ -83,7 +83,7 @@ def _text(answer: Mapping[str, Any]) -> str:
 
 
 def _write_mask(bundle: Bundle | Cascade, images: Sequence[Path], path: Path) -> None:
-    from hwnas.deploy.mask_image import write_mask
+    from hwnas.deploy.bundles.mask_image import write_mask
     from hwnas.errors import ConfigError
 
     if len(images) != 1:

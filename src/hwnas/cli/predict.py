@@ -24,9 +24,9 @@ from hwnas.cli.device_options import (
 from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hwnas.deploy.onnx_workload import OnnxWorkload
-    from hwnas.predictors.prediction import Prediction
-    from hwnas.predictors.store import DeviceStore
+    from hwnas.deploy.onnx.workload import OnnxWorkload
+    from hwnas.predictors.devices.prediction import Prediction
+    from hwnas.predictors.devices.store import DeviceStore
     from hwnas.search_spaces import OperatorCountTable, Workload
 
 
@@ -43,22 +43,22 @@ def predict(
     image: Image = "64x64x3",
     classes: Classes = 100,
     input_shape: Input = None,
-    m: Annotated[int | None, typer.Option("--m", help="Of a gemm: rows of the product.")] = None,
-    n: Annotated[int | None, typer.Option("--n", help="Of a gemm: columns of the product.")] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Of a gemm: what is summed over.")] = None,
+    m: Annotated[int | None, typer.Option("--m", help="Rows of the product, for gemm.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Columns of the product, for gemm.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Length of the sums, for gemm.")] = None,
     from_fingerprint: Annotated[
         bool,
-        typer.Option("--fingerprint", help="From ten seconds of small models run on the target."),
+        typer.Option("--fingerprint", help="Predict from small models that run on the target for ten seconds."),
     ] = False,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
     """Predict the cost of a network on known devices, with a 90% interval, without running it."""
     from hwnas.cli.device_tables import print_predictions
-    from hwnas.deploy.device import Target
-    from hwnas.predictors.fingerprint import fingerprint as fingerprint_of
-    from hwnas.predictors.memory_profile import has_memory, predict_memory
-    from hwnas.predictors.prediction import predict, predict_from_fingerprint
+    from hwnas.deploy.targets.device import Target
+    from hwnas.predictors.devices.fingerprint import fingerprint as fingerprint_of
+    from hwnas.predictors.devices.prediction import predict, predict_from_fingerprint
+    from hwnas.predictors.metrics.memory_profile import has_memory, predict_memory
 
     kept = store_of(store)
     if model == Path("gemm"):
@@ -81,7 +81,7 @@ def predict(
 
 def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Prediction:
     """Add notes on channel counts that waste work, if hwnas's own kernels run the network."""
-    from hwnas.deploy.kernel_advice import advice
+    from hwnas.deploy.matching.kernel_advice import advice
 
     _, runtime, number_format, *_ = [*prediction.estimate.target.split("-"), "", ""]
     if runtime != "triton":
@@ -93,8 +93,8 @@ def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Pre
 def _predict_gemm(
     store: DeviceStore, targets: list[str], m: int | None, n: int | None, k: int | None
 ) -> list[Prediction]:
-    from hwnas.predictors.gemm import Gemm
-    from hwnas.predictors.gemm_profile import predict_gemm
+    from hwnas.predictors.metrics.gemm import Gemm
+    from hwnas.predictors.metrics.gemm_profile import predict_gemm
 
     if m is None or n is None or k is None:
         raise ConfigError("a gemm needs its sizes: --m, --n and --k")
@@ -111,8 +111,8 @@ def _network(
     input_shape: str | None,
 ) -> tuple[OnnxWorkload | OperatorCountTable, Callable[[int], Workload]]:
     """Return the network in question, and a function that gives its workload at any batch size."""
-    from hwnas.deploy.onnx_workload import read_workload
-    from hwnas.predictors.cost_file import read_architecture
+    from hwnas.deploy.onnx.workload import read_workload
+    from hwnas.predictors.devices.cost_file import read_architecture
     from hwnas.search_spaces import OperatorCountTable
 
     if model is not None and space is None and arch is None:
@@ -130,16 +130,16 @@ def _network(
 @app.command(rich_help_panel=DEVICES)
 def explain(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="Any ONNX file.")],
-    target: Annotated[str, typer.Option(help="A known target or device.")],
-    top: Annotated[int, typer.Option(min=1, help="How many operators.")] = 10,
+    target: Annotated[str, typer.Option(help="Known target or device.")],
+    top: Annotated[int, typer.Option(min=1, help="Number of operators to show.")] = 10,
     input_shape: Input = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
     """Show the costliest operators of a network, predicted beside profiled."""
     from hwnas.cli.device_tables import print_operators
-    from hwnas.deploy.onnx_workload import read_workload
-    from hwnas.predictors.device import DevicePredictor
+    from hwnas.deploy.onnx.workload import read_workload
+    from hwnas.predictors.devices.device import DevicePredictor
     from hwnas.predictors.explain import explain, profiled
 
     network = read_workload(model, input_shape=sizes_of(input_shape, "--input"))

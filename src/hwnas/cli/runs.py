@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 RayAddress = Annotated[
     str | None,
-    typer.Option(help="Work on a Ray cluster that is running: HOST:PORT, or auto for this one."),
+    typer.Option(help="Address of a running Ray cluster: HOST:PORT, or auto for the local one."),
 ]
 
 
 @app.command(rich_help_panel=SEARCHES)
 def search(
     recipe: Annotated[
-        Path, typer.Argument(help="A TOML recipe; or images: a folder for each class, or an .npz.")
+        Path, typer.Argument(help="A TOML recipe, or images: a folder with one folder per class, or an .npz file.")
     ],
     run: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME if not given.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Budget of the whole job; what it leaves open is planned.")
+        float | None, typer.Option(help="Time budget of the whole job, in minutes; open settings are planned for it.")
     ] = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="With images: what to be fast on; again for more.")
+        list[str] | None, typer.Option(help="With images: target to be fast on; may be repeated.")
     ] = None,
     limit_ms: Annotated[
-        float | None, typer.Option(help="With images: the longest that a network may take.")
+        float | None, typer.Option(help="With images: limit on the latency of a network, in ms.")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="table.key=value, e.g. search.trials=500.")
+        list[str] | None, typer.Option("--set", help="Change the recipe: table.key=value, e.g. search.trials=500; may be repeated.")
     ] = None,
     ray_address: RayAddress = None,
     as_json: Json = False,
@@ -75,8 +75,8 @@ def _experiment(
         )
     if targets or limit_ms is not None:
         raise ConfigError(
-            "--target and --limit-ms go with images; a recipe has its own in [[objective]]: "
-            "--set objective.1.limit=5"
+            "--target and --limit-ms need images; a recipe has them in [[objective]], which --set "
+            "changes, e.g. --set objective.1.limit=5"
         )
     given = () if minutes is None else (f"run.minutes={minutes}",)
     return Experiment.load(path, (*given, *overrides))
@@ -87,7 +87,7 @@ def resume(
     run: RunPath,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change the run's recipe: table.key=value, again and again."),
+        typer.Option("--set", help="Change the recipe of the run: table.key=value; may be repeated."),
     ] = None,
     ray_address: RayAddress = None,
     as_json: Json = False,
@@ -141,8 +141,8 @@ def status(run: RunPath, as_json: Json = False) -> None:
         out.print(f"{name} is stale: {'; '.join(reasons)}", soft_wrap=True, markup=False)
     if found["unnamed"]:
         out.print(
-            f"an older hwnas made this run; `hwnas resume {run}` finds out whether its inputs have "
-            "changed since",
+            f"an older version of hwnas made this run; `hwnas resume {run}` checks whether its "
+            "inputs have changed",
             soft_wrap=True,
             markup=False,
         )
@@ -150,7 +150,7 @@ def status(run: RunPath, as_json: Json = False) -> None:
     for rung in found["rungs"]:
         out.print(
             f"  {rung['evaluated']} at {rung['share']:.0%} of the cost, "
-            f"{rung['promoted']} of them went on"
+            f"{rung['promoted']} of them promoted"
         )
     failed = found["failed"]
     if failed:
@@ -181,24 +181,24 @@ def report(run: RunPath, as_json: Json = False) -> None:
 @app.command(rich_help_panel=SEARCHES)
 def export(
     run: RunPath,
-    to: Annotated[Path, typer.Option("--out", help="Folder to make; must not exist.")],
+    to: Annotated[Path, typer.Option("--out", help="Folder to create; must not exist.")],
     pick: Annotated[
-        str | None, typer.Option(help="knee, fastest, most-accurate or a network's id.")
+        str | None, typer.Option(help="Network: knee, fastest, most-accurate or an id.")
     ] = None,
     max_latency_ms: Annotated[
-        float | None, typer.Option(help="Only networks measured at most this slow.")
+        float | None, typer.Option(help="Limit on the measured latency, in ms.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="A target that the run was specialised for.")
+        str | None, typer.Option(help="Target that was added with `hwnas specialise`.")
     ] = None,
     triton_repository: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also add it to a model repository of Triton Server."),
+        typer.Option(metavar="DIR", help="Also add it to this model repository of Triton Inference Server."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Copy the bundle of one network out of a run; create it first if necessary."""
-    from hwnas.deploy.model_repository import write_model_repository
+    from hwnas.deploy.bundles.model_repository import write_model_repository
     from hwnas.experiment import export
 
     bundle = export(run, to, pick, max_latency_ms, target)
@@ -232,7 +232,7 @@ def spaces(as_json: Json = False) -> None:
         for s in found
     ]
     out.print(table_of(["name (preset)", "images", "choices", "networks"], rows, "Search spaces"))
-    out.print('one\'s own: [space] name = "package.module:object"', markup=False, style="dim")
+    out.print('your own: [space] name = "package.module:object"', markup=False, style="dim")
 
 
 def _show(summary: Any, as_json: bool) -> None:
@@ -262,7 +262,7 @@ class _resumable:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if kind is KeyboardInterrupt and (self._run / "run.json").exists():
-            fail(f"interrupted; `hwnas resume {self._run}` goes on from here", 130)
+            fail(f"interrupted; `hwnas resume {self._run}` continues from here", 130)
 
     def _interrupt(self, *_: object) -> NoReturn:
         self._reporter.interrupted = True

@@ -17,28 +17,28 @@ __all__ = ["serve"]
 def serve(
     bundle: BundlePath,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    threads: Annotated[int, typer.Option(min=1, help="Of ONNX Runtime.")] = 1,
-    max_batch: Annotated[int, typer.Option(min=1, help="Images run at once.")] = 8,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of ONNX Runtime.")] = 1,
+    max_batch: Annotated[int, typer.Option(min=1, help="Most images in one batch.")] = 8,
     max_wait_ms: Annotated[
-        float, typer.Option(min=0, help="A request waits so long for others to join it.")
+        float, typer.Option(min=0, help="Longest wait for other requests to fill a batch, in ms.")
     ] = 2.0,
-    max_queue: Annotated[int, typer.Option(min=1, help="Images that may wait.")] = 128,
-    max_body_mb: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 16,
+    max_queue: Annotated[int, typer.Option(min=1, help="Most images that may wait.")] = 128,
+    max_body_mb: Annotated[int, typer.Option(min=1, help="Largest size of a request, in MB.")] = 16,
     memory_mb: Annotated[
-        int, typer.Option(min=1, help="Of all requests together, beside what the network takes.")
+        int, typer.Option(min=1, help="Memory limit of all requests together, without the network, in MB.")
     ] = 1000,
     max_megapixels: Annotated[
-        int, typer.Option(min=1, max=89, help="Of an image file, decoded.")
+        int, typer.Option(min=1, max=89, help="Largest decoded image, in megapixels.")
     ] = 25,
-    max_connections: Annotated[int, typer.Option(min=1, help="Open at the same time.")] = 64,
+    max_connections: Annotated[int, typer.Option(min=1, help="Most connections at the same time.")] = 64,
     client_timeout: Annotated[
-        float, typer.Option(help="Seconds that a client may take to send a request.")
+        float, typer.Option(help="Time limit for sending a request, in seconds.")
     ] = 30,
-    name: Annotated[str | None, typer.Option(help="Of the model, in addresses.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model in addresses.")] = None,
 ) -> None:
     """Answer requests over HTTP in batches, to try a bundle out and as an example."""
-    from hwnas.deploy.bundle import Bundle
+    from hwnas.deploy.bundles.bundle import Bundle
     from hwnas.deploy.serve import BatchSettings, BundleServer, ServerLimits, serve
 
     def started(server: BundleServer) -> None:
@@ -59,4 +59,4 @@ def serve(
         print(f"warning: {warning}", file=sys.stderr)
     ended_by = serve(opened, settings, limits, host=host, port=port, name=name, started=started)
     if ended_by == signal.SIGINT:
-        fail("interrupted; all that was asked is answered", 130)
+        fail("interrupted; all accepted requests were answered", 130)

@@ -1,18 +1,18 @@
 """Export of networks to ONNX, deployment bundles, runtimes, and latency measurement on targets."""
 
-from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.cascade import Cascade
-from hwnas.deploy.catalogue import DeviceStatus, devices, machine, versions
-from hwnas.deploy.device import Device, Target
-from hwnas.deploy.export import Export, export_onnx
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.bundles.packing import write_bundle
+from hwnas.deploy.bundles.sealed import SealCheck
+from hwnas.deploy.cascades.cascade import Cascade
+from hwnas.deploy.export.to_onnx import Export, export_onnx
 from hwnas.deploy.io import OutputMeaning, Preprocessing
-from hwnas.deploy.latency_timer import TimingSettings
-from hwnas.deploy.measurement import Measurement, Quantiles
-from hwnas.deploy.packing import write_bundle
-from hwnas.deploy.runtime import Runtime, Session
+from hwnas.deploy.measure.latency_timer import TimingSettings
+from hwnas.deploy.measure.measurement import Measurement, Quantiles
+from hwnas.deploy.measure.timing import TimedNetwork, measure, measure_together
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.sealed import SealCheck
-from hwnas.deploy.timing import TimedNetwork, measure, measure_together
+from hwnas.deploy.runtimes.runtime import Runtime, Session
+from hwnas.deploy.targets.catalogue import DeviceStatus, devices, machine, versions
+from hwnas.deploy.targets.device import Device, Target
 
 __all__ = [
     "RUNTIMES",

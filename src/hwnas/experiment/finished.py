@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.atomic import replacing_folder
-from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.sealed import give_usual_modes
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.bundles.sealed import give_usual_modes
 from hwnas.errors import RunError, StorageError
 from hwnas.plugin import imports_from
 from hwnas.recipe import read_recipe
@@ -191,9 +191,9 @@ def unfinished(folder: RunFolder, target: str | None = None) -> RunError:
     if target is not None:
         return RunError(
             f"{folder.path} has no results for {target}; "
-            f"`hwnas specialise {folder.path} --target {target}` makes them"
+            f"create them with `hwnas specialise {folder.path} --target {target}`"
         )
-    return RunError(f"{folder.path} is not finished; `hwnas resume {folder.path}` first")
+    return RunError(f"{folder.path} is not finished; run `hwnas resume {folder.path}` first")
 
 
 @contextlib.contextmanager

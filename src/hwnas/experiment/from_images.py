@@ -11,8 +11,8 @@ import tomlkit
 from PIL import Image
 
 from hwnas.errors import ConfigError
-from hwnas.search.data_manifest import DataManifest
-from hwnas.search.sources import source_manifest
+from hwnas.search.data.manifest import DataManifest
+from hwnas.search.data.sources import source_manifest
 
 __all__ = ["DEFAULT_TARGET", "is_image_source", "recipe_for_images"]
 
@@ -48,7 +48,7 @@ def recipe_for_images(
     if limit_ms is not None and not limit_ms > 0:
         raise ConfigError(f"the limit is {limit_ms:g} ms; expected a time above 0")
     if not images.exists():
-        raise ConfigError(f"there is no {images}; give a recipe, or a folder of images")
+        raise ConfigError(f"{images} does not exist; give a recipe, or a folder of images")
     path = images.resolve()
     source = f"{'folder' if path.is_dir() else 'npz'}:{path}"
     data = tomlkit.table()

@@ -20,7 +20,7 @@ from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
 from hwnas.recipe import Recipe, completed, parse_recipe, read_recipe
 from hwnas.run_folder import PLAN
-from hwnas.search.data import ImageData
+from hwnas.search.data.image_data import ImageData
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 from hwnas.stages.untrained import most_macs
@@ -52,7 +52,7 @@ def with_plan(
     assert recipe.run.minutes is not None
     facts = JobFacts.of(data, recipe.run.minutes, os.cpu_count() or 1)
     given = tomllib.loads(text)
-    reporter.note("measuring how fast networks train here")
+    reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     requested = _flat(given)
     space = _space(given.get("space", {}), default_space(requested, data.image_shape), data, folder)

@@ -19,7 +19,7 @@ from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Recipe, parse_recipe, read_recipe
 from hwnas.recipe_keys import parts_of
 from hwnas.run_folder import RunFolder, all_or_nothing
-from hwnas.search.data import load_data
+from hwnas.search.data.image_data import load_data
 from hwnas.stages.adoption import adopt
 from hwnas.stages.images import tell_changed_images
 from hwnas.stages.job import Job, RunInputs, SearchGoal, goals_of, searchable
@@ -182,7 +182,7 @@ def specialise(
     for goal in goals:
         if goal.target in own.targets:
             raise ConfigError(
-                f"{opened.path} was searched for {goal.target} to begin with; give another target"
+                f"{goal.target} is a target of the search of {opened.path}; give another target"
             )
     if not is_finished(opened, own):
         raise unfinished(opened)
@@ -247,10 +247,10 @@ def _ray(job: Job, address: str | None) -> Iterator[None]:
     if address is not None:
         if workers == 0:
             raise ConfigError(
-                f"a Ray cluster at {address!r} is to be used, but the recipe has no workers; set "
-                "search.workers to the most that may be used"
+                f"a Ray cluster at {address!r} was given, but search.workers is 0; set it to the "
+                "largest number of workers to use"
             )
-        from hwnas.search.cluster import connected_ray
+        from hwnas.search.engine.cluster import connected_ray
 
         with connected_ray(address, [job.folder.recipe_folder]):
             yield
@@ -258,7 +258,7 @@ def _ray(job: Job, address: str | None) -> Iterator[None]:
     if workers == 0:
         yield
         return
-    from hwnas.search.cluster import local_ray
+    from hwnas.search.engine.cluster import local_ray
 
     with local_ray(max(workers, os.cpu_count() or 1), [job.folder.recipe_folder]):
         yield

@@ -143,7 +143,7 @@ def _example(
     name: str, sizes: tuple[tuple[str, int], ...], dtype: torch.dtype
 ) -> tuple[Operator, Inputs]:
     from hwnas.kernels.catalogue import OPERATORS
-    from hwnas.kernels.chains import CHAINS
+    from hwnas.kernels.codegen.chains import CHAINS
 
     operator = resolve("operator", name, OPERATORS | CHAINS)
     generator = torch.Generator().manual_seed(0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hwnas.errors import KernelError
-from hwnas.kernels.activations import check_activation
+from hwnas.kernels.primitives.activations import check_activation
 from hwnas.kernels.sizes import dtype_name
 
 __all__ = ["MOST", "check_activations", "check_counts", "check_shapes", "check_types", "reach"]

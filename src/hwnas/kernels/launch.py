@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-from hwnas.kernels.rounding import round_in_interpreter
+from hwnas.kernels.primitives.rounding import round_in_interpreter
 
 __all__ = ["Launch", "cannot_run", "interpreting"]
 

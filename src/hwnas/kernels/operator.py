@@ -21,10 +21,10 @@ from torch import Generator, Tensor
 from hwnas.errors import KernelError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.arguments import MOST, check_activations, check_counts, check_types, reach
-from hwnas.kernels.choice import KernelChoice, chosen
-from hwnas.kernels.constraints import Problem
 from hwnas.kernels.launch import Launch, cannot_run
 from hwnas.kernels.sizes import dtype_name
+from hwnas.kernels.tuning.choice import KernelChoice, chosen
+from hwnas.kernels.tuning.constraints import Problem
 
 __all__ = ["Config", "Inputs", "Operator", "OperatorWork", "Sizes", "dtype_name"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hwnas.search.data import ImageData
-from hwnas.search.raw_images import TargetKind
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.data.raw_images import TargetKind
 
 __all__ = ["JobFacts"]
 

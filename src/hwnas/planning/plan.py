@@ -11,7 +11,7 @@ import numpy as np
 
 from hwnas.planning.facts import JobFacts
 from hwnas.planning.speed import Precision, TrainingRates, TrainingSpeed
-from hwnas.search.rungs import Rungs
+from hwnas.search.engine.rungs import Rungs
 
 __all__ = [
     "BATCH_SIZE",
@@ -104,8 +104,8 @@ def make_plan(
     """Divide a budget.
 
     Unless the recipe asks for a supernet, networks are trained alone by successive halving
-    (`hwnas.search.rungs`), all for the same epochs, since the larger ones need more time for the
-    same progress. `experiments/photographs/strategies` compares the two.
+    (`hwnas.search.engine.rungs`), all for the same epochs, since the larger ones need more time for
+    the same progress. `experiments/photographs/strategies` compares the two.
 
     Args:
         facts: The data and the budget.
@@ -171,13 +171,13 @@ def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
     }
     stops = [f"{share * epochs:.0f}" for share in rungs.rungs]
     halving = (
-        f", then the better of every {rungs.keep} of similar latency for {' and '.join(stops[1:])} "
+        f", then the best of every {rungs.keep} of similar latency for {' and '.join(stops[1:])} "
         "in all"
     )
     summary = (
         f"{candidates} networks of up to {macs / 1e6:.3g} M multiply-accumulates are trained, "
         f"{facts.cores} at a time: all for {stops[0]} epochs{halving if len(stops) > 1 else ''}",
-        f"the whole takes {shortest:.1f} minutes for the smallest, {longest:.1f} for the largest; "
+        f"a full training takes {shortest:.1f} minutes for the smallest, {longest:.1f} for the largest; "
         f"{finalists} become bundles",
     )
     return Plan(values, summary)

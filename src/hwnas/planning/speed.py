@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hwnas.search.image_cache import Images
-from hwnas.search.threads import torch_threads
+from hwnas.search.data.image_cache import Images
+from hwnas.search.engine.threads import torch_threads
 from hwnas.search.training.augment import Augmentation
 from hwnas.search_spaces import Architecture, SearchSpace, UnionSpace
 

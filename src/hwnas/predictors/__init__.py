@@ -1,11 +1,11 @@
 """Predicted costs of candidates, each with its uncertainty and its origin."""
 
-from hwnas.predictors.calibration import NetworkMeasurement, Pool, calibrate
-from hwnas.predictors.device import DevicePredictor
+from hwnas.predictors.devices.calibration import NetworkMeasurement, Pool, calibrate
+from hwnas.predictors.devices.device import DevicePredictor
+from hwnas.predictors.devices.prediction import KnownDevice, Prediction, known_devices, predict
+from hwnas.predictors.devices.shipped import shipped_experience
+from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
 from hwnas.predictors.estimate import CostKind, CostSource, Estimate, Predictor
-from hwnas.predictors.prediction import KnownDevice, Prediction, known_devices, predict
-from hwnas.predictors.shipped import shipped_experience
-from hwnas.predictors.store import DeviceProfile, DeviceStore
 
 __all__ = [
     "CostKind",

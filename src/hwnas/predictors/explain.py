@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from hwnas.deploy.device import Target
-from hwnas.deploy.onnx_workload import OnnxWorkload
-from hwnas.deploy.profiling import profile_kernels
+from hwnas.deploy.measure.profiling import profile_kernels
+from hwnas.deploy.onnx.workload import OnnxWorkload
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError, DeviceError
-from hwnas.predictors.device import DevicePredictor
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.physical import FEATURES, MACHINES, quantities
+from hwnas.predictors.devices.device import DevicePredictor
+from hwnas.predictors.features.physical import FEATURES, MACHINES, quantities
+from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search_spaces import OperatorKind, OperatorSignature
 
 __all__ = ["OperatorCost", "explain", "profiled", "unknown_share"]
@@ -52,7 +52,7 @@ def explain(
     Args:
         predictor: Predictor of the device.
         network: Network whose cost is explained.
-        kernels_ms: Milliseconds by kernel, from `hwnas.deploy.profiling.profile_kernels`.
+        kernels_ms: Milliseconds by kernel, from `hwnas.deploy.measure.profiling.profile_kernels`.
     """
     predicted = _operator_costs(predictor, network)
     operators = network.workload.operators

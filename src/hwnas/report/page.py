@@ -51,13 +51,13 @@ def render(data: ReportData) -> str:
 def _sections(data: ReportData) -> Iterable[Html]:
     yield element("header", *_header(data))
     yield _section("Finalists", sections.finalists(data), sections.warnings(data))
-    yield _section("The trade-off", *sections.trade_off(data))
-    yield _section("How far to trust it", *sections.trust(data))
-    yield _section("How it was found", *sections.progress(data))
-    yield _section("What was found", *sections.pictures(data))
-    yield _section("What it took", *sections.compute(data))
-    yield _section("Where it comes from", *sections.provenance(data))
-    yield _section("What to try next", sections.next_steps(data))
+    yield _section("Trade-off", *sections.trade_off(data))
+    yield _section("Errors of the predictions", *sections.trust(data))
+    yield _section("Progress of the search", *sections.progress(data))
+    yield _section("Architectures", *sections.pictures(data))
+    yield _section("Time", *sections.compute(data))
+    yield _section("Provenance", *sections.provenance(data))
+    yield _section("Next steps", sections.next_steps(data))
     yield element("footer", f"Written by hwnas {__version__}. This file works offline.")
 
 

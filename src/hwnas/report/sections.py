@@ -44,7 +44,7 @@ def warnings(data: ReportData) -> Html:
         return Html("")
     items = (element("li", warning) for warning in data.warnings)
     return element(
-        "div", element("strong", "To keep in mind"), element("ul", *items), class_="warnings"
+        "div", element("strong", "Warnings"), element("ul", *items), class_="warnings"
     )
 
 
@@ -54,18 +54,19 @@ def trade_off(data: ReportData) -> Iterable[Html]:
         yield _empty("Pareto front", "No trial has finished.")
         return
     if not data.other_objectives:
-        yield _empty("Pareto front", "The search had one objective, so nothing is traded.")
+        yield _empty("Pareto front", "The search had one objective, so there is no trade-off.")
     for objective in data.other_objectives:
         yield _figure(
             pareto_front(data, objective),
-            "Each point is a candidate as the search saw it (point at it for its architecture). A "
-            "star is a finalist there; the diamond joined to it is the same network fine-tuned, on "
-            "the test split and measured on the target; it is a cross where it breaks a limit as "
-            "measured. Bars are 95\u00a0% intervals (Wilson's, of shares).",
+            "Each point is a candidate with the values that the search used (point at it for its "
+            "architecture). A star is such a point of a finalist; the diamond joined to it is the "
+            "same network after fine-tuning, evaluated on the test split and measured on the "
+            "target, or a cross if it breaks a limit. Bars are 95\u00a0% confidence intervals "
+            "(Wilson intervals for accuracies).",
         )
     front = sum(trial.on_front for trial in data.trials)
     if front:
-        summary = element("summary", f"The {front} candidates of the front in a table")
+        summary = element("summary", f"Table of the {front} candidates of the front")
         yield element("details", summary, element("div", tables.front_table(data), class_="card"))
 
 
@@ -75,9 +76,10 @@ def trust(data: ReportData) -> Iterable[Html]:
         data,
         bool(data.calibration),
         plots.calibration,
-        "A network that is left out in turn was predicted from the other timed ones; a finalist "
-        "was predicted first and measured afterwards. Bars are the predictor's intervals, whose "
-        "upper end has to keep a limit: 90\u00a0%, log-normal, since errors of costs are factors."
+        "Each network that was left out in turn was predicted from the other timed networks; each "
+        "finalist was predicted before it was measured. Bars are 90\u00a0% prediction intervals, "
+        "whose upper end has to keep a limit; they are log-normal, because errors of costs are "
+        "factors."
         + _finalists_error(data),
         ("Predicted against measured latency", "No network was both predicted and measured."),
     )
@@ -85,8 +87,9 @@ def trust(data: ReportData) -> Iterable[Html]:
         data,
         bool(data.finalists),
         plots.generalisation,
-        "The finalists were chosen by their validation score, so a difference above zero is what "
-        "the choice itself made look better; bars are 95\u00a0% intervals, n the examples of each.",
+        "The finalists were chosen by their validation score, so a difference above zero shows how "
+        "much this choice overestimates them; bars are 95\u00a0% confidence intervals, n is the "
+        "number of images of each split.",
         ("Validation minus test", "No finalist has been tested."),
     )
 
@@ -105,7 +108,7 @@ def progress(data: ReportData) -> Iterable[Html]:
     )
     kinds = " and ".join(sorted({objective.kind for objective in data.objectives}))
     compared = (
-        "beside random search with the same evaluator"
+        "compared with random search with the same evaluator"
         if data.baseline_trials
         else "random search was not run for comparison"
     )
@@ -113,8 +116,8 @@ def progress(data: ReportData) -> Iterable[Html]:
         data,
         bool(data.hypervolume),
         plots.hypervolume,
-        f"The part of the objective space that the candidates found so far dominate, by {kinds} "
-        f"values, from the reference point ({point}); {_counting(data)}{compared}.",
+        f"Size of the region that the candidates found so far dominate, by {kinds} values, up to "
+        f"the reference point ({point}); {_counting(data)}{compared}.",
         (
             "Hypervolume over trials",
             "No hypervolume was computed: it needs a finished trial that keeps the limits.",
@@ -124,11 +127,11 @@ def progress(data: ReportData) -> Iterable[Html]:
         data,
         bool(data.training),
         plots.training_curves,
-        "Measured on training batches; the largest and the smallest network bound all that share "
-        "their weights.",
+        "Measured on training batches; the largest and the smallest network are the extremes of "
+        "all networks that share these weights.",
         (
             "Training of the supernet",
-            "No supernet was trained in this run: it was taken over, or candidates trained alone.",
+            "No supernet was trained in this run: it was reused, or candidates were trained alone.",
         ),
     )
     yield element("div", search, training, class_="pair")
@@ -138,13 +141,13 @@ def _counting(data: ReportData) -> str:
     """Describe which candidates the hypervolume counts if there are limits."""
     if all(objective.limit is None for objective in data.objectives):
         return ""
-    return "only those that keep the limits count, finalists as measured; "
+    return "only candidates that keep the limits count, finalists with their measured values; "
 
 
 def pictures(data: ReportData) -> Iterable[Html]:
     """Yield each finalist's stages, or its choices if its space has no such picture."""
     if not data.finalists:
-        yield _empty("Pictures of the finalists", "There is no finalist yet.")
+        yield _empty("Pictures of the finalists", "No network is a finalist yet.")
         return
     drawn = [stage.channels for f in data.finalists for stage in f.stages]
     colours = finalist_colours(data)
@@ -164,9 +167,9 @@ def pictures(data: ReportData) -> Iterable[Html]:
     if drawn:
         yield element(
             "p",
-            "From the input at the left to the output: one box a block, as high as its stage has "
-            "channels (ch) and as wide as it expands them (e); the number and the shade are its "
-            "kernel; a tapering box halves the image (1/2).",
+            "Input at the left, output at the right. Each box is a block: its height shows the "
+            "channels of its stage (ch), its width the expansion ratio (e), its number and shade "
+            "the kernel size; a tapering box halves the resolution (1/2).",
             class_="soft",
         )
 
@@ -208,7 +211,7 @@ def provenance(data: ReportData) -> Iterable[Html]:
             yield _empty(title, "The run did not record this.")
     if data.recipe_toml:
         recipe = element("pre", element("code", data.recipe_toml))
-        yield element("details", element("summary", "The recipe, as it ran"), recipe, open="")
+        yield element("details", element("summary", "Recipe of this run"), recipe, open="")
     else:
         yield _empty("Recipe", "The run did not record this.")
 
@@ -216,7 +219,7 @@ def provenance(data: ReportData) -> Iterable[Html]:
 def next_steps(data: ReportData) -> Html:
     """Return the commands to try next."""
     if not data.next_commands:
-        return _empty("", "Nothing is suggested.")
+        return _empty("", "No further commands are suggested.")
     return element("pre", element("code", "\n".join(data.next_commands)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.measure.measurement import Measurement
 from hwnas.report.data import Finalist, ReportData, TargetLatency
 from hwnas.report.figure import GREY, finalist_colours
 from hwnas.report.markup import Html, element, join
@@ -69,7 +69,7 @@ def finalists_table(data: ReportData) -> Html:
         "network",
         (f"test {metric}", "evaluated, 95\u00a0% interval"),
         ("latency", "measured, p50 (p20 to p80)"),
-        ("predicted", "beforehand, 90\u00a0% interval"),
+        ("predicted", "before measurement, 90\u00a0% interval"),
         *((f"on {target}", "measured; predicted") for target in further),
         ("MACs", "counted"),
         ("parameters", "counted"),
@@ -121,7 +121,7 @@ def _latency(measurement: Measurement | None) -> str:
     )
     if not measurement.contended:
         return shown
-    return join([shown, element("small", "the machine was busy", class_="flag")])
+    return join([shown, element("small", "disturbed timing", class_="flag")])
 
 
 def _prediction(mean_ms: float | None, std_ms: float | None) -> str:

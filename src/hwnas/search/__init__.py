@@ -1,31 +1,31 @@
 """Architecture search: tasks, supernet training, evaluators, samplers, studies, the search loop."""
 
-from hwnas.search.data import DataConfig, ImageData, Split, data_manifest, load_data
-from hwnas.search.data_manifest import DataManifest, manifest_difference
-from hwnas.search.engine import run_search
-from hwnas.search.evaluate import (
+from hwnas.search.data.image_data import DataConfig, ImageData, Split, data_manifest, load_data
+from hwnas.search.data.manifest import DataManifest, manifest_difference
+from hwnas.search.engine.executor import Executor, InProcess, RayActors
+from hwnas.search.engine.failure import Failure
+from hwnas.search.engine.loop import run_search
+from hwnas.search.engine.result import Scored, SearchResult
+from hwnas.search.engine.rungs import Rungs
+from hwnas.search.engine.shared_study import Sharing
+from hwnas.search.engine.study import SearchStudy
+from hwnas.search.evaluation.evaluate import (
     Evaluation,
     Evaluator,
     Fidelity,
     SupernetEvaluator,
     TrainEvaluator,
 )
-from hwnas.search.evaluators import EVALUATORS
+from hwnas.search.evaluation.lineage import GrowEvaluator
+from hwnas.search.evaluation.ranking import RankingCheck
+from hwnas.search.evaluation.registry import EVALUATORS
+from hwnas.search.evaluation.scores import ScoreStore
 from hwnas.search.evolution import Box, EvolutionResult, evolve
-from hwnas.search.executor import Executor, InProcess, RayActors
-from hwnas.search.failure import Failure
-from hwnas.search.lineage import GrowEvaluator
-from hwnas.search.objective import Objective
-from hwnas.search.ranking import RankingCheck
-from hwnas.search.result import Scored, SearchResult
-from hwnas.search.rungs import Rungs
+from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import SAMPLERS
-from hwnas.search.scores import ScoreStore
-from hwnas.search.segmentation import Segmentation, segmentation
-from hwnas.search.shared_study import Sharing
-from hwnas.search.study import SearchStudy
-from hwnas.search.task import Classification, Metric, Task, classification
-from hwnas.search.tasks import TASKS
+from hwnas.search.tasks.registry import TASKS
+from hwnas.search.tasks.segmentation import Segmentation, segmentation
+from hwnas.search.tasks.task import Classification, Metric, Task, classification
 from hwnas.search.training import SupernetTraining, TrainConfig, train_supernet
 
 __all__ = [

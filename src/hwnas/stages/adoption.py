@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from hwnas.search.data import ImageData
+from hwnas.search.data.image_data import ImageData
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.plan import stages_of
@@ -29,8 +29,8 @@ def adopt(job: Job, goals: Sequence[SearchGoal]) -> None:
     same_images = _has_same_images(job)
     if not same_images:
         job.reporter.note(
-            f"{job.folder.path} was made from other images than there are now; what was learned "
-            "from them is done anew"
+            f"{job.folder.path} was made from other images than the current ones; everything that "
+            "was learned from them is done again"
         )
     for goal in goals:
         for stage in stages_of(job, goal):

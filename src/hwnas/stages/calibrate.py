@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hwnas.content import content_hash
-from hwnas.deploy.catalogue import processor_of
-from hwnas.deploy.device import Target
-from hwnas.deploy.timing import measure
+from hwnas.deploy.measure.timing import measure
+from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import InfeasibleError
 from hwnas.identity import Identity
 from hwnas.predictors import DevicePredictor, Pool, shipped_experience
 from hwnas.progress import ProgressCallback
-from hwnas.search.agreement import agreed_value
-from hwnas.search.cluster import map_tasks
-from hwnas.search.objective import COUNTED, LATENCY, Objective
+from hwnas.search.engine.agreement import agreed_value
+from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.job import Job, RunStage, SearchGoal
 from hwnas.stages.measurements import (
@@ -52,8 +52,8 @@ def calibration(job: Job, target: str, path: Path) -> RunStage:
         before = [each for each in measured_on(_timed(target, path)) if each != hardware]
         if before:
             job.reporter.note(
-                f"{target} was calibrated on {', '.join(before)} and is {hardware} now: "
-                "all is timed again"
+                f"{target} was calibrated on {', '.join(before)}, but the hardware is now "
+                f"{hardware}: all networks are timed again"
             )
         offers = None if storage is None else agreed_value(storage, shared)
         if offers is None:
@@ -92,7 +92,7 @@ def _time_networks(job: Job, target: str, advance: ProgressCallback) -> list[Tim
     contended = sum(m.contended for m in measured.values())
     if contended:
         job.reporter.note(
-            f"{contended} of {len(chosen)} timings were disturbed by other work on this "
+            f"{contended} of {len(chosen)} timings were disturbed by other processes on this "
             "machine; close other programs for better predictions"
         )
     return [Timed(a, "calibration", measured[a.id]) for a in chosen]
@@ -149,8 +149,8 @@ def _check_limit(objective: Objective, costs: Sequence[tuple[float, float]]) -> 
     assert objective.limit is not None
     if all(lower > objective.limit for _, lower in costs):
         raise InfeasibleError(
-            f"no network of the space keeps {objective.label} at most {_number(objective.limit)}: "
-            f"the nearest that was found has {_number(min(costs)[0])}. Raise the limit, or allow "
+            f"no network of the space has {objective.label} of at most {_number(objective.limit)}; "
+            f"the lowest that was found is {_number(min(costs)[0])}. Raise the limit, or allow "
             "smaller networks in [space]"
         )
 

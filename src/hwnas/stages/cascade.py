@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.cascade_choice import (
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.cascades.choice import (
     AccuracyCount,
     CandidateScores,
     CascadeChoice,
@@ -21,11 +21,11 @@ from hwnas.deploy.cascade_choice import (
     pair_tally,
     single_tally,
 )
-from hwnas.deploy.cascade_packing import write_cascade
-from hwnas.deploy.cascade_timing import Pass, cascade_pass, decision_ms, network_pass, time_passes
-from hwnas.deploy.catalogue import machine
-from hwnas.deploy.device import Target
-from hwnas.deploy.measurement import Quantiles
+from hwnas.deploy.cascades.packing import write_cascade
+from hwnas.deploy.cascades.timing import Pass, cascade_pass, decision_ms, network_pass, time_passes
+from hwnas.deploy.measure.measurement import Quantiles
+from hwnas.deploy.targets.catalogue import machine
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
 from hwnas.interval import wilson_interval
 from hwnas.search import Split
@@ -189,7 +189,7 @@ def _affordable(job: Job, goal: SearchGoal) -> dict[str, Bundle]:
         raise none_keeps(checks, "cascade")
     for name in bundles:
         for line in told(checks[name]):
-            what = "is used all the same" if name in able else "is left out"
+            what = "is used anyway" if name in able else "is left out"
             job.reporter.note(f"finalist {name} {what}: {line}")
     return {name: bundles[name] for name in able}
 
@@ -198,19 +198,19 @@ def _target(job: Job, goal: SearchGoal) -> Target:
     task = job.run_inputs.task
     if task.meaning.kind != "class_scores":
         raise ConfigError(
-            f"task {task.name} gives {task.meaning.kind}; a cascade needs to know how sure a "
-            "network is, which only scores of classes of images tell"
+            f"task {task.name} gives {task.meaning.kind}; a cascade needs class_scores of images, "
+            "from which it computes the confidence of a network"
         )
     if not goal.targets:
         raise ConfigError(
-            "the recipe has no objective latency_ms, so nothing tells which network is small; add "
-            "one, or name a target of `hwnas specialise` by --target"
+            "the recipe has no objective latency_ms, which orders the networks by cost; add it, or "
+            "give a target of `hwnas specialise` with --target"
         )
     target = Target.parse(goal.targets[0])
     if target.device.batch != 1 or target.device.runtime != "onnxruntime":
         raise ConfigError(
-            f"target {target.name}: a cascade decides image by image, in ONNX Runtime; choose a "
-            "target cpu-onnxruntime-fp32-b1-tTHREADS by --target"
+            f"target {target.name}: a cascade runs in ONNX Runtime at batch size 1; give a target "
+            "cpu-onnxruntime-fp32-b1-tTHREADS with --target"
         )
     return target
 

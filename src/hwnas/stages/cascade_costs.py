@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.device import Target
-from hwnas.deploy.energy import energy_counter, energy_of
-from hwnas.deploy.onnx_workload import read_workload
-from hwnas.deploy.timing import prepared_run
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.measure.energy import energy_counter, energy_of
+from hwnas.deploy.measure.timing import prepared_run
+from hwnas.deploy.onnx.workload import read_workload
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError, EnergyUnavailable, RunError
-from hwnas.predictors.prediction import predict
-from hwnas.predictors.store import DeviceStore
+from hwnas.predictors.devices.prediction import predict
+from hwnas.predictors.devices.store import DeviceStore
 
 __all__ = ["Costs", "Saved", "costs_of", "latencies_ms"]
 
@@ -96,7 +96,7 @@ def _energies_mj(
         known = {name: energy for name, energy in foretold.items() if energy is not None}
         if len(known) < len(bundles):
             raise EnergyUnavailable(
-                f"{error}: hwnas calibrate --target {target.name} --from TABLE.csv"
+                f"{error}; or run `hwnas calibrate --target {target.name} --from TABLE.csv`"
             ) from error
         return "predicted", known
     runs = {name: prepared_run(bundle.onnx_file, target) for name, bundle in bundles.items()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hwnas.deploy.device import Target
-from hwnas.deploy.gate import CostBudget, CostCheck, gate
+from hwnas.deploy.gate.gate import CostBudget, CostCheck, gate
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
 from hwnas.stages.model_source import ModelSource, opened
 
@@ -52,6 +52,6 @@ def _file(network: ModelSource, target: Target) -> Path:
     if target.format == "fp32":
         return network.model
     raise ConfigError(
-        f"{network.bundle.folder} has nothing in {target.format} for {target.device.runtime}; "
-        "`hwnas sweep` makes such variants"
+        f"{network.bundle.folder} has no {target.format} variant for {target.device.runtime}; "
+        "create one with `hwnas sweep`"
     )

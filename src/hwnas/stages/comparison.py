@@ -15,8 +15,8 @@ from hwnas.atomic import write_text
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.run_folder import RunFolder
 from hwnas.search import Scored
-from hwnas.search.front import Losses, coverage, hypervolume, reference_point
-from hwnas.search.objective import Objective, losses
+from hwnas.search.objectives.front import Losses, coverage, hypervolume, reference_point
+from hwnas.search.objectives.objective import Objective, losses
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.fronts import opened_goal, results_of, without
 from hwnas.stages.job import SearchGoal
@@ -89,7 +89,7 @@ def compare_runs(runs: Sequence[Path], target: str | None = None) -> Comparison:
     """
     names = [str(run) for run in runs]
     if len({run.resolve() for run in runs}) < max(2, len(runs)):
-        raise ConfigError(f"got the runs {', '.join(names)}; expected two or more, none twice")
+        raise ConfigError(f"got the runs {', '.join(names)}; expected two or more different runs")
     found = []
     objectives: tuple[Objective, ...] | None = None
     for run in runs:
@@ -140,7 +140,7 @@ def _counted(folder: RunFolder, goal: SearchGoal) -> _Counted:
     front = without(result, broken).front
     if not front:
         raise InfeasibleError(
-            f"{folder.path}: every network that the search held to keep the limits broke one once "
+            f"{folder.path}: every network that was predicted to keep the limits broke one when "
             "it was measured; relax the limits"
         )
     return _Counted(len(result.trials), front, tuple(sorted(broken)))
@@ -179,7 +179,7 @@ def _check_same(
             only = first if other is None else second
             raise ConfigError(
                 f"{first} and {second} have different objectives: only {only} has {label}; compare "
-                "runs that were searched for the same"
+                "runs with equal objectives"
             )
         if one.limit != other.limit:
             raise ConfigError(

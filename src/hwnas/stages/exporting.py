@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from hwnas.deploy.export import Export, export_onnx
+from hwnas.deploy.export.to_onnx import Export, export_onnx
 from hwnas.search_spaces import Architecture
 from hwnas.stages.job import RunInputs
 

@@ -17,24 +17,24 @@ from torch import Tensor, nn
 
 from hwnas.atomic import recovered_folder, replacing_folder
 from hwnas.content import content_hash
-from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.catalogue import processor_of
-from hwnas.deploy.device import Target
-from hwnas.deploy.export import Export
-from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.packing import write_bundle
-from hwnas.deploy.timing import measure
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.bundles.packing import write_bundle
+from hwnas.deploy.export.to_onnx import Export
+from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measure.timing import measure
+from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError, HwnasError, RunError
 from hwnas.identity import Identity, may_reuse
 from hwnas.interval import is_proportion, metric_interval
 from hwnas.progress import ProgressCallback
 from hwnas.recipe_keys import code_of
 from hwnas.search import Evaluation, Metric, Scored, SearchResult
-from hwnas.search.cluster import map_tasks
-from hwnas.search.evaluate import own_training, recalibrate, score, weights_hash
-from hwnas.search.front import knee
-from hwnas.search.objective import LATENCY, Objective, label_on
-from hwnas.search.task import smoothed
+from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.evaluation.evaluate import own_training, recalibrate, score, weights_hash
+from hwnas.search.objectives.front import knee
+from hwnas.search.objectives.objective import LATENCY, Objective, label_on
+from hwnas.search.tasks.task import smoothed
 from hwnas.search.training import (
     NetworkStep,
     Teacher,

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.errors import ConfigError, InfeasibleError, RunError
 from hwnas.plugin import closest
 from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, SearchResult
-from hwnas.search.front import knee
-from hwnas.search.objective import LATENCY, Objective, weighed
+from hwnas.search.objectives.front import knee
+from hwnas.search.objectives.objective import LATENCY, Objective, weighed
 from hwnas.stages.finalists import PICKS, picks, read_bundles
 from hwnas.stages.job import SearchGoal
 from hwnas.stages.limits import LimitCheck, best_kept, none_keeps
@@ -101,8 +101,8 @@ def results_of(folder: RunFolder, goal: SearchGoal) -> SearchResult:
     result = found(folder.path, goal) if (folder.path / "study.db").exists() else None
     if result is None or not result.trials:
         raise RunError(
-            f"{folder.path} has no finished trial yet; `hwnas status {folder.path}` says how far "
-            "it is"
+            f"{folder.path} has no finished trial yet; `hwnas status {folder.path}` shows its "
+            "progress"
         )
     if not result.feasible:
         limits = ", ".join(f"{o.label} {o.limit:g}" for o in goal.objectives if o.limit is not None)
@@ -159,7 +159,7 @@ def _chosen(
         row = by_name.get(name) or every.get(name)
         if row is None:
             raise ConfigError(
-                f"--pick {name!r} is no network of this run; {closest(name, by_name)}"
+                f"--pick {name!r} is not a network of this run; {closest(name, by_name)}"
             )
         rows.append(row)
     return tuple({row.id: row for row in rows}.values())

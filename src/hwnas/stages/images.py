@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwnas.search.data_manifest import DataManifest, manifest_difference
+from hwnas.search.data.manifest import DataManifest, manifest_difference
 from hwnas.stages.job import Job
 
 __all__ = ["MANIFEST", "tell_changed_images"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hwnas.content import content_hash
-from hwnas.deploy.device import Target
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
 from hwnas.identity import Identity
 from hwnas.plugin import build, resolve
@@ -29,14 +29,14 @@ from hwnas.recipe_keys import (
 )
 from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
-from hwnas.search.data import ImageData, load_data
-from hwnas.search.evaluate import Evaluator, Fidelity, KeepsWeights
-from hwnas.search.evaluators import OwnCodeEvaluator
-from hwnas.search.lineage import GrowEvaluator, Lineage, check_growable
-from hwnas.search.objective import LATENCY, Objective, check_objectives
-from hwnas.search.own_identity import check_identity, check_key
+from hwnas.search.data.image_data import ImageData, load_data
+from hwnas.search.evaluation.evaluate import Evaluator, Fidelity, KeepsWeights
+from hwnas.search.evaluation.lineage import GrowEvaluator, Lineage, check_growable
+from hwnas.search.evaluation.own_identity import check_identity, check_key
+from hwnas.search.evaluation.registry import OwnCodeEvaluator
+from hwnas.search.objectives.objective import LATENCY, Objective, check_objectives
 from hwnas.search.samplers import make_sampler
-from hwnas.search.task import Task, smoothed
+from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import SAMPLING, check_sampling
@@ -97,15 +97,15 @@ class RunInputs:
             f"space {names[0]!r}",
             space.network,
             "fingerprint",
-            hint="let its identity hold values that are the same in every process",
+            hint="let its identity contain only values that are the same in every process",
         )
         _check_outputs(names[0], space.network, task)
         if recipe.search.evaluator == "grow":
             check_growable(space.network)
         if needs_supernet(recipe) and not space.network.nests:
             raise ConfigError(
-                f"space {names[0]!r}: its networks share no weights, so there is no supernet of "
-                'them; set search.evaluator = "train"'
+                f"space {names[0]!r}: its networks share no weights, so they have no supernet; "
+                'set search.evaluator = "train"'
             )
         _check_roles(space.roles, recipe, task, len(data.train))
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
@@ -115,8 +115,8 @@ class RunInputs:
         _check_teacher(recipe.train, data)
         if recipe.deploy.reference and data.kind == "masks":
             raise ConfigError(
-                "deploy.reference is true, but the reference network, MobileNetV3-Small, gives a "
-                "vector for an image and no mask; set it to false"
+                "deploy.reference is true, but the reference network, MobileNetV3-Small, gives "
+                "one vector per image and no mask; set it to false"
             )
         _check_augmentation(recipe.train, space.network, data)
         check_sampling(recipe.train.sampling, space.network)
@@ -157,10 +157,10 @@ def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
     meaning = task.meaning
     if shape[1:2] == (task.outputs,) and meaning.fits(shape):
         return
-    hint = "one vector an image; name a space of such networks"
+    hint = "one vector per image; choose a space of such networks"
     if meaning.kind == "pixel_class_scores":
         hint = (
-            'one map a class; bring such a network with [space] name = "elastic" and '
+            'one map per class; give such a network with [space] name = "elastic" and '
             'model = "package.module:function"'
         )
     raise ConfigError(
@@ -175,8 +175,8 @@ def _check_roles(roles: Mapping[str, ChoiceSpace], recipe: Recipe, task: Task, i
     for role, space in roles.items():
         if role not in taken:
             raise ConfigError(
-                f"space.name has the role {role!r}, of which evaluator {recipe.search.evaluator!r} "
-                f'knows nothing; set search.evaluator = "train", or leave {role!r} out'
+                f"space.name has the role {role!r}, which evaluator {recipe.search.evaluator!r} "
+                f'does not use; set search.evaluator = "train", or leave {role!r} out'
             )
         if not isinstance(space, TrainingSpace):
             continue
@@ -189,8 +189,8 @@ def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData)
     """Raise if augmentation does not suit the targets, or if networks reject smaller images."""
     if train.cutmix and data.kind == "values":
         raise ConfigError(
-            "train.cutmix pastes parts of other images, but the targets are values, which say "
-            "nothing of parts; set it to 0"
+            "train.cutmix pastes parts of other images, which is not defined for targets that are "
+            "values; set it to 0"
         )
     if train.resolution(0) == 1:
         return
@@ -202,8 +202,8 @@ def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData)
             space.build(largest).eval()(torch.zeros(1, channels, *sides))
     except RuntimeError as error:
         raise ConfigError(
-            f"train.first_resolution is {train.first_resolution}, but the largest network takes no "
-            f"images of {sides[0]} x {sides[1]} pixels; set it to 1"
+            f"train.first_resolution is {train.first_resolution}, but the largest network does not "
+            f"accept images of {sides[0]} x {sides[1]} pixels; set it to 1"
         ) from error
 
 
@@ -220,8 +220,8 @@ def _check_training(train: TrainConfig, task: Task, images: int) -> None:
 def _check_teacher(train: TrainConfig, data: ImageData) -> None:
     if train.teacher_sees == "plain" and data.kind == "masks":
         raise ConfigError(
-            "train.teacher_sees is 'plain', but masks move with their images when these are "
-            "shifted and mirrored, so what a teacher says of the plain image fits no more; set "
+            "train.teacher_sees is 'plain', but masks are shifted and mirrored with their "
+            "images, so the teacher's outputs for the plain image do not match them; set it to "
             "'augmented'"
         )
 
@@ -237,7 +237,7 @@ def searchable(target: str) -> Target:
     if parsed.format != "fp32":
         plain = Target(parsed.device).name
         raise ConfigError(
-            f"target {parsed.name}: bundles hold fp32 networks, so what ships would not be what "
+            f"target {parsed.name}: bundles hold fp32 networks, so they would differ from what "
             f"was measured; search for {plain}, and time {parsed.format} with `hwnas measure`"
         )
     return parsed
@@ -268,7 +268,7 @@ class SearchGoal:
         name = searchable(target).name
         latency = [o for o in recipe.objective if o.metric == LATENCY]
         if not latency:
-            raise ConfigError("the recipe has no objective latency_ms, so no target changes it")
+            raise ConfigError("the recipe has no objective latency_ms, so a target has no effect")
         others = tuple(o for o in recipe.objective if o.metric != LATENCY)
         limit = None if latency[0].reduce == "sum" else latency[0].limit
         on_target = replace(latency[0], target=name, limit=limit, targets=(), reduce=None)
@@ -472,7 +472,7 @@ class Job:
         if stored is not None and (changes := stage.identity.changes_since(stored)):
             goes_on = all(continues(c.name) or c.name in stage.continued for c in changes)
             why = "; ".join(change.text for change in changes)
-            what = "goes on" if goes_on else "is done anew"
+            what = "continues" if goes_on else "is done again"
             self.reporter.note(f"{stage.name} {what}: {why}", stage=stage.name)
         with self.reporter.stage(stage.name) as advance:
             self.folder.perform(stage.name, stage.identity, lambda: stage.work(advance))

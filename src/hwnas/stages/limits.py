@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.measure.measurement import Measurement
 from hwnas.errors import InfeasibleError
 from hwnas.interval import row_interval
-from hwnas.search.objective import COUNTED, LATENCY, Objective
+from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective
 
 __all__ = [
     "LimitCheck",
@@ -164,7 +164,7 @@ def none_keeps(
     missed = "; ".join(told(check for check in checks[name] if check.decides))
     advice = "relax the limit"
     if purpose == "pick":
-        advice = f"take it all the same with --pick {name}, or {advice}"
+        advice = f"take it anyway with --pick {name}, or {advice}"
     return InfeasibleError(
         f"none of {len(checks)} finalists keeps the limits, and the closest is {name}: {missed}; "
         f"{advice}"

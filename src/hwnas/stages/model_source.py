@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwnas.atomic import recovered_folder
-from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.device import Device, Target
+from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.io import Preprocessing
-from hwnas.deploy.number_format import number_format
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.targets.device import Device, Target
+from hwnas.deploy.targets.number_format import number_format
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.run_folder import RunFolder
 from hwnas.search import TASKS
-from hwnas.search.data import DataConfig, ImageData, load_data
-from hwnas.search.evaluate import SplitName
-from hwnas.search.task import Task, classification
+from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.evaluation.evaluate import SplitName
+from hwnas.search.tasks.task import Task, classification
 from hwnas.stages.job import Job, RunInputs, SearchGoal
 from hwnas.stages.pick import picked
 from hwnas.stages.split_evaluator import SplitEvaluator
@@ -128,14 +128,14 @@ def _picked(job: Job, pick: str | None) -> Bundle:
     if isinstance(found, Bundle):
         return found
     raise ConfigError(
-        f"network {found.candidate.id} is no finalist; take it out of the run by `hwnas export "
+        f"network {found.candidate.id} is not a finalist; export it with `hwnas export "
         f"{job.folder.path} --pick {found.candidate.id} --out DIR` and sweep DIR"
     )
 
 
 def _of_run(job: Job, bundle: Bundle, data: str | None) -> ModelSource:
     if data is not None:
-        raise ConfigError("--data does not apply: a run has its images")
+        raise ConfigError("--data cannot be given with a run, which has its own images")
     run_inputs = job.run_inputs
     images = Images(run_inputs.task, run_inputs.data, bundle.preprocessing)
     return ModelSource(bundle.onnx_file, bundle, images, run_inputs)
@@ -145,15 +145,15 @@ def _images_of_bundle(bundle: Bundle, source: str) -> Images:
     name = bundle.description["task"]
     if name not in TASKS:
         raise ConfigError(
-            f"{bundle.folder} is for task {name!r}, which is known in its run only; give the run"
+            f"{bundle.folder} is for task {name!r}, which only its run defines; give the run"
         )
     data = _read(source, bundle.preprocessing.height)
     task = TASKS[name](data=data)
     ours, theirs = bundle.outputs.labels, task.meaning.labels
     if len(ours) != len(theirs) or (ours != theirs and theirs != _numbers(len(theirs))):
         raise DataError(
-            f"{source} has {len(theirs)} classes {theirs[:5]} and the network {len(ours)} "
-            f"{ours[:5]}; give the images that it was made for"
+            f"{source} has {len(theirs)} classes {theirs[:5]}, but the network has {len(ours)} "
+            f"{ours[:5]}; give images with the classes of the network"
         )
     return Images(task, data, bundle.preprocessing)
 
@@ -163,11 +163,11 @@ def _images_of_file(model: Path, source: str) -> Images:
     target = Target(Device("cpu", "onnxruntime"), number_format(model))
     session = RUNTIMES["onnxruntime"].load(model, target)
     if len(session.input_shape) != 3:
-        raise ArtifactError(f"{model} takes inputs of {session.input_shape}, which are no images")
+        raise ArtifactError(f"{model} takes inputs of {session.input_shape}, which is not the shape of an image")
     channels, height, width = session.input_shape
     data = _read(source, height)
     if data.image_shape[2] != channels:
-        raise DataError(f"{source} has {data.image_shape[2]} channels and {model} takes {channels}")
+        raise DataError(f"{source} has {data.image_shape[2]} channels, but {model} takes {channels}")
     task = classification(data) if data.kind == "classes" else TASKS["segmentation"](data=data)
     return Images(task, data, data.preprocessing.at(height, width))
 

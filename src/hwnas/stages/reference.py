@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 from hwnas.atomic import replacing_folder
-from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.catalogue import processor_of
-from hwnas.deploy.device import Target
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.targets.device import Target
 from hwnas.progress import ProgressCallback
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import Scored
-from hwnas.search.objective import COUNTED
-from hwnas.search.threads import torch_threads
+from hwnas.search.engine.threads import torch_threads
+from hwnas.search.objectives.objective import COUNTED
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.search_spaces.catalogue import named_space
 from hwnas.stages.finalists import make_bundles

@@ -12,7 +12,7 @@ from PIL import Image
 
 from hwnas import report
 from hwnas.atomic import replacing
-from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.predictors import Estimate
 from hwnas.report import (
     BlockPicture,
@@ -30,8 +30,8 @@ from hwnas.report import (
 )
 from hwnas.report.data import Kind, Role
 from hwnas.search import Objective, Scored, SearchResult
-from hwnas.search.front import hypervolume_history, reference_point
-from hwnas.search.objective import COUNTED, LATENCY, label_on, losses
+from hwnas.search.objectives.front import hypervolume_history, reference_point
+from hwnas.search.objectives.objective import COUNTED, LATENCY, label_on, losses
 from hwnas.search.training import read_rows
 from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
@@ -374,7 +374,7 @@ def _break_even(job: Job) -> str:
     )
     if alone <= each:
         return (
-            f"{model}, so at this size of task it does not pay by itself for any number of targets."
+            f"{model}, so for a task of this size it is not cheaper for any number of targets."
         )
     targets = int(np.floor(once / (alone - each))) + 1
     return f"{model}, so it is cheaper from {targets} target{'s' * (targets > 1)} on."
@@ -387,8 +387,8 @@ def _warnings(job: Job, goal: SearchGoal, result: SearchResult) -> tuple[str, ..
     warnings = []
     if contended:
         warnings.append(
-            f"{contended} of {len(timed)} timings were disturbed by other work on the machine; "
-            "their medians are less sure than the intervals say."
+            f"{contended} of {len(timed)} timings were disturbed by other processes on the machine; "
+            "their medians are less certain than the intervals show."
         )
     if result.failed:
         reasons = [failed.failure.reason for failed in result.failed]
@@ -425,6 +425,7 @@ def _drift(timed: Sequence[Timed]) -> list[str]:
     if abs(ratio - 1) < 0.05:
         return []
     return [
-        f"The machine itself ran {ratio:.2f} times as long for the same anchor network when the "
-        "finalists were timed as when the predictor was fitted; compare the two with that in mind."
+        f"The reference model took {ratio:.2f} times as long when the finalists were timed as when "
+        "the predictor was fitted; the difference between predicted and measured latency includes "
+        "this."
     ]

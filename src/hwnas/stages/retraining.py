@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.variants.conversion import Conversion
-from hwnas.search.evaluate import recalibrate
+from hwnas.search.evaluation.evaluate import recalibrate
 from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit
 from hwnas.search_spaces import Architecture
 from hwnas.stages.exporting import export_network

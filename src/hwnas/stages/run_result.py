@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.atomic import write_text
-from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.interval import is_proportion, metric_interval
 from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, Scored, SearchResult
-from hwnas.search.objective import LATENCY, Objective, label_on
+from hwnas.search.objectives.objective import LATENCY, Objective, label_on
 from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.limits import LimitCheck, LimitState, of_bundle, overall, recheck, shortfall, told
@@ -135,7 +135,7 @@ class RunResult:
             )
         return (
             f"no finalist is both as accurate and as fast as {network}: give the job more minutes, "
-            f"or take that network, which is a bundle, too: {self.run / str(self.reference.bundle)}"
+            f"or use that network, which is also a bundle: {self.run / str(self.reference.bundle)}"
         )
 
     @property

@@ -25,16 +25,16 @@ from hwnas.search import (
     SearchResult,
     run_search,
 )
-from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
-from hwnas.search.failure import Outcome
-from hwnas.search.result import FailedTrial, failed_trials, scored_trials
-from hwnas.search.rungs import rung_counts
+from hwnas.search.engine.failure import Outcome
+from hwnas.search.engine.result import FailedTrial, failed_trials, scored_trials
+from hwnas.search.engine.rungs import rung_counts
+from hwnas.search.engine.shared_study import Sharing
+from hwnas.search.engine.storage import close_storage, open_storage
+from hwnas.search.engine.study import SearchStudy
+from hwnas.search.engine.study_file import StudyFile
+from hwnas.search.engine.trial_identity import IDENTITY, TrialIdentity
+from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.samplers import make_sampler
-from hwnas.search.shared_study import Sharing
-from hwnas.search.storage import close_storage, open_storage
-from hwnas.search.study import SearchStudy
-from hwnas.search.study_file import StudyFile
-from hwnas.search.trial_identity import IDENTITY, TrialIdentity
 from hwnas.search_spaces import Candidate
 from hwnas.stages.calibrate import check_limits
 from hwnas.stages.job import Job, RunStage, SearchGoal

@@ -24,8 +24,8 @@ from hwnas.errors import (
     WorkerError,
 )
 from hwnas.search import Scored, SearchResult
-from hwnas.search.front import pick_spread
-from hwnas.search.objective import LATENCY, Objective, weighed
+from hwnas.search.objectives.front import pick_spread
+from hwnas.search.objectives.objective import LATENCY, Objective, weighed
 from hwnas.stages.limits import LimitCheck, LimitState, overall, shortfall, told
 
 __all__ = [
@@ -175,8 +175,8 @@ def fill_shortlist(
     packed = sorted(made, key=lambda name: shortfall(made[name]))[:count]
     if marked := [name for name in packed if overall(made[name]) != "kept"]:
         note(
-            f"of {len(rounds)} candidates that were tried, {len(packed) - len(marked)} keep the "
-            f"limits; the closest of the others are kept, too, and marked: {', '.join(marked)}"
+            f"{len(packed) - len(marked)} of {len(rounds)} candidates that were tried keep the "
+            f"limits; the closest of the others are also packed, and marked: {', '.join(marked)}"
         )
     tried = [
         TriedFinalist(name, number, "failed", False, reason=str(failed[name]))

@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hwnas.deploy.device import Device, Target
 from hwnas.deploy.io import Preprocessing
-from hwnas.deploy.number_format import number_format
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.sweep import Quality
-from hwnas.search.data import Split
-from hwnas.search.delta_method import with_standard_errors
-from hwnas.search.evaluate import check_finite
-from hwnas.search.task import Task
+from hwnas.deploy.targets.device import Device, Target
+from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.variants.sweep import Quality
+from hwnas.search.data.image_data import Split
+from hwnas.search.evaluation.evaluate import check_finite
+from hwnas.search.tasks.delta_method import with_standard_errors
+from hwnas.search.tasks.task import Task
 
 __all__ = ["Executed", "SplitEvaluator", "calibration_batches"]
 

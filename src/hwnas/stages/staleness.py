@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hwnas.deploy.catalogue import processor_of
-from hwnas.deploy.device import Target
+from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import HwnasError
 from hwnas.identity import Identity, InputChange
 from hwnas.plugin import imports_from
 from hwnas.recipe_keys import AFTER, RecipeStage, code_of, decides, parts_of, settings_of
 from hwnas.run_folder import RunFolder, StageRecord
-from hwnas.search.data import data_manifest
-from hwnas.search.data_manifest import DataManifest, manifest_difference
+from hwnas.search.data.image_data import data_manifest
+from hwnas.search.data.manifest import DataManifest, manifest_difference
 from hwnas.stages.images import MANIFEST
 from hwnas.stages.job import SearchGoal, needs_supernet, serves
 
@@ -91,7 +91,7 @@ def _upstream_reasons(
     elif late := [each for each in before if folder.stages[each].state != "done"]:
         yield f"{late[0]} is not finished"
     elif record.doubtful:
-        yield "what it is made from was redone since"
+        yield "its inputs were redone since"
 
 
 def told_stale(folder: RunFolder, stale: Mapping[str, tuple[str, ...]]) -> str:

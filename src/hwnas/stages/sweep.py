@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.device import Device, Target
-from hwnas.deploy.quantize import random_batches
-from hwnas.deploy.repacking import write_variants
+from hwnas.deploy.bundles.repacking import write_variants
+from hwnas.deploy.quantization.quantize import random_batches
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.sweep import Quality, Sweep, outputs_of, sweep
+from hwnas.deploy.targets.device import Device, Target
 from hwnas.deploy.variants import VARIANTS, Variant, VariantInputs
 from hwnas.deploy.variants.conversion import Conversion
+from hwnas.deploy.variants.sweep import Quality, Sweep, outputs_of, sweep
 from hwnas.errors import ConfigError, StorageError
 from hwnas.plugin import closest
 from hwnas.progress import ProgressCallback, Reporter, make_reporter
 from hwnas.recipe import Recipe
-from hwnas.search.evaluate import SplitName
+from hwnas.search.evaluation.evaluate import SplitName
 from hwnas.search.training import TrainConfig
 from hwnas.stages.model_source import ModelSource, opened
 from hwnas.stages.retraining import retraining
@@ -102,7 +102,7 @@ def sweep_network(
         if network.bundle is not None and out is not None:
             network.bundle.verify()  # else a damaged file would get a new checksum
         if network.images is None:
-            reporter.note("no images to judge by: what computes something else is timed only")
+            reporter.note("no images for the evaluation: variants with other outputs are timed but not chosen")
         with reporter.stage("sweep") as advance:
             found = _swept(network, devices, options, Path(folder), advance)
         if out is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from hwnas.predictors import DevicePredictor
 from hwnas.progress import ProgressCallback
 from hwnas.search import RankingCheck
-from hwnas.search.evaluate import weights_hash
+from hwnas.search.evaluation.evaluate import weights_hash
 from hwnas.search.training import (
     SupernetTraining,
     TrainingPoint,

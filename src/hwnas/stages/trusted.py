@@ -39,7 +39,7 @@ def trusted_job(opened: RunFolder) -> Iterator[Job]:
         }
         if stale:
             raise RunError(
-                f"{told_stale(opened, stale)}; the bundles that are there stay until then"
+                f"{told_stale(opened, stale)}; the existing bundles stay until then"
             )
         if (here := stale_stages(opened)) != anywhere:
             job.reporter.note(told_stale(opened, here))

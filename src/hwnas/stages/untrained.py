@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hwnas.deploy.device import Target
-from hwnas.deploy.export import export_onnx
-from hwnas.deploy.timing import measure
+from hwnas.deploy.export.to_onnx import export_onnx
+from hwnas.deploy.measure.timing import measure
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import InfeasibleError
-from hwnas.search.objective import COUNTED, LATENCY, Objective
+from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
 
 __all__ = ["excesses", "export_untrained", "limited", "most_macs"]
@@ -94,8 +94,8 @@ def most_macs(
     if (least := min(over.values())) > _HOPELESS:
         labels = " and ".join(objective.label for objective in objectives)
         raise InfeasibleError(
-            f"no network of the space keeps the limit of {labels}: the nearest that was measured "
-            f"has {least:.3g} times as much. Raise the limit, or allow smaller networks in [space]"
+            f"no network of the space keeps the limit of {labels}: the closest that was measured "
+            f"has {least:.3g} times the limit. Raise the limit, or allow smaller networks in [space]"
         )
     most = 0.0
     for kind in set(kinds.values()):

@@ -21,11 +21,11 @@ from hwnas.deploy.agent.sandbox import Sandbox
 from hwnas.deploy.agent.serve import AgentOptions, opened_door
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState
-from hwnas.deploy.catalogue import machine
-from hwnas.deploy.memory import peak_memory
-from hwnas.deploy.profiling import profile_kernels
+from hwnas.deploy.measure.memory import peak_memory
+from hwnas.deploy.measure.profiling import profile_kernels
+from hwnas.deploy.measure.timing import TimedNetwork
 from hwnas.deploy.runtimes.checks import graphics_card
-from hwnas.deploy.timing import TimedNetwork
+from hwnas.deploy.targets.catalogue import machine
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavailable, StorageError
 
 HERE, THERE = "cpu-onnxruntime-fp32-b1-t1", f"{NAME}-onnxruntime-fp32-b1-t1"
@@ -138,7 +138,7 @@ def two_inputs(folder: Path) -> Path:
 
 
 def test_what_needs_this_machine_is_refused(device: AddedDevice, model: Path) -> None:
-    from hwnas.deploy.energy import energy_counter
+    from hwnas.deploy.measure.energy import energy_counter
 
     target = Target.parse(THERE)
     for refused in (peak_memory, profile_kernels):

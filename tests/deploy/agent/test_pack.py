@@ -37,10 +37,10 @@ from pathlib import Path
 import hwnas
 assert hwnas.__file__.startswith({pack!r}), hwnas.__file__
 import hwnas.deploy.agent.command, hwnas.deploy.agent.worker, hwnas.deploy.agent.client
-from hwnas.deploy import timing
-from hwnas.deploy.latency_timer import TimingSettings
-from hwnas.deploy.device import Target
-from hwnas.deploy.catalogue import devices_here
+from hwnas.deploy.measure import timing
+from hwnas.deploy.measure.latency_timer import TimingSettings
+from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.catalogue import devices_here
 from hwnas.deploy.agent.certificate import own_certificate
 own_certificate(Path({folder!r}, "certificate.pem")).context()
 usable = {{each.target: each.usable for each in devices_here()}}
@@ -67,7 +67,11 @@ def test_it_imports_only_what_it_may(pack: Path, model: Path, tmp_path: Path) ->
 
 def test_it_holds_no_more_than_that(pack: Path) -> None:
     names = set(zipfile.ZipFile(pack).namelist())
-    assert {"__main__.py", "hwnas/deploy/timing.py", "hwnas/deploy/agent/worker.py"} <= names
+    assert {
+        "__main__.py",
+        "hwnas/deploy/measure/timing.py",
+        "hwnas/deploy/agent/worker.py",
+    } <= names
     floors = {name.split("/")[1] for name in names if name.count("/") > 1}
     assert floors == {"deploy"}, "nothing of the floors above or beside"
     assert packed_modules()["hwnas.deploy"] is False, "its face imports all of hwnas"

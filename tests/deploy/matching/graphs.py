@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.matching import Decide, MatchedNetwork, decided, matched
-from hwnas.deploy.onnx_module import Node, OnnxModule
+from hwnas.deploy.onnx.module import Node, OnnxModule
 
 CPU = torch.device("cpu")
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.matching import Decide, decided
-from hwnas.deploy.onnx_module import Node
-from hwnas.kernels.choice import KernelChoice
+from hwnas.deploy.onnx.module import Node
 from hwnas.kernels.operator import Operator, Sizes
+from hwnas.kernels.tuning.choice import KernelChoice
 
 from .graphs import conv, module, network, node, normal
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hwnas.deploy.matching.choices import is_slower
-from hwnas.kernels.choice import KernelChoice
-from hwnas.kernels.timer import Times
-from hwnas.kernels.tuned import REFERENCE, TunedEntry
+from hwnas.kernels.suite.timer import Times
+from hwnas.kernels.tuning.choice import KernelChoice
+from hwnas.kernels.tuning.tuned import REFERENCE, TunedEntry
 
 SIZES = {"rows": 8}
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from hwnas.deploy.onnx_module import Node
+from hwnas.deploy.onnx.module import Node
 
 from .graphs import conv, module, network, node, normal
 

@@ -16,10 +16,10 @@ from triton import knobs
 
 from hwnas.deploy import export_onnx
 from hwnas.deploy.matching import Graph, MatchedNetwork, OperatorCall, matched
-from hwnas.deploy.onnx_module import OnnxModule
-from hwnas.deploy.quantize import quantize_int8, random_batches
-from hwnas.kernels.choice import KernelChoice
+from hwnas.deploy.onnx.module import OnnxModule
+from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.kernels.operator import Operator, Sizes
+from hwnas.kernels.tuning.choice import KernelChoice
 from hwnas.search_spaces import (
     MobileNetConfig,
     MobileNetSpace,

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from hwnas.deploy.matching import MatchedNetwork, matched
-from hwnas.deploy.onnx_module import Node, OnnxModule
-from hwnas.deploy.quantize import Int8Quantizer
+from hwnas.deploy.onnx.module import Node, OnnxModule
+from hwnas.deploy.quantization.quantize import Int8Quantizer
 
 from .graphs import CPU, conv, node, normal
 from .test_activations import CONSTANTS, FORMS

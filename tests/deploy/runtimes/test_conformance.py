@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hwnas.deploy import RUNTIMES, Device, Export, Target, TimingSettings, measure
-from hwnas.deploy.device import FORMATS, RUNS_ON
-from hwnas.deploy.export import relative_error
-from hwnas.deploy.runtime import Session
+from hwnas.deploy.export.to_onnx import relative_error
 from hwnas.deploy.runtimes import open_session
+from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.targets.device import FORMATS, RUNS_ON
 from hwnas.errors import ArtifactError, DeviceError
 
 TARGETS = [

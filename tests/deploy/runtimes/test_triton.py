@@ -9,9 +9,9 @@ import torch
 
 from hwnas.deploy import RUNTIMES, Export, Target
 from hwnas.deploy.matching.plan import KernelPlan, plan_file
-from hwnas.deploy.number_format import to_float16
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.runtimes.triton import Triton, TritonSession, matched_network
+from hwnas.deploy.targets.number_format import to_float16
 from hwnas.errors import ArtifactError, DeviceError
 
 TARGET = Target.parse("cuda-triton-fp32-b2-t1")

@@ -7,11 +7,11 @@ import onnx
 import pytest
 
 from hwnas.deploy import Export
-from hwnas.deploy.export import relative_error
-from hwnas.deploy.number_format import number_format
-from hwnas.deploy.quantize import Int8Quantizer
-from hwnas.deploy.sweep import outputs_of
+from hwnas.deploy.export.to_onnx import relative_error
+from hwnas.deploy.quantization.quantize import Int8Quantizer
+from hwnas.deploy.targets.number_format import number_format
 from hwnas.deploy.variants.mixed import mixed_int8, sensitivities
+from hwnas.deploy.variants.sweep import outputs_of
 
 BATCHES = [np.random.default_rng(i).standard_normal((8, 1, 8, 8), dtype=np.float32) for i in (0, 1)]
 

@@ -1,4 +1,4 @@
-from hwnas.kernels.pointwise import pointwise
+from hwnas.kernels.operators.pointwise import pointwise
 
 operator = "pointwise"
 

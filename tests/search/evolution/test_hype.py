@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hwnas.search.evolution.hype import HypE, expected_losses
-from hwnas.search.front import hypervolume
+from hwnas.search.objectives.front import hypervolume
 
 
 def volumes_by_loops(losses: Any, samples: Any, dropped: int) -> list[float]:

@@ -12,7 +12,7 @@ from hwnas.errors import ConfigError, DataError, DeviceError
 from hwnas.search import Box, EvolutionResult, evolve
 from hwnas.search.evolution import ALGORITHMS
 from hwnas.search.evolution.dtlz import dtlz2
-from hwnas.search.front import non_dominated
+from hwnas.search.objectives.front import non_dominated
 from hwnas.search_spaces import MobileNetSpace
 from hwnas.search_spaces.tabular import CategoricalSpace, NasBench201Space
 

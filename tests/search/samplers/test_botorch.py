@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ConfigError
-from hwnas.search.front import Losses, hypervolume
+from hwnas.search.objectives.front import Losses, hypervolume
 from hwnas.search.samplers import History, SpaceFeatures
 from hwnas.search.samplers.botorch import QLogNEHVI
 from hwnas.search_spaces.tabular import Codes

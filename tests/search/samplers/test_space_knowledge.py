@@ -10,8 +10,8 @@ import pytest
 
 from hwnas.predictors import CostSource, DevicePredictor, shipped_experience
 from hwnas.search import Evaluation, Fidelity, Objective, run_search
-from hwnas.search.candidate_costs import prices_of
-from hwnas.search.objective import violations
+from hwnas.search.objectives.candidate_costs import prices_of
+from hwnas.search.objectives.objective import violations
 from hwnas.search.samplers import SpaceFeatures, knowledge_of_space
 from hwnas.search_spaces import (
     Candidate,

@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 from hwnas.errors import ConfigError
-from hwnas.search.objective import Objective
+from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import SpaceFeatures, make_sampler
 from hwnas.search.samplers.space_knowledge import knowledge_of_space
 from hwnas.search_spaces import Architecture, resnet, union

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hwnas.search.front import non_dominated
+from hwnas.search.objectives.front import non_dominated
 from hwnas.search.tables import (
     ObjectiveTable,
     read_objective_table,

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from hwnas.search.data import ImageData
-from hwnas.search.split import Split
-from hwnas.search.task import Classification
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.data.split import Split
+from hwnas.search.tasks.task import Classification
 from hwnas.search.training import (
     CONTINUABLE,
     NO_EFFECT,

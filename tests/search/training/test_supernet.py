@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from hwnas.errors import ConfigError, DivergedError, RunError, StorageError
-from hwnas.search.data import ImageData
-from hwnas.search.evaluate import recalibrate, score
-from hwnas.search.task import Classification
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.evaluation.evaluate import recalibrate, score
+from hwnas.search.tasks.task import Classification
 from hwnas.search.training import (
     Batch,
     StepContext,

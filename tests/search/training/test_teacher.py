@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
-from hwnas.search.data import ImageData
-from hwnas.search.evaluate import recalibrate, score
-from hwnas.search.task import Classification
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.evaluation.evaluate import recalibrate, score
+from hwnas.search.tasks.task import Classification
 from hwnas.search.training import (
     Batch,
     NetworkStep,

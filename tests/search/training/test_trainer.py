@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, DivergedError, RunError
-from hwnas.search.data import ImageData
-from hwnas.search.task import Classification
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.tasks.task import Classification
 from hwnas.search.training import (
     Batch,
     NetworkStep,

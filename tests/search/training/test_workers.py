@@ -15,9 +15,9 @@ import torch.distributed
 from torch import nn
 
 from hwnas.errors import ConfigError, DataError, DeviceError, WorkerError
-from hwnas.search.data import ImageData
-from hwnas.search.split import Split
-from hwnas.search.task import Classification
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.data.split import Split
+from hwnas.search.tasks.task import Classification
 from hwnas.search.training import (
     Batch,
     NetworkStep,

@@ -13,7 +13,7 @@ from own_models import MODELS, BasicBlock, PlainCNN, ResNet, seeded
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from hwnas.deploy.export import export_onnx
+from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import ElasticSpace, elastic
 

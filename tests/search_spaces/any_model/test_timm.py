@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hwnas.deploy.export import export_onnx
+from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.search_spaces import elastic
 
 if find_spec("timm") is None:

@@ -14,7 +14,7 @@ from hwnas.deploy.agent.added import (
 from hwnas.deploy.agent.client import ask
 from hwnas.deploy.agent.signing import key_of
 from hwnas.deploy.agent.transport import certificate_at
-from hwnas.deploy.device import FORMATS, HARDWARE
+from hwnas.deploy.targets.device import FORMATS, HARDWARE
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.plugin import closest
 

@@ -24,9 +24,9 @@ from hwnas.deploy.agent.protocol import (
 )
 from hwnas.deploy.agent.sandbox import Sandbox
 from hwnas.deploy.agent.timing_job import TimingJob
-from hwnas.deploy.catalogue import devices_here, machine, processor_of
-from hwnas.deploy.conditions import conditions
-from hwnas.deploy.device import HARDWARE
+from hwnas.deploy.targets.catalogue import devices_here, machine, processor_of
+from hwnas.deploy.targets.conditions import conditions
+from hwnas.deploy.targets.device import HARDWARE
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = ["Api"]

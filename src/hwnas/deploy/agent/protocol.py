@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hwnas.deploy.device import FORMATS, RUNS_ON
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.targets.device import FORMATS, RUNS_ON
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = [

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from hwnas.deploy.agent.signing import is_digest
-from hwnas.deploy.device import Target
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.latency_timer import TimingSettings
-from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.measure.latency_timer import TimingSettings
+from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError, ConfigError
 
 __all__ = ["JobState", "TimingJob", "TimingRequest"]

@@ -62,8 +62,8 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _measured(job: TimingJob) -> JobState:
-    from hwnas.deploy.device import Target
-    from hwnas.deploy.timing import TimedNetwork, measure_together
+    from hwnas.deploy.measure.timing import TimedNetwork, measure_together
+    from hwnas.deploy.targets.device import Target
 
     for model in job.models:
         check_model(_file(model))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hwnas.deploy.matching.graph import Graph, Rewrite, Step, is_node
-from hwnas.deploy.onnx_module import Node
+from hwnas.deploy.onnx.module import Node
 
 __all__ = ["activation_of", "gather_products"]
 
@@ -13,7 +13,7 @@ _PLAIN = {"Relu": "relu", "HardSwish": "hard_swish", "Sigmoid": "sigmoid"}
 
 
 def activation_of(graph: Graph, step: Step | None) -> str | None:
-    """Return the name in `hwnas.kernels.activations` of a node's activation; None for others."""
+    """Return a name of `hwnas.kernels.primitives.activations`; None if a node is none of them."""
     if not is_node(step):
         return None
     attributes = step.attributes

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
-from hwnas.deploy.onnx_module import Node
-from hwnas.kernels.attention import attention
-from hwnas.kernels.slim_attention import slim_attention
+from hwnas.deploy.onnx.module import Node
+from hwnas.kernels.operators.attention import attention
+from hwnas.kernels.operators.slim_attention import slim_attention
 
 __all__ = ["match_attention", "match_slim_attention"]
 

@@ -1,6 +1,6 @@
 """Rules that fuse chains of small steps into one kernel: pooling, and rounding between layers.
 
-`hwnas.kernels.fusion` generates the kernels from the steps.
+`hwnas.kernels.codegen.fusion` generates the kernels from the steps.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hwnas.deploy.matching.quantised import (
     steps_of,
     stored_as,
 )
-from hwnas.deploy.onnx_module import Node
-from hwnas.kernels.fusion import fuse
-from hwnas.kernels.pieces import (
+from hwnas.deploy.onnx.module import Node
+from hwnas.kernels.codegen.fusion import fuse
+from hwnas.kernels.codegen.pieces import (
     BoundStep,
     add,
     dequantize,
@@ -32,7 +32,7 @@ from hwnas.kernels.pieces import (
     quantize,
     softmax,
 )
-from hwnas.kernels.steps import named_operands
+from hwnas.kernels.codegen.steps import named_operands
 
 __all__ = ["Rounded", "chain_pooling", "chain_product", "chain_rounding", "gather_rounding"]
 

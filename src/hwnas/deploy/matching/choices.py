@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.operator import Operator, Sizes
-from hwnas.kernels.tuned import REFERENCE
+from hwnas.kernels.tuning.choice import KernelChoice
+from hwnas.kernels.tuning.tuned import REFERENCE
 
 __all__ = ["Decide", "decided", "is_slower"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.matching.windows import Windows
-from hwnas.deploy.onnx_module import Node, OnnxModule
+from hwnas.deploy.onnx.module import Node, OnnxModule
 from hwnas.kernels.operator import Operator, Sizes
 
 __all__ = ["VIEWS", "Graph", "OperatorCall", "Rewrite", "Rule", "Step", "is_call", "is_node"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwnas.deploy.matching.graph import Graph, Rewrite, Step, is_node
-from hwnas.deploy.onnx_module import Node
+from hwnas.deploy.onnx.module import Node
 
 __all__ = ["gather_group_norm"]
 

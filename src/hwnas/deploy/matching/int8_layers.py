@@ -16,9 +16,9 @@ from hwnas.deploy.matching.quantised import (
     stored_as,
 )
 from hwnas.deploy.matching.windows import Windows, windows_of
-from hwnas.deploy.onnx_module import Node
+from hwnas.deploy.onnx.module import Node
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.requantisation import folded
+from hwnas.kernels.primitives.requantisation import folded
 
 __all__ = ["fold_int8_bias", "is_int8_layer", "match_int8_layer"]
 

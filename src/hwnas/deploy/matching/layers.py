@@ -12,7 +12,7 @@ from torch import Tensor
 from hwnas.deploy.matching.activations import activation_of
 from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
 from hwnas.deploy.matching.windows import Windows, windows_of
-from hwnas.deploy.onnx_module import Node
+from hwnas.deploy.onnx.module import Node
 from hwnas.kernels.catalogue import OPERATORS
 
 __all__ = ["fold_activation", "fold_bias", "fold_residual", "match_convolution", "match_linear"]

@@ -42,10 +42,10 @@ from hwnas.deploy.matching.quantised import (
     sign_steps,
 )
 from hwnas.deploy.matching.tokens import fold_norms, join_linear
-from hwnas.deploy.onnx_module import OnnxModule
+from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.errors import KernelError
-from hwnas.kernels.choice import KernelChoice
 from hwnas.kernels.operator import Sizes
+from hwnas.kernels.tuning.choice import KernelChoice
 
 __all__ = ["matched"]
 

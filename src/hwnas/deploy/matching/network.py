@@ -14,10 +14,10 @@ from torch import Tensor
 from hwnas.deploy.matching.activations import activation_of
 from hwnas.deploy.matching.choices import Decide, decided
 from hwnas.deploy.matching.graph import VIEWS, Graph, OperatorCall, Step, is_node
-from hwnas.deploy.onnx_module import Node
-from hwnas.kernels.choice import KernelChoice
+from hwnas.deploy.onnx.module import Node
 from hwnas.kernels.launch import cannot_run
 from hwnas.kernels.operator import Sizes
+from hwnas.kernels.tuning.choice import KernelChoice
 
 __all__ = ["ChosenCall", "MatchedNetwork", "chosen_calls", "left_in_torch"]
 

@@ -21,16 +21,16 @@ import torch
 import triton
 
 from hwnas.atomic import write_json
-from hwnas.deploy.device import Target
 from hwnas.deploy.matching.choices import Decide
 from hwnas.deploy.matching.graph import Graph
 from hwnas.deploy.matching.network import ChosenCall, left_in_torch
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.chain import FUSED, Chain
-from hwnas.kernels.choice import KernelChoice
+from hwnas.kernels.codegen.chain import FUSED, Chain
 from hwnas.kernels.operator import Operator, Sizes, dtype_name
+from hwnas.kernels.tuning.choice import KernelChoice
 
 __all__ = ["KernelPlan", "PlannedCall", "plan_file"]
 

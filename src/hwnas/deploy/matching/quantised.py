@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from hwnas.deploy.matching.graph import VIEWS, Graph, Rewrite, Step, is_node
-from hwnas.deploy.onnx_module import Node
+from hwnas.deploy.onnx.module import Node
 
 __all__ = [
     "QuantisationParameters",

@@ -8,8 +8,8 @@ from typing import TypeGuard
 import torch
 
 from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
-from hwnas.deploy.onnx_module import Node
-from hwnas.kernels.norm_linear import fold_norm, norm_linear
+from hwnas.deploy.onnx.module import Node
+from hwnas.kernels.operators.norm_linear import fold_norm, norm_linear
 
 __all__ = ["fold_norms", "join_linear"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from hwnas.deploy.onnx_module import Node
+from hwnas.deploy.onnx.module import Node
 
 __all__ = ["Windows", "windows_of"]
 

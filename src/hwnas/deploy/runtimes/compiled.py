@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.runtimes.checks import check_usable, missing_compiler, missing_package
 from hwnas.deploy.runtimes.pytorch import tensor_session, with_threads
 from hwnas.deploy.runtimes.session import ArraySession
 from hwnas.deploy.runtimes.tracing import compiling, traceable
+from hwnas.deploy.targets.device import FORMATS, Target
 
 if TYPE_CHECKING:
     from torch import nn

@@ -5,8 +5,6 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hwnas.deploy.device import FORMATS, Target
-from hwnas.deploy.runtime import Runtime, Session
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.compiled import AOTInductor, TorchCompile
 from hwnas.deploy.runtimes.executorch import ExecuTorch
@@ -15,7 +13,9 @@ from hwnas.deploy.runtimes.mnn import MNN
 from hwnas.deploy.runtimes.onnx import OnnxRuntime
 from hwnas.deploy.runtimes.openvino import OpenVINO
 from hwnas.deploy.runtimes.pytorch import PyTorch
+from hwnas.deploy.runtimes.runtime import Runtime, Session
 from hwnas.deploy.runtimes.triton import Triton
+from hwnas.deploy.targets.device import FORMATS, Target
 
 __all__ = ["RUNTIMES", "open_session"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.session import ArraySession, loading
 from hwnas.deploy.runtimes.tracing import compiling, traceable
+from hwnas.deploy.targets.device import FORMATS, Target
 
 __all__ = ["LiteRT"]
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.device import FORMATS, Target
-from hwnas.deploy.operators import refused
+from hwnas.deploy.onnx.torch_operators import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
+from hwnas.deploy.targets.device import FORMATS, Target
 
 __all__ = ["MNN"]
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.number_format import number_format, to_float16
-from hwnas.deploy.onnx_graph import check_graph
-from hwnas.deploy.operators import refused
-from hwnas.deploy.quantize import quantize_int8, random_batches
+from hwnas.deploy.onnx.graph import check_graph
+from hwnas.deploy.onnx.torch_operators import refused
+from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.checks import check_usable, graphics_card, missing_package
 from hwnas.deploy.runtimes.session import cpu_seconds
+from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.number_format import number_format, to_float16
 from hwnas.errors import ArtifactError, DeviceError
 
 __all__ = ["OnnxRuntime", "OnnxSession", "in_format"]

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.number_format import number_format
-from hwnas.deploy.onnx_graph import check_graph
-from hwnas.deploy.operators import refused
+from hwnas.deploy.onnx.graph import check_graph
+from hwnas.deploy.onnx.torch_operators import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
+from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.number_format import number_format
 from hwnas.errors import ArtifactError
 
 __all__ = ["OpenVINO", "OpenVINOSession"]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.session import ArraySession
+from hwnas.deploy.targets.device import FORMATS, Target
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +54,7 @@ class PyTorch:
         check_usable(self, target)
         import torch
 
-        from hwnas.deploy.onnx_module import OnnxModule
+        from hwnas.deploy.onnx.module import OnnxModule
 
         module = OnnxModule.load(executable).eval()
         if self.channels_last:

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwnas.deploy.device import Target
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hwnas.deploy.onnx_module import OnnxModule
+    from hwnas.deploy.onnx.module import OnnxModule
 
 __all__ = ["compiling", "traceable"]
 
@@ -28,7 +28,7 @@ def traceable(model: Path, target: Target) -> tuple[OnnxModule, Tensor]:
     """
     import torch
 
-    from hwnas.deploy.onnx_module import OnnxModule
+    from hwnas.deploy.onnx.module import OnnxModule
 
     module = OnnxModule.load(model).eval().frozen(target.device.batch)
     return module, torch.zeros(target.device.batch, *module.input_shape)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.device import FORMATS, Target
-from hwnas.deploy.number_format import number_format
-from hwnas.deploy.onnx_graph import copy_model
+from hwnas.deploy.onnx.graph import copy_model
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
+from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.number_format import number_format
 from hwnas.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def write_plan(model: Path, target: Target, to: Path) -> None:
     """
     from hwnas.deploy.matching import chosen_calls, matched
     from hwnas.deploy.matching.plan import KernelPlan
-    from hwnas.deploy.onnx_module import OnnxModule
+    from hwnas.deploy.onnx.module import OnnxModule
 
     dtype = torch_type(target)
     graph = matched(OnnxModule.load(model).eval(), target.device.batch, dtype)
@@ -157,7 +157,7 @@ def matched_network(
             PyTorch cannot run.
     """
     from hwnas.deploy.matching import MatchedNetwork, matched
-    from hwnas.deploy.onnx_module import OnnxModule
+    from hwnas.deploy.onnx.module import OnnxModule
 
     decide, note = _planned(model, target)
     dtype = torch_type(target)

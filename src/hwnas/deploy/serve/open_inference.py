@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.export import INPUT, OUTPUT
+from hwnas.deploy.export.to_onnx import INPUT, OUTPUT
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.serve.costs import json_bytes
 from hwnas.deploy.serve.limits import RequestRefusal

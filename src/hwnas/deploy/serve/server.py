@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.serve.clients import Clients
 from hwnas.deploy.serve.endpoints import Endpoints, error_answer
 from hwnas.deploy.serve.handler import Handler

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.mask_image import mask_png
-from hwnas.deploy.model_repository import model_name
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.bundles.mask_image import mask_png
+from hwnas.deploy.bundles.model_repository import model_name
 from hwnas.deploy.serve.batching import Batcher, Drop
 from hwnas.deploy.serve.costs import Answering, RequestCosts
 from hwnas.deploy.serve.image_header import read_header

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.number_format import to_float16
-from hwnas.deploy.quantize import quantize_int8
+from hwnas.deploy.quantization.quantize import quantize_int8
+from hwnas.deploy.targets.number_format import to_float16
 from hwnas.deploy.variants.conversion import Conversion
 from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
 from hwnas.deploy.variants.mixed import mixed_int8

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
-from hwnas.deploy.processor import sums_saturate
-from hwnas.deploy.saturation import LARGEST_REDUCED
+from hwnas.deploy.quantization.saturation import LARGEST_REDUCED
+from hwnas.deploy.targets.processor import sums_saturate
 from hwnas.deploy.variants.conversion import layers_with_weights
 
 __all__ = ["FakeQuantisation", "FakeQuantisedInput", "FakeQuantisedWeight"]
@@ -30,7 +30,7 @@ class FakeQuantisation:
 
     Args:
         largest: Largest step of a weight: 127, or 64 in reduced range. If None, the value that
-            `hwnas.deploy.quantize` uses on this machine.
+            `hwnas.deploy.quantization.quantize` uses on this machine.
     """
 
     def __init__(self, largest: int | None = None) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.device import Device, Target
-from hwnas.deploy.quantize import Int8Quantizer, Unit
+from hwnas.deploy.quantization.quantize import Int8Quantizer, Unit
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.targets.device import Device, Target
 
 __all__ = ["Sensitivity", "mixed_int8", "sensitivities"]
 

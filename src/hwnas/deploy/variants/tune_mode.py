@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hwnas.deploy.conv_norm import ConvNormPair, conv_norm_pairs
+from hwnas.deploy.export.conv_norm import ConvNormPair, conv_norm_pairs
 
 __all__ = ["TuneMode", "TunedConv"]
 

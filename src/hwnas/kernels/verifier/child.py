@@ -32,8 +32,8 @@ from torch import Generator, Tensor
 
 from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.launch import interpreting
-from hwnas.kernels.pointwise import pointwise
-from hwnas.kernels.tolerance import in_float64
+from hwnas.kernels.operators.pointwise import pointwise
+from hwnas.kernels.suite.tolerance import in_float64
 from hwnas.kernels.verifier.calls import KernelCall, as_tuple
 from hwnas.kernels.verifier.sandbox import Supervisor, Unsupported, confine
 from hwnas.kernels.verifier.session import KernelSession, error_text

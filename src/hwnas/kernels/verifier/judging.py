@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hwnas.kernels.tolerance import TOLERANCES, worst_error
+from hwnas.kernels.suite.tolerance import TOLERANCES, worst_error
 from hwnas.kernels.verifier.calls import CallOutcome
 from hwnas.kernels.verifier.memory import same_bytes
 from hwnas.kernels.verifier.plan import VerificationCall

@@ -14,9 +14,9 @@ import torch
 from torch import Generator, Tensor
 
 from hwnas.errors import ConfigError, KernelError
-from hwnas.kernels.activations import ACTIVATIONS
 from hwnas.kernels.operator import Inputs, Operator, Sizes, dtype_name
-from hwnas.kernels.tolerance import in_float64
+from hwnas.kernels.primitives.activations import ACTIVATIONS
+from hwnas.kernels.suite.tolerance import in_float64
 from hwnas.kernels.verifier.calls import as_tuple
 from hwnas.kernels.verifier.candidate import KernelRules
 from hwnas.kernels.verifier.fork_server import ForkServer, JobLimits, JobResult

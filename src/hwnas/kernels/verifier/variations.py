@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from hwnas.kernels.operator import Inputs, Sizes
-from hwnas.kernels.tolerance import TOLERANCES
+from hwnas.kernels.suite.tolerance import TOLERANCES
 
 __all__ = [
     "all_options",

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from scipy.spatial import cKDTree
 
 from hwnas.errors import ConfigError
+from hwnas.search.engine.threads import one_thread
 from hwnas.search.evolution.box import Box
 from hwnas.search.evolution.dtlz import dtlz2, dtlz2_front
 from hwnas.search.evolution.loop import evolve
-from hwnas.search.front import hypervolume
-from hwnas.search.threads import one_thread
+from hwnas.search.objectives.front import hypervolume
 
 __all__ = ["EvolveRow", "bench_evolve", "front_quality"]
 

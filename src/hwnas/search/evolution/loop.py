@@ -11,13 +11,13 @@ from torch import Tensor
 
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.plugin import closest
+from hwnas.search.engine.threads import has_one_thread, one_thread
 from hwnas.search.evolution.algorithm import ALGORITHMS, REAL_VARIATION, Algorithm
 from hwnas.search.evolution.box import Box, RealGenes
 from hwnas.search.evolution.codes import Canonical, CodeGenes
 from hwnas.search.evolution.genes import Genes
 from hwnas.search.evolution.result import EvolutionResult, result_of
 from hwnas.search.evolution.scores import Score, Scores, checked_scores
-from hwnas.search.threads import has_one_thread, one_thread
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.tabular import TabularSpace
 

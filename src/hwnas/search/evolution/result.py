@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.search.evolution.scores import Scores
-from hwnas.search.front import non_dominated
+from hwnas.search.objectives.front import non_dominated
 
 __all__ = ["EvolutionResult", "result_of"]
 

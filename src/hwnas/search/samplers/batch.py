@@ -17,9 +17,9 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.errors import ConfigError
-from hwnas.search.front import Losses
+from hwnas.search.engine.threads import one_thread
+from hwnas.search.objectives.front import Losses
 from hwnas.search.samplers.space_features import SpaceFeatures
-from hwnas.search.threads import one_thread
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["BATCH", "BatchSampler", "History", "keys_of"]

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.blocks import places
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.search.front import Losses, non_dominated, reference_point
+from hwnas.predictors.features.blocks import places
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.search.objectives.front import Losses, non_dominated, reference_point
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.space_features import SpaceFeatures

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.search.front import Losses, non_dominated
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.search.objectives.front import Losses, non_dominated
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.replay import Replay

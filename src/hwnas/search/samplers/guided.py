@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.search.acquisition import BoxDecomposition
-from hwnas.search.front import Losses, front_by_front, non_dominated
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.search.objectives.front import Losses, front_by_front, non_dominated
+from hwnas.search.samplers.acquisition import BoxDecomposition
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import pool, random_start
 from hwnas.search.samplers.posterior import Draws, Posterior

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hwnas.search.evolution import evolve
-from hwnas.search.front import Losses, non_dominated
+from hwnas.search.objectives.front import Losses, non_dominated
 from hwnas.search.samplers.batch import History
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from hwnas.predictors.gaussian_process import Numbers, Parts, covariances
-from hwnas.predictors.surrogate import Surrogate
-from hwnas.search.front import Losses
+from hwnas.predictors.models.gaussian_process import Numbers, Parts, covariances
+from hwnas.predictors.models.surrogate import Surrogate
+from hwnas.search.objectives.front import Losses
 from hwnas.search.samplers.batch import History
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes

@@ -10,9 +10,9 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import RidgeCV
 from sklearn.svm import SVR
 
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.surrogate import Surrogate
-from hwnas.search.front import Losses, pick_spread
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.predictors.models.surrogate import Surrogate
+from hwnas.search.objectives.front import Losses, pick_spread
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import pool, random_start
 from hwnas.search.samplers.space_features import SpaceFeatures

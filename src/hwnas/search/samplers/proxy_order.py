@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hwnas.search.front import front_by_front
+from hwnas.search.objectives.front import front_by_front
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import pool
 from hwnas.search.samplers.space_features import SpaceFeatures

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search.evolution.directions import lattice_within
-from hwnas.search.front import Losses
+from hwnas.search.objectives.front import Losses
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.replay import Replay

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.blocks import Blocks, BlockScaling, counts, places
-from hwnas.predictors.gaussian_process import Numbers, Parts
+from hwnas.predictors.features.blocks import Blocks, BlockScaling, counts, places
+from hwnas.predictors.models.gaussian_process import Numbers, Parts
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["LISTED", "PredictedObjective", "SpaceFeatures"]

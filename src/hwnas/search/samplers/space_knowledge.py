@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.predictors import CostSource, DevicePredictor
-from hwnas.predictors.blocks import Blocks, blocks_of_steps
 from hwnas.predictors.estimate import NORMAL_90
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.shipped_scores import shipped_scores
-from hwnas.search.objective import LATENCY, Objective
+from hwnas.predictors.features.blocks import Blocks, blocks_of_steps
+from hwnas.predictors.features.shipped_scores import shipped_scores
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.search.objectives.objective import LATENCY, Objective
 from hwnas.search.samplers.space_features import PredictedObjective, SpaceFeatures
 from hwnas.search_spaces import OperatorCountTable, SearchSpace
 from hwnas.search_spaces.tabular import Codes

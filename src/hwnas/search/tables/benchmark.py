@@ -14,10 +14,10 @@ from optuna.samplers import BaseSampler
 from optuna.storages import InMemoryStorage
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.shipped_scores import shipped_scores
-from hwnas.search.front import non_dominated
-from hwnas.search.objective import Direction
+from hwnas.predictors.features.shipped_scores import shipped_scores
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.search.objectives.front import non_dominated
+from hwnas.search.objectives.objective import Direction
 from hwnas.search.samplers import BatchSampler, PredictedObjective, SpaceFeatures, make_sampler
 from hwnas.search.tables.hints import Calibration, known_prices
 from hwnas.search.tables.hypervolume_metric import HypervolumeMetric, Rows, tight_box, wide_box

@@ -9,11 +9,11 @@ import numpy as np
 
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
-from hwnas.predictors.cost_table import read_arrays
+from hwnas.predictors.benchmarks.cost_table import read_arrays
 from hwnas.predictors.estimate import NORMAL_90
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.methods import DeviceMeasurement, KnownDevices
-from hwnas.predictors.transfer import Transfer, transfer
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.predictors.models.methods import DeviceMeasurement, KnownDevices
+from hwnas.predictors.models.transfer import Transfer, transfer
 from hwnas.search.samplers import PredictedObjective
 from hwnas.search.tables.table import Column, ObjectiveTable, column_names
 

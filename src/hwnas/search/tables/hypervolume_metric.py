@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.search.front import Losses, hypervolume, non_dominated
+from hwnas.search.objectives.front import Losses, hypervolume, non_dominated
 from hwnas.search.tables.table import Column, ObjectiveTable
 
 __all__ = ["HypervolumeMetric", "tight_box", "wide_box"]

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import closest
-from hwnas.predictors.blocks import blocks_of_steps
-from hwnas.predictors.cost_table import read_arrays
-from hwnas.predictors.gaussian_process import Numbers
-from hwnas.search.objective import Direction
+from hwnas.predictors.benchmarks.cost_table import read_arrays
+from hwnas.predictors.features.blocks import blocks_of_steps
+from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.search.objectives.objective import Direction
 from hwnas.search_spaces import OperatorCountTable
 from hwnas.search_spaces.tabular import Arrays, Codes, TabularSpace, tabular_space
 

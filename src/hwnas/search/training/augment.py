@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hwnas.search.image_cache import Images
-from hwnas.search.raw_images import Targets, target_kind
+from hwnas.search.data.image_cache import Images
+from hwnas.search.data.raw_images import Targets, target_kind
 
 __all__ = ["Augmentation", "cut_mixed"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hwnas.search.task import Task
+from hwnas.search.tasks.task import Task
 
 __all__ = ["Batch", "Mixed"]
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from hwnas.atomic import replacing
-from hwnas.deploy.weights import write_weights
+from hwnas.deploy.bundles.weights import write_weights
 from hwnas.errors import ArtifactError, RunError
 from hwnas.search.training.averaging import MovingAverage
 from hwnas.search.training.config import TrainConfig

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest, resolve
-from hwnas.search.raw_images import TargetKind
+from hwnas.search.data.raw_images import TargetKind
 from hwnas.search.training.augment import Augmentation
 from hwnas.search.training.sampling import SAMPLING
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hwnas.deploy.io import at_size
 from hwnas.errors import ConfigError
-from hwnas.search.task import Task
+from hwnas.search.tasks.task import Task
 
 __all__ = ["alpha_divergence", "distillation_loss"]
 

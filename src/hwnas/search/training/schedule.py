@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from hwnas.search.data import Split
+from hwnas.search.data.image_data import Split
 from hwnas.search.training.augment import cut_mixed
 from hwnas.search.training.batch import Batch, Mixed
 from hwnas.search.training.checkpoint import Position

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.search.split import Split
-from hwnas.search.task import Task, smoothed
+from hwnas.search.data.split import Split
+from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training.batch import Batch
 from hwnas.search.training.config import TrainConfig
 from hwnas.search.training.distillation import distillation_loss

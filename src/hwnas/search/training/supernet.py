@@ -14,8 +14,8 @@ import torch
 
 from hwnas.atomic import appending, storage_errors
 from hwnas.errors import ConfigError, HwnasError, WorkerError
-from hwnas.search.data import ImageData
-from hwnas.search.task import Task, smoothed
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
 from hwnas.search.training.steps import Teacher
 from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingPoint, fit

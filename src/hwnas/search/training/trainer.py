@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError, DeviceError, DivergedError
-from hwnas.search.data import Split
+from hwnas.search.data.image_data import Split
 from hwnas.search.training.averaging import MovingAverage
 from hwnas.search.training.batch import Batch
 from hwnas.search.training.checkpoint import (

@@ -1,0 +1,371 @@
+"""Deployment bundle: a folder with a network, its description and checksums of all its files.
+
+::
+
+    bundle.json           description of all other files; schema 1
+    model.onnx            the network, with weights inside or, if exported so, in model.onnx.data
+    model.NAME.onnx       variants of the network, if a sweep has added any
+    model.TARGET.json     how a GPU computes a variant's operators, for the runtime triton
+    weights.safetensors   the same weights for PyTorch
+    golden.npz            a few images and the outputs expected for them
+    README.md             model card
+    bundle.sha256         checksums of all other files, for ``sha256sum -c``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hwnas.deploy.bundles.artifact import Artifact
+from hwnas.deploy.bundles.checksums import inside
+from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
+from hwnas.deploy.export.agreement import relative_error
+from hwnas.deploy.first_line import first_line
+from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.onnx.graph import external_files
+from hwnas.deploy.quantization.saturation import saturation_warning
+from hwnas.deploy.runtimes import RUNTIMES, open_session
+from hwnas.deploy.runtimes.runtime import Session
+from hwnas.errors import ArtifactError, ConfigError, DataError
+from hwnas.search_spaces import Architecture
+
+__all__ = [
+    "CARD",
+    "DESCRIPTION",
+    "GOLDEN",
+    "MODEL",
+    "SCHEMA",
+    "SEAL",
+    "SUMS",
+    "WEIGHTS",
+    "Bundle",
+    "SealCheck",
+    "read_golden",
+]
+
+SCHEMA = 1
+DESCRIPTION, SUMS, MODEL = "bundle.json", "bundle.sha256", "model.onnx"
+SEAL = Seal("bundle", DESCRIPTION, SUMS, SCHEMA)
+WEIGHTS, GOLDEN, CARD = "weights.safetensors", "golden.npz", "README.md"
+_BATCH = 32
+_DAMAGED_ARRAYS = (
+    OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""Errors that NumPy and zipfile raise for files that are not an archive of arrays."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Deployable network in a folder, written by `write_bundle` and opened by `load`.
+
+    Attributes:
+        folder: Folder of the bundle.
+        description: Contents of bundle.json.
+    """
+
+    folder: Path
+    description: Mapping[str, Any] = field(repr=False, hash=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> Bundle:
+        """Open a bundle and read its description; `verify` checks the rest.
+
+        Raises:
+            ArtifactError: The folder holds no bundle, or bundle.json is damaged, was written by a
+                newer version or names a file outside the folder.
+        """
+        description = SEAL.read(folder)
+        bundle = cls(Path(folder), description)
+        bundle._check_description()
+        return bundle
+
+    def _check_description(self) -> None:
+        try:
+            _ = self.preprocessing, self.outputs, self.measurements
+            for artifact in self.artifacts:
+                inside(self.folder, artifact.file)
+            _ = self.artifacts[0]
+            if list(self.description["labels"]) != list(self.outputs.labels):
+                raise ArtifactError("its labels differ from the labels of its outputs")
+            for name in self.files:
+                inside(self.folder, name)
+        except (ArtifactError, ConfigError) as error:
+            raise ArtifactError(
+                f"{self.folder / DESCRIPTION} is damaged: {first_line(error)}"
+            ) from error
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise ArtifactError(
+                f"{self.folder / DESCRIPTION} is damaged: {first_line(error, named=True)}"
+            ) from error
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """SHA-256 checksums of all files that bundle.json lists, by file name."""
+        sums: dict[str, str] = dict(self.description["files"])
+        for artifact in self.description["artifacts"]:
+            sums |= {name: artifact["sha256"][name] for name in artifact["files"]}
+        return sums
+
+    @property
+    def files(self) -> list[str]:
+        """Names of all files except the list of checksums, sorted."""
+        return sorted([DESCRIPTION, *self.sums])
+
+    @cached_property
+    def artifacts(self) -> list[Artifact]:
+        """Artifacts of the bundle; `run` uses the first one."""
+        return [Artifact.from_json(each) for each in self.description["artifacts"]]
+
+    @property
+    def onnx_file(self) -> Path:
+        """Path of the ONNX file in single precision, or of the first artifact if there is none."""
+        plain = [each for each in self.artifacts if each.variant == "fp32"]
+        return inside(self.folder, (plain or self.artifacts)[0].file)
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """Preprocessing from images to the network's input."""
+        return Preprocessing.from_json(self.description["preprocessing"])
+
+    @cached_property
+    def outputs(self) -> OutputMeaning:
+        """Meaning of the network's outputs."""
+        return OutputMeaning.from_json(self.description["outputs"])
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """Architecture of the network, a point of its search space."""
+        return Architecture.from_json(self.description["architecture"])
+
+    @cached_property
+    def measurements(self) -> list[Measurement]:
+        """Latency measurements of the network on targets."""
+        return [Measurement.from_json(item) for item in self.description["measurements"]]
+
+    @cached_property
+    def _session(self) -> Session:
+        return self.session()
+
+    def session(self, batch: int = 1, threads: int = 1) -> Session:
+        """Load the first artifact into its runtime.
+
+        Args:
+            batch: Largest number of images per run.
+            threads: Number of threads that compute.
+
+        Raises:
+            ArtifactError: The file is damaged or does not fit the preprocessing.
+            DeviceError: The runtime is not installed, or there are fewer cores than threads.
+        """
+        return self._loaded(self.artifacts[0], batch, threads)
+
+    def _loaded(self, artifact: Artifact, batch: int = 1, threads: int = 1) -> Session:
+        file = inside(self.folder, artifact.file)
+        session = open_session(file, artifact.target(batch, threads))
+        if session.input_shape != self.preprocessing.input_shape:
+            raise ArtifactError(
+                f"{file} takes inputs of shape {session.input_shape}, but the preprocessing gives "
+                f"{self.preprocessing.input_shape}"
+            )
+        return session
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the PyTorch weights by name.
+
+        Raises:
+            ArtifactError: The file is missing or damaged.
+        """
+        try:
+            return safetensors.torch.load_file(self.folder / WEIGHTS)
+        except (OSError, safetensors.SafetensorError) as error:
+            raise ArtifactError(
+                f"{self.folder / WEIGHTS} is damaged: {first_line(error)}"
+            ) from error
+
+    def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
+        """Return the network's outputs, (N, K) or (N, K, h, w), for uint8 images (N, H, W, C).
+
+        Raises:
+            DataError: The images have another type or shape, or there are none.
+            ArtifactError: The ONNX file is damaged or does not fit the preprocessing and the
+                labels.
+        """
+        return self._outputs(self._session, images)
+
+    def _outputs(self, session: Session, images: NDArray[np.uint8]) -> NDArray[Any]:
+        if len(images) == 0:
+            raise DataError("no images were given; expected at least one")
+        parts = [images[i : i + _BATCH] for i in range(0, len(images), _BATCH)]
+        inputs = (self.preprocessing(part).contiguous().numpy() for part in parts)
+        found = np.concatenate([session.run(part) for part in inputs])
+        if not self.outputs.fits(found.shape) or len(found) != len(images):
+            raise ArtifactError(
+                f"the network of {self.folder} gives outputs of shape {found.shape} for "
+                f"{len(images)} images; expected {self.outputs.shape}, from its labels"
+            )
+        return found
+
+    def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
+        """Return the network's predictions for images.
+
+        Args:
+            images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
+
+        Returns:
+            One object per image; see `OutputMeaning.describe`.
+
+        Raises:
+            DataError: A file is not an image, or the array has another type or shape.
+            ArtifactError: The ONNX file is damaged.
+        """
+        if isinstance(images, np.ndarray):
+            return self.outputs.describe(self.predict(images))
+        pixels = (self.preprocessing.read_image(Path(path)) for path in images)
+        return [self.outputs.describe(self.predict(image[None]))[0] for image in pixels]
+
+    def masks(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:
+        """Return the most probable class of each pixel of each image, as an index into the labels.
+
+        Args:
+            images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
+
+        Returns:
+            uint8 (H, W) for each image, at the size of that image.
+
+        Raises:
+            DataError: The network does not segment images, a file is not an image, or the array has
+                another type or shape.
+            ArtifactError: The ONNX file is damaged.
+        """
+        if isinstance(images, np.ndarray):
+            height, width = images.shape[1:3]
+            return list(self.outputs.masks(self.predict(images), (height, width)))
+        pixels = (self.preprocessing.read_image(Path(path)) for path in images)
+        return [mask for image in pixels for mask in self.masks(image[None])]
+
+    def checks(self) -> list[SealCheck]:
+        """Check the checksums, the ONNX files, the weights and the golden outputs."""
+        return [
+            *SEAL.checks(self.folder, self.sums),
+            *(
+                checked(self._said("ONNX model", each), partial(self._check_onnx, each))
+                for each in {each.file: each for each in self.artifacts}.values()
+            ),
+            checked("PyTorch weights", lambda: f"{len(self.weights())} tensors"),
+            *(
+                checked(
+                    self._said("golden outputs", artifact), partial(self._check_golden, artifact)
+                )
+                for artifact in self.artifacts
+            ),
+            *(SealCheck("int8 sums", True, warning, warns=True) for warning in self._warnings()),
+        ]
+
+    def warnings(self) -> list[str]:
+        """Return warnings about the first artifact on this machine, one line each.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        return [warning for warning in [self._warning(self.artifacts[0])] if warning]
+
+    def _warnings(self) -> list[str]:
+        """Return the warnings about all artifacts; other checks report damaged files."""
+        found = []
+        for artifact in self.artifacts:
+            with contextlib.suppress(ArtifactError):
+                found.append(self._warning(artifact))
+        return list(dict.fromkeys(filter(None, found)))
+
+    def _warning(self, artifact: Artifact) -> str:
+        return saturation_warning(inside(self.folder, artifact.file), artifact.target())
+
+    def verify(self) -> list[SealCheck]:
+        """Run all `checks` and return them if every check passes.
+
+        Raises:
+            ArtifactError: A check failed; the message names the first file that is wrong.
+        """
+        return passed(f"bundle {self.folder}", self.checks())
+
+    def _said(self, what: str, artifact: Artifact) -> str:
+        """Return the name of a check, with the artifact if the bundle has several."""
+        several = len(self.artifacts) > 1
+        return f"{what}, {artifact.variant} on {artifact.runtime}" if several else what
+
+    def _check_onnx(self, artifact: Artifact) -> str:
+        import onnx
+
+        path = inside(self.folder, artifact.file)
+        if unlisted := set(external_files(path)) - set(self.sums):
+            raise ArtifactError(
+                f"{artifact.file} keeps weights in {', '.join(sorted(unlisted))}, for which no "
+                "checksum is recorded; create the bundle again"
+            )
+        try:
+            onnx.checker.check_model(path, full_check=True)
+        except Exception as error:  # errors of ONNX and protobuf share no other base
+            raise ArtifactError(f"{artifact.file} is damaged: {first_line(error)}") from error
+        return "valid"
+
+    def _check_golden(self, artifact: Artifact) -> str:
+        golden = self.golden()
+        images, expected = golden["images"], golden[artifact.golden]
+        hardware = artifact.target().device.hardware
+        if (reason := RUNTIMES[artifact.runtime].unavailable(hardware)) is not None:
+            return f"not run here: {reason}"
+        session = self._loaded(artifact)
+        error = max(
+            relative_error(self._outputs(session, images), expected),
+            relative_error(self._outputs(session, images[:1]), expected[:1]),
+        )
+        if not error <= artifact.tolerance:  # also true for NaN
+            raise ArtifactError(
+                f"outputs differ by {error:.2g} of the largest output; at most "
+                f"{artifact.tolerance:g} is allowed"
+                f"{'; ' if (warning := self._warning(artifact)) else ''}{warning}"
+            )
+        return f"{len(images)} images agree within {error:.1e} of the largest output"
+
+    def golden(self) -> dict[str, NDArray[Any]]:
+        """Return the golden images, uint8 (N, H, W, C), and the golden outputs, by name.
+
+        Raises:
+            ArtifactError: The file is damaged, or lacks the images or the outputs of an artifact.
+        """
+        names = dict.fromkeys(artifact.golden for artifact in self.artifacts)
+        return read_golden(self.folder / GOLDEN, ["images", *names])
+
+
+def read_golden(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Read the golden images and named golden outputs from a golden.npz file.
+
+    Raises:
+        ArtifactError: The file is missing or damaged, or lacks one of the arrays.
+    """
+    try:
+        # If NumPy opens a file itself and cannot read it, the file stays open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in names}
+    except _DAMAGED_ARRAYS as error:
+        raise ArtifactError(f"{path.name} is damaged: {first_line(error)}") from error
+    for name, array in found.items():
+        fits = array.ndim == 4 if name == "images" else array.ndim > 1 and array.dtype.kind == "f"
+        if not fits:
+            raise ArtifactError(f"{path.name} is damaged: {name} of {array.dtype} {array.shape}")
+    return found

@@ -1,0 +1,179 @@
+"""Export of a PyTorch module to ONNX, with a check that the file computes the same outputs."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from hwnas.atomic import replacing
+from hwnas.deploy.export.agreement import (
+    TOLERANCE,
+    Agreement,
+    agreement,
+    check_batches,
+    outputs_of,
+    relative_error,
+)
+from hwnas.deploy.export.conv_norm import conv_norm_pairs
+from hwnas.deploy.export.divergence import Divergence, first_divergence
+from hwnas.deploy.export.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx
+from hwnas.deploy.first_line import first_line
+from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.targets.catalogue import versions
+from hwnas.deploy.targets.device import Device, Target
+from hwnas.errors import ArtifactError
+
+__all__ = ["INPUT", "OPSET", "OUTPUT", "TOLERANCE", "Export", "export_onnx", "relative_error"]
+
+
+@dataclass(frozen=True)
+class Export:
+    """Exported ONNX file, and its difference from the module that it was exported from.
+
+    Attributes:
+        path: ONNX file, with its weights inside.
+        opset: Version of ONNX's operators.
+        exporter: PyTorch exporter that wrote the file: dynamo unless that failed.
+        max_relative_error: Largest difference from PyTorch over all checked batches, each as a
+            share of the largest output of its batch.
+        max_absolute_error: Largest absolute difference from PyTorch over the same batches.
+        batches: Number of batches checked.
+        inconclusive: Extreme batches that are not counted, since PyTorch itself is not exact on
+            them; see `Agreement`.
+        seconds: Wall time of the export and the check.
+        versions: Versions of the libraries involved, by name.
+    """
+
+    path: Path
+    opset: int
+    exporter: Exporter
+    max_relative_error: float
+    max_absolute_error: float
+    batches: int
+    inconclusive: tuple[str, ...]
+    seconds: float
+    versions: Mapping[str, str] = field(hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object without the path."""
+        return {key: value for key, value in asdict(self).items() if key != "path"}
+
+
+def export_onnx(
+    network: nn.Module,
+    input_shape: tuple[int, int, int],
+    path: Path,
+    examples: Tensor | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> Export:
+    """Export a module to ONNX in evaluation mode, and compare the file with the module.
+
+    Both are compared on random and real inputs in batches of 1, 3 and 8, and on extreme inputs. The
+    batch size is dynamic, the input is named ``images`` and the output ``outputs``. Nodes are named
+    after the modules that they come from. The file appears only if it passes the comparison. The
+    module itself is not changed.
+
+    Args:
+        network: Module that takes (N, *input_shape) and returns one tensor with N rows.
+        input_shape: Channels, height and width.
+        path: ONNX file to write.
+        examples: Real inputs, float32 (N, *input_shape), to compare on in addition to random
+            inputs.
+        preprocessing: Preprocessing of images; if given, the comparison includes the brightest and
+            the darkest image.
+
+    Raises:
+        ArtifactError: PyTorch cannot export the module, or the outputs of the file differ; then the
+            message names the first module that differs.
+        ConfigError: The module does not accept these inputs, or does not return one tensor.
+        StorageError: The file cannot be written.
+    """
+    start = time.perf_counter()
+    plain = copy.deepcopy(network).cpu().eval()
+    batches = check_batches(input_shape, examples, preprocessing)
+    expected = [outputs_of(plain, batch.images) for batch in batches]
+    simplified = _simplified(copy.deepcopy(plain))
+    with replacing(path) as temporary:
+        model, exporter, refusal = to_onnx(simplified, input_shape)
+        _save(model, temporary, type(network).__name__)
+        session = RUNTIMES["onnxruntime"].load(temporary, Target(Device("cpu", "onnxruntime")))
+        found = agreement(session.run, plain, batches, expected)
+        if found.worst is not None:
+            where = first_divergence(simplified, model, found.worst.images, found.relative)
+            raise _mismatch(type(network).__name__, found, where, refusal)
+    made_by = versions(("torch", "onnx", "onnxscript", "onnxruntime"))
+    return Export(
+        path,
+        OPSET,
+        exporter,
+        found.relative,
+        found.absolute,
+        found.batches,
+        found.inconclusive,
+        time.perf_counter() - start,
+        made_by,
+    )
+
+
+def _save(model: Any, path: Path, name: str) -> None:
+    import onnx
+
+    path.write_bytes(model.SerializeToString())
+    try:
+        onnx.checker.check_model(path, full_check=True)
+    except onnx.checker.ValidationError as error:
+        reason = first_line(error)
+        raise ArtifactError(f"the exported {name} is not valid: {reason}") from error
+
+
+def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> ArtifactError:
+    """Return the error for a file that differs, with the module in which the difference begins."""
+    assert found.worst is not None
+    older = ""
+    if refusal:
+        older = (
+            f"PyTorch's dynamo exporter cannot export {name} ({refusal}). With the older exporter, "
+        )
+    return ArtifactError(
+        f"{older}the ONNX file of {name} differs from PyTorch by {found.relative:.2g} of the "
+        f"largest output ({found.worst}); at most {found.worst.tolerance:g} is allowed. It first "
+        f"differs in {where}; check there for operations that depend on the batch size, on values "
+        "of tensors or on whether the network is being exported"
+    )
+
+
+class _SpatialMean(nn.Module):
+    """Mean over height and width: (N, C, H, W) -> (N, C, 1, 1)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3), keepdim=True)
+
+
+def _simplified(network: nn.Module) -> nn.Module:
+    """Replace modules of a network by equivalent ones that export to fewer and simpler nodes.
+
+    Batch normalisations are folded into the convolutions before them, and in-place flags are
+    cleared. The exporter would do both by itself, in twice the time, since it traces every operator
+    three times and each in-place operator with a copy. Average pooling to one pixel becomes a mean:
+    for a channels-last tensor, PyTorch's pooling returns other strides, which the exporter turns
+    into a gather.
+    """
+    for pair in list(conv_norm_pairs(network)):
+        if type(pair.conv) is nn.Conv2d and type(pair.norm) is nn.BatchNorm2d:
+            setattr(pair.parent, pair.conv_name, fuse_conv_bn_eval(pair.conv, pair.norm))
+            setattr(pair.parent, pair.norm_name, nn.Identity())
+    for module in list(network.modules()):
+        if isinstance(getattr(module, "inplace", None), bool):
+            module.inplace = False  # type: ignore[assignment]
+        for name, child in module.named_children():
+            if type(child) is nn.AdaptiveAvgPool2d and child.output_size in (1, (1, 1)):
+                setattr(module, name, _SpatialMean())
+    return network

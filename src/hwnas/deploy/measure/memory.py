@@ -1,0 +1,230 @@
+"""Peak memory of a network on a target, measured in a separate process.
+
+The result is the additional memory of a process that is due to one network: the largest amount of
+resident anonymous memory (heap, stacks, private copies) at any moment while the runtime loads the
+model file and runs it three times, minus the amount resident before. It includes
+
+- the model file as the runtime parses it, and other temporary memory for loading,
+- the weights, a second time if the runtime packs them for its kernels,
+- activations, with all that the runtime's arena allocates beyond them: it grows in powers of two,
+  and the second run lays out its memory anew once the first has shown what is needed,
+- one batch of inputs, and the outputs,
+- free memory that the allocator keeps instead of returning it.
+
+It includes neither the runtime itself, which a tiny network has warmed up before, nor file-backed
+pages, such as code of the runtime's library that is loaded on first use: the system can drop these
+pages, and other processes share them. Memory that was swapped out is not seen.
+
+Arena, thread pool and allocator keep the settings that they have on the target, so the result is
+that of a program that runs the network, not of a leaner one. The remaining noise comes from
+addresses that the system draws at random for each process: they determine the order of the
+runtime's hash tables, and so how well its blocks fit together. Hence the result is the median over
+a few processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from hwnas.atomic import storage_errors
+from hwnas.deploy.measure.reference_model import write_anchor
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes.checks import check_usable
+from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.targets.device import Target
+from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError
+
+__all__ = ["PeakMemory", "peak_memory"]
+
+_PROCESS = Path("/proc/self")
+_RUNS = 3  # the runtime's arena still grows at the second run
+_RESET_PEAK = "5"  # written to clear_refs, see proc(5)
+_BAD_INPUT = 2  # exit status of a process that has printed an error
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """Memory of one network on a target, without the memory of the runtime itself.
+
+    Attributes:
+        target: Name of the target.
+        peak_bytes: Largest memory at any moment of loading and running the network; median over
+            processes.
+        loaded_bytes: Memory after loading, before the first run; median over processes.
+        lowest_bytes: Smallest peak of a process.
+        highest_bytes: Largest peak of a process.
+        processes: Number of processes measured.
+    """
+
+    target: str
+    peak_bytes: int
+    loaded_bytes: int
+    lowest_bytes: int
+    highest_bytes: int
+    processes: int
+
+    @property
+    def spread(self) -> float:
+        """Difference between the largest and the smallest peak, as a share of the median."""
+        return (self.highest_bytes - self.lowest_bytes) / self.peak_bytes
+
+
+def peak_memory(
+    model: Path, target: Target, processes: int = 3, timeout_s: float = 300.0
+) -> PeakMemory:
+    """Load and run an ONNX file in fresh processes and measure their memory.
+
+    Args:
+        model: ONNX file.
+        target: Target on which to run it.
+        processes: Number of processes, one after the other; each takes about 2 seconds.
+        timeout_s: Time limit of each process, in seconds.
+
+    Raises:
+        ArtifactError: The file is missing, damaged or cannot run on the target.
+        ConfigError: ``processes`` is less than 1.
+        DeviceError: The target cannot be used here, the system does not report a process's memory,
+            or the process was killed or took too long.
+    """
+    if processes < 1:
+        raise ConfigError(f"processes is {processes}; expected at least 1")
+    _check_system()
+    runtime = RUNTIMES[target.device.runtime]
+    check_usable(runtime, target)
+    if target.device.hardware != "cpu":
+        raise DeviceError(f"peak memory is not measured on {target.name}; choose a target with cpu")
+    if not model.is_file():
+        raise ArtifactError(f"there is no ONNX file {model}; give the path of an existing one")
+    with tempfile.TemporaryDirectory() as name:
+        anchor = Path(name, "anchor.onnx")
+        with storage_errors(anchor):
+            write_anchor(anchor)
+        # Prepared in this process, so that it does not count in the measured ones.
+        executable = runtime.prepare(model, target, Path(name))
+        tiny = runtime.prepare(anchor, _one_image(target), Path(name))
+        readings = [_measure(executable, tiny, target, timeout_s) for _ in range(processes)]
+    peaks = [reading.peak_bytes for reading in readings]
+    loaded = [reading.loaded_bytes for reading in readings]
+    return PeakMemory(
+        target.name, int(median(peaks)), int(median(loaded)), min(peaks), max(peaks), processes
+    )
+
+
+def _check_system() -> None:
+    for name in ("smaps_rollup", "clear_refs", "status"):
+        if not (_PROCESS / name).exists():
+            raise DeviceError(
+                f"peak memory cannot be measured here: there is no {_PROCESS / name}; measure on "
+                "Linux 4.14 or later"
+            )
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Memory measured in one process."""
+
+    peak_bytes: int
+    loaded_bytes: int
+
+
+def _measure(executable: Path, anchor: Path, target: Target, timeout_s: float) -> _Reading:
+    """Start a process that measures, and return the reading that it prints."""
+    command = [sys.executable, "-m", "hwnas.deploy.measure.memory"]
+    command += [os.fspath(executable), os.fspath(anchor), target.name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(
+            f"{executable} was not loaded and run on {target.name} within {timeout_s:g} s; "
+            "increase timeout_s"
+        ) from error
+    lines = done.stderr.strip().splitlines() or [""]
+    if done.returncode == _BAD_INPUT:
+        raise ArtifactError(lines[-1])
+    if done.returncode:
+        raise DeviceError(
+            f"the process that ran {executable} on {target.name} ended with status "
+            f"{done.returncode}, perhaps for lack of memory: {lines[-1]}"
+        )
+    return _Reading(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def _main(executable: Path, anchor: Path, target: Target) -> None:
+    """Measure in the fresh process, and print the reading as JSON."""
+    runtime = RUNTIMES[target.device.runtime]
+    tiny = runtime.load(anchor, _one_image(target))
+    _run(tiny, 1)
+    _give_back_free_memory()
+    before = _anonymous_bytes()
+    (_PROCESS / "clear_refs").write_text(_RESET_PEAK)
+    session = runtime.load(executable, target)
+    loaded = _anonymous_bytes()
+    _run(session, target.device.batch)
+    print(json.dumps(vars(_Reading(_peak_anonymous_bytes() - before, loaded - before))))
+
+
+def _one_image(target: Target) -> Target:
+    return Target(replace(target.device, batch=1))
+
+
+def _run(session: Session, batch: int) -> None:
+    shape = (batch, *session.input_shape)
+    images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    for _ in range(_RUNS):
+        session.run(images)
+
+
+def _give_back_free_memory() -> None:
+    """Return free memory to the system.
+
+    Otherwise the network moves into memory that imports have freed, and is not counted.
+    """
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _field_bytes(file: str, field: str) -> int:
+    for line in (_PROCESS / file).read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return 1024 * int(line.split()[1])
+    raise DeviceError(f"{_PROCESS / file} has no {field}; measure on a newer Linux")
+
+
+def _anonymous_bytes() -> int:
+    """Return the bytes of anonymous memory that are resident now.
+
+    They are counted page by page, because ``status`` is approximate on some kernels.
+    """
+    return _field_bytes("smaps_rollup", "Anonymous")
+
+
+def _peak_anonymous_bytes() -> int:
+    """Return the largest resident anonymous memory since the reset, in bytes.
+
+    It is the peak of all memory minus the file-backed pages. These are read now, since they do not
+    decrease while a network runs.
+    """
+    anonymous = _anonymous_bytes()
+    files = _field_bytes("smaps_rollup", "Rss") - anonymous
+    return max(anonymous, _field_bytes("status", "VmHWM") - files)
+
+
+if __name__ == "__main__":
+    try:
+        _main(Path(sys.argv[1]), Path(sys.argv[2]), Target.parse(sys.argv[3]))
+    except HwnasError as error:
+        print(error, file=sys.stderr)
+        sys.exit(_BAD_INPUT)

@@ -1,0 +1,240 @@
+"""Latency measurement of networks on a target, robust against other work on the machine.
+
+The timing of all candidates is interleaved, also with that of a fixed reference model, so that
+drift affects all alike. Disturbed rounds are repeated (`hwnas.deploy.measure.latency_timer`). With
+patience, networks have to be as fast as in earlier sessions
+(`hwnas.deploy.measure.latency_history`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.atomic import storage_errors
+from hwnas.deploy.bundles.checksums import sha256
+from hwnas.deploy.measure.latency_history import LatencyHistory
+from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measure.reference_model import write_anchor
+from hwnas.deploy.runtimes import RUNTIMES, open_session
+from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.targets.catalogue import processor_of, versions
+from hwnas.deploy.targets.conditions import conditions
+from hwnas.deploy.targets.device import HARDWARE, Target
+from hwnas.errors import ArtifactError
+
+__all__ = ["TimedNetwork", "measure", "measure_together", "prepared_run"]
+
+
+@dataclass(frozen=True)
+class TimedNetwork:
+    """Network to be measured, with its target.
+
+    Attributes:
+        model: ONNX file.
+        target: Target on which to run it.
+    """
+
+    model: Path
+    target: Target
+
+
+def measure(
+    models: Mapping[str, Path],
+    target: Target,
+    settings: TimingSettings | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> dict[str, Measurement]:
+    """Measure networks on one target, with interleaved timing.
+
+    Args:
+        models: ONNX files, by names that the caller chooses.
+        target: Target on which to run them.
+        settings: Timing settings; about half a second per network if None.
+        progress: Function that is called with the completed share, from 0 to 1.
+
+    Returns:
+        A measurement for each name.
+
+    Raises:
+        ArtifactError: A file is damaged or cannot run on the target.
+        DeviceError: The target cannot be used, or its device does not answer.
+    """
+    subjects = {name: TimedNetwork(model, target) for name, model in models.items()}
+    return measure_together(subjects, settings, progress)
+
+
+def measure_together(
+    subjects: Mapping[str, TimedNetwork],
+    settings: TimingSettings | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> dict[str, Measurement]:
+    """Measure networks with interleaved timing, each on its own target.
+
+    The timing is interleaved among networks on the same hardware. A remote device does the same
+    with its own networks.
+
+    Args:
+        subjects: Files and targets, by names that the caller chooses.
+        settings: Timing settings; about half a second per network if None.
+        progress: Function that is called with the completed share, from 0 to 1.
+
+    Returns:
+        A measurement for each name.
+
+    Raises:
+        ArtifactError: A file is damaged or cannot run on its target.
+        DeviceError: A target cannot be used, or its device does not answer.
+    """
+    from hwnas.deploy.agent.client import measure_elsewhere
+
+    settings = settings or TimingSettings()
+    places = list(dict.fromkeys(each.target.device.hardware for each in subjects.values()))
+    found: dict[str, Measurement] = {}
+    for index, place in enumerate(places):
+        own = {k: s for k, s in subjects.items() if s.target.device.hardware == place}
+        told = _share_of(progress, index, len(places))
+        if place in HARDWARE:
+            found |= _measure_here(own, settings, told)
+        else:
+            found |= measure_elsewhere(place, own, settings, told)
+    return {name: found[name] for name in subjects}
+
+
+def _share_of(
+    progress: Callable[[float], None] | None, index: int, count: int
+) -> Callable[[float], None] | None:
+    """Return a function that reports the progress of one of several parts as that of the whole."""
+    if progress is None:
+        return None
+    tell = progress
+    return lambda share: tell((index + share) / count)
+
+
+def _measure_here(
+    subjects: Mapping[str, TimedNetwork],
+    settings: TimingSettings,
+    progress: Callable[[float], None] | None,
+) -> dict[str, Measurement]:
+    with tempfile.TemporaryDirectory() as folder:
+        targets = [subject.target for subject in subjects.values()]
+        anchors = _start_anchors(targets, settings, Path(folder))
+        lasting = {n: _lasting_name(s) for n, s in subjects.items() if settings.patience_s}
+        known = LatencyHistory()
+        started = {
+            name: _start(
+                subject,
+                settings,
+                anchors[_one_image(subject.target)],
+                known.usual_ms(lasting[name]) if lasting else None,
+            )
+            for name, subject in subjects.items()
+        }
+        stopwatches = [stopwatch for _, stopwatch in started.values()]
+        interleave([], stopwatches, settings.retries, progress, settings.patience_s)
+        if lasting:
+            known.remember({lasting[n]: watch.quick_ms for n, (_, watch) in started.items()})
+    now = conditions()
+    processors = {place: processor_of(place) for place in {t.device.hardware for t in targets}}
+    time_now = datetime.now(UTC).isoformat(timespec="seconds")
+    found = {}
+    for name, (session, stopwatch) in started.items():
+        target = subjects[name].target
+        clock = _clock(target)
+        found[name] = Measurement(
+            target=target.name,
+            clock=clock,
+            cpu_ms=stopwatch.quantiles("cpu"),
+            wall_ms=stopwatch.quantiles("wall"),
+            n=stopwatch.wanted,
+            contended=stopwatch.clean < stopwatch.wanted,
+            anchor_ms=stopwatch.anchor_ms,
+            hardware=processors[target.device.hardware],
+            versions=versions(RUNTIMES[target.device.runtime].packages),
+            settings=session.settings,
+            time=time_now,
+            conditions=now,
+        )
+    return found
+
+
+def prepared_run(model: Path, target: Target) -> Callable[[], object]:
+    """Return a function that runs an ONNX file once on this machine, on random images.
+
+    Args:
+        model: ONNX file.
+        target: Target of this machine on which to run it.
+    """
+    session, images = _loaded(model, target)
+    return lambda: session.run(images)
+
+
+def _start_anchors(
+    targets: Iterable[Target], settings: TimingSettings, folder: Path
+) -> dict[Target, LatencyTimer]:
+    """Return timers of the reference model on each of these targets, at one image."""
+    model = folder / "anchor.onnx"
+    with storage_errors(model):
+        write_anchor(model)
+    wanted = dict.fromkeys(_one_image(target) for target in targets)
+    brief = replace(settings, round_ms=settings.round_ms / 4)
+    return {target: _start(TimedNetwork(model, target), brief)[1] for target in wanted}
+
+
+def _lasting_name(subject: TimedNetwork) -> str:
+    """Return the name of a network on a target in the latency history.
+
+    The name includes everything that makes it another network or its times incomparable.
+    """
+    target = subject.target
+    runtime = versions(RUNTIMES[target.device.runtime].packages)
+    installed = ", ".join(f"{name} {version}" for name, version in runtime.items())
+    where = f"{target.name} on {processor_of(target.device.hardware)}, {installed}"
+    return f"{sha256(subject.model)[:16]}, {where}"
+
+
+def _one_image(target: Target) -> Target:
+    return Target(replace(target.device, batch=1), target.format)
+
+
+def _start(
+    subject: TimedNetwork,
+    settings: TimingSettings,
+    anchor: LatencyTimer | None = None,
+    usual_ms: float | None = None,
+) -> tuple[Session, LatencyTimer]:
+    """Load a network, give it random images and warm it up."""
+    session, images = _loaded(subject.model, subject.target)
+    return session, LatencyTimer(
+        lambda: session.run(images),
+        settings,
+        session.cpu_clock,
+        one_thread=_clock(subject.target) == "cpu",
+        anchor=anchor,
+        usual_ms=usual_ms,
+    )
+
+
+def _clock(target: Target) -> Literal["cpu", "wall"]:
+    """Return ``"cpu"`` if one thread of the processor does all the work, otherwise ``"wall"``."""
+    device = target.device
+    return "cpu" if device.hardware == "cpu" and device.threads == 1 else "wall"
+
+
+def _loaded(path: Path, target: Target) -> tuple[Session, NDArray[np.float32]]:
+    session = open_session(path, target)
+    shape = (target.device.batch, *session.input_shape)
+    try:
+        return session, np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    except (MemoryError, ValueError) as error:
+        raise ArtifactError(
+            f"{path} takes inputs of shape {shape}, which are too large for this machine"
+        ) from error

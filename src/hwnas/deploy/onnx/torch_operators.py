@@ -1,0 +1,116 @@
+"""Operators of an ONNX file, and the block of the network that each comes from.
+
+Files that hwnas exports name their nodes after that block: ``stages.0.1.expand.conv/Conv``. The
+messages of runtimes, profilers and viewers name nodes, and so they name the block, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hwnas.deploy.targets.device import Target
+from hwnas.errors import ArtifactError, UnsupportedOperator
+
+__all__ = ["block_of", "foreign", "in_words", "name_nodes", "refused", "unsupported"]
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Key of the exporter's metadata that lists the modules of a node: the text of a list of names."""
+_UNKNOWN = (
+    "not a registered|No Op registered|not find an implementation|No conversion rule|Op Not Support"
+)
+"""Pattern in the messages by which runtimes report an unknown operator."""
+
+
+def name_nodes(graph: Any) -> None:
+    """Name each node after the block that it comes from, according to the exporter's metadata."""
+    seen: dict[str, int] = {}
+    for node in graph.node:
+        notes = {note.key: note.value for note in node.metadata_props}
+        scopes = re.findall(r"'([^']*)'", notes.get(_SCOPES, ""))
+        block = scopes[-2] if len(scopes) > 1 else ""  # the last one is the operator itself
+        name = f"{block}/{node.op_type}"
+        seen[name] = seen.get(name, 0) + 1
+        node.name = name if seen[name] == 1 else f"{name}_{seen[name]}"
+
+
+def block_of(name: str) -> str:
+    """Return the block in a node's name, e.g. ``"stages.0.1.expand.conv"``; empty if there is none.
+
+    Names by PyTorch's older exporter are read, too: ``"/layer1/layer1.0/conv1/Conv"``.
+    """
+    block = ""
+    for part in filter(None, name.split("/")[:-1]):
+        within = not block or part.startswith(f"{block}.")
+        block = part if within else f"{block}.{part}"
+    return block
+
+
+def foreign(graph: Any, known: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the operators of a graph that are not among the known ones, each with its block."""
+    names = set(known)
+    odd = ((node.op_type, block_of(node.name)) for node in graph.node if node.op_type not in names)
+    return list(dict.fromkeys(odd))
+
+
+def in_words(operators: Iterable[tuple[str, str]]) -> str:
+    """Return operators as text for a message, e.g. ``"Sinh (stages.0.1.act)"``."""
+    return ", ".join(f"{name} ({block})" if block else name for name, block in operators)
+
+
+def refused(path: Path, runtime: str, reason: str) -> ArtifactError:
+    """Return the error for a file that a runtime cannot load, with any unsupported operators.
+
+    Args:
+        path: ONNX file.
+        runtime: Name of the runtime for the message.
+        reason: Message of the runtime, one line.
+    """
+    operators = _named_in(path, reason) if re.search(_UNKNOWN, reason) else []
+    if operators:
+        return UnsupportedOperator(
+            f"{path}: {runtime} cannot run {in_words(operators)}; build that block from other "
+            f"operators or choose another runtime ({reason})",
+            operators,
+        )
+    return ArtifactError(f"{path} is not an ONNX file that {runtime} can load: {reason}")
+
+
+def _named_in(path: Path, reason: str) -> list[tuple[str, str]]:
+    """Return the operators of a file that a runtime's message names."""
+    import onnx
+
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except Exception:  # errors of protobuf share no other base; the reason says what is wrong
+        return []
+    words = set(re.findall(r"\w+", reason.replace(str(path), " ")))
+    return foreign(graph, {node.op_type for node in graph.node} - words)
+
+
+def unsupported(model: Path, target: Target) -> list[tuple[str, str]]:
+    """Return the operators of an ONNX file that a target's runtime cannot run.
+
+    A runtime that stops at the first unknown operator names only that one.
+
+    Args:
+        model: ONNX file.
+        target: Target on which to run it.
+
+    Returns:
+        Operators with the blocks that they come from, each pair once; empty if the target accepts
+        the file.
+
+    Raises:
+        ArtifactError: The file cannot be loaded for another reason.
+        DeviceError: The target cannot be used on this machine.
+    """
+    from hwnas.deploy.runtimes import open_session  # the runtimes import this module
+
+    try:
+        open_session(model, target)
+    except UnsupportedOperator as error:
+        return list(error.operators)
+    return []

@@ -1,0 +1,253 @@
+"""Quantisation of ONNX files to eight-bit integers, in whole or in part."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.atomic import replacing
+from hwnas.deploy.first_line import first_line
+from hwnas.deploy.onnx.graph import check_graph
+from hwnas.deploy.quantization.ranges import RANGES, Range, activations
+from hwnas.deploy.targets.processor import sums_saturate
+from hwnas.errors import ArtifactError
+
+__all__ = ["Int8Quantizer", "Unit", "quantize_int8", "random_batches"]
+
+_WARNINGS, _ERRORS = 2, 3  # severities of ONNX Runtime's log; the first is its default
+_WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Nodes that are quantised together or not at all.
+
+    Attributes:
+        name: Name of the layer, or the type of the operator if it has no weights.
+        nodes: Names of the nodes in the graph.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+
+
+class Int8Quantizer:
+    """Quantiser of one network, in whole or in part, which computes the ranges once.
+
+    Quantisation is static, in QDQ format, with unsigned activations and signed weights per channel.
+    x86 multiplies U8S8 fastest; S8S8 and dynamic quantisation are several times slower on
+    convolutions there. If the processor would saturate sums of such products, weights have seven
+    bits. The quantiser is a context manager, because it keeps temporary files.
+
+    Args:
+        source: ONNX file with one float32 input.
+        batches: Inputs (N, ...) from which the ranges of activations are computed.
+        ranges: Methods to choose ranges, one or more of `hwnas.deploy.quantization.ranges.RANGES`.
+            Of several, the method is used with which the outputs of the fully quantised network are
+            closest to those of the network in fp32 on ``batches``.
+        reduce_range: True if weights are from -64 to 64, so that no sum of two products can
+            overflow 16 bits; if None, true if this machine's processor needs that.
+
+    Raises:
+        ArtifactError: The file is damaged.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        batches: Sequence[NDArray[np.float32]],
+        ranges: Sequence[str] = tuple(RANGES),
+        reduce_range: bool | None = None,
+    ) -> None:
+        self._source = source
+        self._reduce_range = sums_saturate() if reduce_range is None else reduce_range
+        self._folder = tempfile.TemporaryDirectory()
+        self._prepared = Path(self._folder.name, "prepared.onnx")
+        try:
+            with self._refused(), _quiet():
+                self._prepare(batches, ranges)
+            self.ranges = ranges[0] if len(ranges) == 1 else self._closest(ranges, batches)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._folder.cleanup()
+
+    @property
+    def units(self) -> list[Unit]:
+        """Units that can be left out: each layer with weights, other operators grouped by type."""
+        import onnx
+        from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+        graph = onnx.load(self._prepared).graph
+        weights = {tensor.name for tensor in graph.initializer}
+        layers, others = [], dict[str, list[str]]()
+        for node in graph.node:
+            if node.op_type in _WITH_WEIGHTS and weights & set(node.input):
+                layers.append(Unit(node.name, (node.name,)))
+            elif node.op_type in QDQRegistry or node.op_type in QLinearOpsRegistry:
+                others.setdefault(node.op_type, []).append(node.name)
+        return [*layers, *(Unit(kind, tuple(nodes)) for kind, nodes in others.items())]
+
+    def write(
+        self, to: Path, only: Sequence[Unit] | None = None, without: Sequence[Unit] = ()
+    ) -> Path:
+        """Write the quantised network.
+
+        Args:
+            to: File to write.
+            only: Units to quantise; all if None.
+            without: Units that stay in floating point.
+
+        Returns:
+            ``to``.
+
+        Raises:
+            ArtifactError: The file cannot be quantised.
+            StorageError: ``to`` cannot be written.
+        """
+        from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+        with replacing(to) as temporary, self._refused(), _quiet():
+            quantize_static(
+                self._prepared,
+                temporary,
+                calibration_data_reader=None,
+                quant_format=QuantFormat.QDQ,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+                reduce_range=self._reduce_range,
+                nodes_to_quantize=None if only is None else _names(only),
+                nodes_to_exclude=_names(without),
+                calibration_cache_path=self._file(self.ranges),
+            )
+        return to
+
+    def _prepare(self, batches: Sequence[NDArray[np.float32]], ranges: Sequence[str]) -> None:
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+
+        check_graph(self._source)
+        quant_pre_process(self._source, self._prepared, skip_symbolic_shape=True)
+        _name_nodes(self._prepared)
+        seen = activations(self._prepared, batches)
+        for name in ranges:
+            _save_ranges({n: RANGES[name](each) for n, each in seen.items()}, self._file(name))
+
+    def _file(self, ranges: str) -> Path:
+        return Path(self._folder.name, f"{ranges}.json")
+
+    def _closest(self, ranges: Sequence[str], batches: Sequence[NDArray[np.float32]]) -> str:
+        """Return the method for ranges with the least mean squared error of the outputs."""
+        with self._refused():
+            expected = _outputs(self._source, batches)
+        errors = {}
+        for self.ranges in ranges:
+            made = self.write(Path(self._folder.name, "compared.onnx"))
+            with self._refused():
+                errors[self.ranges] = float(np.square(_outputs(made, batches) - expected).mean())
+        return min(errors, key=errors.__getitem__)
+
+    @contextlib.contextmanager
+    def _refused(self) -> Iterator[None]:
+        try:
+            yield
+        except ArtifactError:
+            raise
+        except Exception as error:  # ONNX Runtime's tools may raise anything
+            reason = first_line(error)
+            raise ArtifactError(f"{self._source} cannot be quantised to int8: {reason}") from error
+
+
+def quantize_int8(
+    source: Path,
+    to: Path,
+    batches: Sequence[NDArray[np.float32]],
+    ranges: Sequence[str] = tuple(RANGES),
+    reduce_range: bool | None = None,
+) -> Path:
+    """Quantise a whole network; see `Int8Quantizer`.
+
+    Raises:
+        ArtifactError: The file cannot be quantised.
+        StorageError: ``to`` cannot be written.
+    """
+    with Int8Quantizer(source, batches, ranges, reduce_range) as quantizer:
+        return quantizer.write(to)
+
+
+def random_batches(
+    input_shape: tuple[int, ...], batch: int, count: int = 4
+) -> list[NDArray[np.float32]]:
+    """Return standard normal inputs, which suffice for timing but not for a network that ships."""
+    rng = np.random.default_rng(0)
+    shape = (batch, *input_shape)
+    return [rng.standard_normal(shape, dtype=np.float32) for _ in range(count)]
+
+
+def _name_nodes(model: Path) -> None:
+    """Name each node that has no name, so that it can be left out."""
+    import onnx
+
+    loaded = onnx.load(model)
+    for index, node in enumerate(loaded.graph.node):
+        node.name = node.name or f"{node.op_type}_{index}"
+    onnx.save(loaded, model)
+
+
+def _names(units: Sequence[Unit]) -> list[str]:
+    return [name for unit in units for name in unit.nodes]
+
+
+def _outputs(model: Path, batches: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+    from onnxruntime import InferenceSession
+
+    session = InferenceSession(model, providers=["CPUExecutionProvider"])
+    source = session.get_inputs()[0].name
+    return np.concatenate([session.run(None, {source: batch})[0] for batch in batches], dtype=float)
+
+
+def _save_ranges(ranges: Mapping[str, Range], path: Path) -> None:
+    """Write ranges in the format in which ONNX Runtime's tools cache calibration ranges."""
+    from onnxruntime.quantization.calibrate import (
+        CalibrationMethod,
+        TensorsData,
+        save_tensors_data,
+    )
+
+    data = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
+    save_tensors_data(TensorsData(CalibrationMethod.MinMax, data), path)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress ONNX Runtime's advice to do steps that are already done."""
+    import onnxruntime
+
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    onnxruntime.set_default_logger_severity(_ERRORS)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        onnxruntime.set_default_logger_severity(_WARNINGS)

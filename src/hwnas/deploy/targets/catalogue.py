@@ -1,0 +1,160 @@
+"""Description of this machine, and the targets that can be measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import hwnas
+from hwnas.deploy.agent.added import read_added
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes.checks import graphics_card
+from hwnas.deploy.targets.device import HARDWARE, RUNS_ON
+from hwnas.deploy.targets.processor import cpu_fields, instruction_flags
+
+__all__ = ["DeviceStatus", "devices", "devices_here", "machine", "processor_of", "versions"]
+
+_ISA_FLAGS = (
+    "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16",
+    "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
+)  # fmt: skip
+"""Instruction set flags that decide how fast a processor multiplies low-precision numbers."""
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """Availability of one kind of target.
+
+    Attributes:
+        target: Pattern of the target's names, e.g. ``"cpu-onnxruntime-fp32-b{B}-t{T}"``.
+        usable: True if the target can be measured now.
+        reason: Why the target cannot be used and what to install; empty if usable.
+        details: Processor, cores, instructions and versions, by name.
+    """
+
+    target: str
+    usable: bool
+    reason: str
+    details: Mapping[str, str]
+
+
+def devices() -> list[DeviceStatus]:
+    """Return the status of every known kind of target; added devices are queried."""
+    from hwnas.deploy.agent.client import devices_elsewhere
+
+    elsewhere = [
+        DeviceStatus(_pattern(device.name, kind), not reason, reason, details)
+        for device, kind, reason, details in devices_elsewhere()
+    ]
+    return [*devices_here(), *elsewhere]
+
+
+def devices_here() -> list[DeviceStatus]:
+    """Return the status of every kind of target of this machine, usable or not."""
+    described = machine()
+    found = []
+    for hardware in HARDWARE:
+        about = {key: described[key] for key in ("processor", "cores", "instructions")}
+        if hardware == "cuda":
+            about = {"processor": graphics_card() or "none"}
+        for runtime in RUNTIMES.values():
+            if hardware not in RUNS_ON[runtime.name]:
+                continue
+            reason = runtime.unavailable(hardware) or ""
+            details = {**about, **versions(runtime.packages)}
+            found += [
+                DeviceStatus(
+                    _pattern(hardware, f"{runtime.name}-{number_format}"),
+                    not reason,
+                    reason,
+                    details,
+                )
+                for number_format in runtime.formats
+            ]
+    return found
+
+
+def _pattern(hardware: str, kind: str) -> str:
+    return f"{hardware}-{kind}-b{{B}}-t{{T}}"
+
+
+def processor_of(hardware: str) -> str:
+    """Return the name of the processor or GPU of some hardware.
+
+    For an added device, this is the name that was recorded when the device was added.
+    """
+    if hardware == "cuda":
+        return graphics_card()
+    return machine()["processor"] if hardware == "cpu" else read_added(hardware).processor
+
+
+def machine() -> dict[str, str]:
+    """Return this machine's processor, cores, instructions, memory, system and Python, as text."""
+    physical, memory_bytes = _cores_and_memory()
+    processor, flags = _processor()
+    return {
+        "processor": processor,
+        "cores": f"{physical or 'unknown'} physical, {os.cpu_count() or 'unknown'} logical",
+        "instructions": " ".join(flag for flag in _ISA_FLAGS if flag in flags) or "unknown",
+        "memory": f"{memory_bytes / 2**30:.1f} GiB",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def versions(packages: Iterable[str] | None = None) -> dict[str, str]:
+    """Return the versions of hwnas and of installed packages, by name.
+
+    Args:
+        packages: Packages to report; all that hwnas requires if None. Packages that are not
+            installed are left out.
+    """
+    if packages is None:
+        required = [line for line in metadata.requires("hwnas") or [] if "extra ==" not in line]
+        packages = sorted(re.split(r"[^\w.-]", line)[0] for line in required)
+    found = {"hwnas": hwnas.__version__}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _cores_and_memory() -> tuple[int | None, int]:
+    """Return the number of physical cores, None if unknown, and the bytes of memory."""
+    try:
+        import psutil
+    except ImportError:  # an agent on a small device may lack psutil
+        return None, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return psutil.cpu_count(logical=False), psutil.virtual_memory().total
+
+
+def _processor() -> tuple[str, frozenset[str]]:
+    """Return the processor's model and instruction set flags, as far as the system reports them."""
+    flags = instruction_flags()
+    model = cpu_fields().get("model name") or _board() or _apple_processor() or platform.processor()
+    return model or platform.machine() or "unknown processor", flags
+
+
+def _board() -> str:
+    """Return the model of a single-board computer, whose processor has no name."""
+    try:
+        return Path("/proc/device-tree/model").read_text(errors="replace").strip("\0\n ")
+    except OSError:
+        return ""
+
+
+def _apple_processor() -> str:
+    if platform.system() != "Darwin":
+        return ""
+    command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+    if not os.access(command[0], os.X_OK):
+        return ""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,0 +1,3 @@
+"""Operators with Triton kernels, one module each."""
+
+__all__: list[str] = []

@@ -1,0 +1,341 @@
+"""Calibration of a device: the most informative networks are measured on it and stored."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from hwnas.atomic import storage_errors, write_text
+from hwnas.deploy.export.to_onnx import export_onnx
+from hwnas.deploy.measure.energy import energy_counter, energy_of
+from hwnas.deploy.measure.latency_timer import TimingSettings
+from hwnas.deploy.measure.timing import measure, prepared_run
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.targets.catalogue import processor_of, versions
+from hwnas.deploy.targets.device import Target
+from hwnas.errors import ConfigError, DeviceError
+from hwnas.predictors.devices.device import MINIMUM_MEASUREMENTS, DevicePredictor
+from hwnas.predictors.devices.selection import most_informative
+from hwnas.predictors.devices.store import CostMetric, DeviceProfile, DeviceStore
+from hwnas.predictors.estimate import Estimate
+from hwnas.predictors.features.blocks import Blocks, blocks_of_steps, rows_of
+from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace
+
+__all__ = [
+    "MeasuredMetric",
+    "NetworkMeasurement",
+    "Pool",
+    "calibrate",
+    "check_same_hardware",
+    "drawn_networks",
+    "export_chosen",
+    "exported_for_a_while",
+]
+
+_POOL = 200
+_BLOCK = 5  # networks that are timed together before the next ones are chosen
+
+
+def drawn_networks(space: SearchSpace, seed: int, count: int) -> tuple[Architecture, ...]:
+    """Return the smallest, the largest and ``count`` random networks of a space, each once."""
+    rng = random.Random(seed)
+    drawn = {space.smallest(): None, space.largest(): None}
+    return tuple(drawn | dict.fromkeys(space.sample(rng) for _ in range(count)))
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Networks of a space that may be measured.
+
+    Attributes:
+        networks: Smallest, largest and random networks.
+        steps: Operator counts of the networks, at batch 1.
+        blocks: Features of the networks that do not depend on the device.
+    """
+
+    networks: tuple[Architecture, ...]
+    steps: OperatorCountTable
+    blocks: Blocks
+
+    @classmethod
+    def of(cls, space: SearchSpace, seed: int = 0, count: int = _POOL) -> Pool:
+        """Return a pool of drawn networks; they are fewer if the space holds fewer."""
+        drawn = drawn_networks(space, seed, count)
+        steps = OperatorCountTable.of_workloads([space.workload(network) for network in drawn])
+        return cls(drawn, steps, blocks_of_steps(steps))
+
+    def most_informative(
+        self, predictor: DevicePredictor, count: int, known: Sequence[str] = ()
+    ) -> list[int]:
+        """Return indices of the networks whose measurement leaves the least variance over all.
+
+        Args:
+            predictor: Predictor of the device from the measurements so far.
+            count: Number of networks; fewer are returned if fewer are left.
+            known: Ids of networks that were measured already.
+        """
+        place = {network.id: index for index, network in enumerate(self.networks)}
+        measured = [place[name] for name in known if name in place]
+        parts = predictor.parts(self.seen_by(predictor))
+        return most_informative(parts, predictor.variances, count, measured)
+
+    def seen_by(self, predictor: DevicePredictor) -> Blocks:
+        """Return the features of the networks that a predictor uses."""
+        return predictor.blocks(self.steps, self.blocks)
+
+
+@dataclass(frozen=True)
+class NetworkMeasurement:
+    """Measurement of one network.
+
+    Attributes:
+        network: Id of the network.
+        predicted: Estimate before the measurement; None if no prediction was possible yet.
+        measured: Measured cost, in the metric's unit.
+        number: Number of networks that are known of the device now.
+        error: Upper bound of the 90% interval over the prediction, minus 1, as the median over the
+            pool; None if no prediction is possible yet.
+    """
+
+    network: str
+    predicted: Estimate | None
+    measured: float
+    number: int
+    error: float | None
+
+
+def calibrate(
+    target: Target,
+    space: SearchSpace,
+    store: DeviceStore,
+    samples: int = 10,
+    until_error: float | None = None,
+    on_reading: Callable[[NetworkMeasurement], None] = lambda reading: None,
+    settings: TimingSettings | None = None,
+    metric: MeasuredMetric = "latency_ms",
+) -> DeviceProfile:
+    """Measure networks on a target of this machine until enough is known, and store its profile.
+
+    Networks that the store already has of the target count, so an interrupted calibration continues
+    where it stopped. The profile is written after every few networks.
+
+    Args:
+        target: Target on which to measure.
+        space: Space of the networks.
+        store: Store of the profile.
+        samples: Number of networks that shall be known of the target, at least 3.
+        until_error: Value of `NetworkMeasurement.error`, as a fraction, at which to stop early.
+        on_reading: Function that is called for every network that was measured.
+        settings: Settings of the timing of each network.
+        metric: Metric to measure; energy needs a counter in the hardware.
+
+    Raises:
+        ConfigError: ``samples`` or ``until_error`` is out of range.
+        DeviceError: The target cannot be used here, or the store knows it from other hardware.
+        EnergyUnavailable: Nothing on this machine counts energy.
+    """
+    if samples < MINIMUM_MEASUREMENTS:
+        raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
+    if until_error is not None and not 0 < until_error < 10:
+        raise ConfigError(f"until_error is {until_error:g}; expected a fraction such as 0.05")
+    profile = _known_so_far(target, metric, space, store)
+    measure_some = _MEASURES[metric](target, settings)
+    pool = Pool.of(space)
+    predictor = DevicePredictor.of(profile)
+    error = _error(predictor, pool)
+    while len(profile) < samples and not _small_enough(error, until_error):
+        block = min(_BLOCK, samples - len(profile))
+        chosen = pool.most_informative(predictor, block, profile.networks)
+        if not chosen:
+            break  # the space holds no more
+        expected = _expected(predictor, rows_of(pool.seen_by(predictor), np.array(chosen)))
+        with exported_for_a_while([pool.networks[i] for i in chosen], space) as models:
+            measured = measure_some(models)
+        profile = _with_measured(profile, pool, chosen, measured)
+        predictor = DevicePredictor.of(profile)
+        profile = replace(profile, held_out_error=predictor.held_out_error)
+        store.save(profile)
+        error = _error(predictor, pool)
+        _report(pool, chosen, expected, measured, len(profile), error, on_reading)
+    return profile
+
+
+def _known_so_far(
+    target: Target, metric: MeasuredMetric, space: SearchSpace, store: DeviceStore
+) -> DeviceProfile:
+    if not store.has(target.name, metric):
+        runtime, hardware = target.device.runtime, processor_of(target.device.hardware)
+        return DeviceProfile(
+            target.name, metric, space=space.fingerprint, hardware=hardware, runtime=runtime
+        )
+    known = store.load(target.name, metric)
+    check_same_hardware(store, target, known.hardware)
+    spaces = dict.fromkeys([*known.space.split(", "), space.fingerprint])
+    return replace(known, space=", ".join(spaces))
+
+
+def check_same_hardware(store: DeviceStore, target: Target, hardware: str) -> None:
+    """Refuse to add to measurements that were taken on another machine.
+
+    Raises:
+        DeviceError: ``hardware``, on which they were taken, is not the target's.
+    """
+    now = processor_of(target.device.hardware)
+    if hardware != now:
+        machine = "this machine" if target.device.is_here else target.device.hardware
+        raise DeviceError(
+            f"{store.folder} has measurements of {target.name} on {hardware!r}, but {machine} is "
+            f"{now!r}; give another --store, or remove {store.folder / target.name}"
+        )
+
+
+def _with_measured(
+    profile: DeviceProfile, pool: Pool, chosen: Sequence[int], measured: MeasuredCosts
+) -> DeviceProfile:
+    names = [pool.networks[i].id for i in chosen]
+    more = profile.with_more(names, pool.steps.rows(np.array(chosen)), np.array(measured.costs))
+    return replace(more, clock=measured.clock, versions=dict(measured.versions), time=measured.time)
+
+
+def _expected(predictor: DevicePredictor, blocks: Blocks) -> list[Estimate | None]:
+    if len(predictor.costs) < MINIMUM_MEASUREMENTS:
+        return [None] * len(blocks["physical"])
+    return [*predictor.estimates(blocks)]
+
+
+def _small_enough(error: float | None, until_error: float | None) -> bool:
+    return error is not None and until_error is not None and error <= until_error
+
+
+def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
+    if len(predictor.costs) < MINIMUM_MEASUREMENTS:
+        return None
+    found = predictor.estimates(pool.seen_by(predictor))
+    return float(np.median([each.interval90[1] / each.mean - 1 for each in found]))
+
+
+@contextlib.contextmanager
+def exported_for_a_while(
+    networks: Sequence[Architecture], space: SearchSpace
+) -> Iterator[list[Path]]:
+    """Export networks as temporary ONNX files, untrained: they are as fast as trained ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield _export(networks, space, Path(folder))
+
+
+def _export(networks: Sequence[Architecture], space: SearchSpace, folder: Path) -> list[Path]:
+    paths = [folder / f"{network.id}.onnx" for network in networks]
+    for network, path in zip(networks, paths, strict=True):
+        export_onnx(space.build(network), space.input_shape(network), path)
+    return paths
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """Costs of some networks, and how they were measured.
+
+    Attributes:
+        costs: Cost of each network, in the metric's unit.
+        clock: Clock or counter that was read.
+        versions: Versions of the packages that matter.
+        time: Time of the measurement, ISO 8601.
+    """
+
+    costs: tuple[float, ...]
+    clock: str
+    versions: Mapping[str, str]
+    time: str
+
+
+MeasuredMetric = Literal["latency_ms", "energy_mj"]
+_Measure = Callable[[Sequence[Path]], MeasuredCosts]
+
+
+def _latency(target: Target, settings: TimingSettings | None) -> _Measure:
+    def work(models: Sequence[Path]) -> MeasuredCosts:
+        found = [*measure({path.stem: path for path in models}, target, settings).values()]
+        last = found[-1]
+        costs = tuple(each.latency_ms for each in found)
+        return MeasuredCosts(costs, last.clock, last.versions, last.time)
+
+    return work
+
+
+def _energy(target: Target, settings: TimingSettings | None) -> _Measure:
+    counter = energy_counter(target.device.hardware)
+
+    def work(models: Sequence[Path]) -> MeasuredCosts:
+        costs = []
+        for path in models:
+            run = prepared_run(path, target)
+            costs.append(energy_of(run, counter).energy_mj)
+        used = versions(RUNTIMES[target.device.runtime].packages)
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        return MeasuredCosts(tuple(costs), counter.name, used, time)
+
+    return work
+
+
+_MEASURES: dict[MeasuredMetric, Callable[[Target, TimingSettings | None], _Measure]] = {
+    "latency_ms": _latency,
+    "energy_mj": _energy,
+}
+
+
+def _report(
+    pool: Pool,
+    chosen: Sequence[int],
+    expected: Sequence[Estimate | None],
+    measured: MeasuredCosts,
+    known: int,
+    error: float | None,
+    on_reading: Callable[[NetworkMeasurement], None],
+) -> None:
+    first = known - len(chosen) + 1
+    rows = zip(chosen, expected, measured.costs, strict=True)
+    for number, (index, before, cost) in enumerate(rows, start=first):
+        on_reading(NetworkMeasurement(pool.networks[index].id, before, cost, number, error))
+
+
+def export_chosen(
+    device: str,
+    space: SearchSpace,
+    store: DeviceStore,
+    folder: Path,
+    samples: int = 10,
+    metric: CostMetric = "latency_ms",
+) -> Path:
+    """Write the networks to measure on a device that hwnas cannot reach, and a table to fill in.
+
+    Args:
+        device: Name for the device.
+        space: Space of the networks.
+        store: Store, whose measurements of the device are taken into account.
+        folder: Folder that gets ``<id>.onnx`` for each network and ``measurements.csv``.
+        samples: Number of networks, at least 3.
+        metric: Metric that shall be measured.
+
+    Returns:
+        Path of the table, which has a line for each network and no costs.
+    """
+    if samples < MINIMUM_MEASUREMENTS:
+        raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
+    known = store.has(device, metric)
+    profile = store.load(device, metric) if known else DeviceProfile(device, metric)
+    predictor = DevicePredictor.of(profile)
+    pool = Pool.of(space)
+    chosen = pool.most_informative(predictor, samples, profile.networks)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        models = _export([pool.networks[i] for i in chosen], space, folder)
+    lines = [f"network,{metric}", *(f"{model.name}," for model in models)]
+    write_text(folder / "measurements.csv", "\n".join(lines) + "\n")
+    return folder / "measurements.csv"

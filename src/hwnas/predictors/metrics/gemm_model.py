@@ -1,0 +1,239 @@
+"""Cost model of matrix products, which predicts their cost from their sizes.
+
+After GPPerf, which predicts runtime and power of products on GPUs from M, N, K by regression. There
+is one departure: the regression is a sum over the kinds of work in a blocked product (operations on
+tiles, bytes moved), none of which can take negative time. So it extrapolates to sizes beyond those
+that were timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.linear_model import LinearRegression
+
+from hwnas.errors import ConfigError
+from hwnas.predictors.estimate import NORMAL_90, Estimate
+from hwnas.predictors.metrics.gemm import Gemm
+from hwnas.predictors.models.gaussian_process import Numbers
+
+__all__ = ["GemmModel", "Roofline"]
+
+_LEAST = 20  # least number of products to learn from
+
+_ROWS, _COLUMNS, _DEPTH = (4, 6, 8, 12, 16), (16, 32), 256
+"""Sizes of tiles that kernels compute at once; the fit finds which of them a kernel has."""
+_PASSES = 4  # passes of least squares, until the weights have settled
+_THRESHOLDS = tuple(2**power for power in range(12, 25))
+_GAIN = 0.8  # factor by which a threshold must reduce the error to be accepted
+_LEAST_SIDE = 8  # least number of products on each side of a threshold
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Cost of products as a sum over kinds of work, none of which has a negative cost.
+
+    Runtimes compute small products in another way than large ones, e.g. with fewer threads. So
+    there may be several sums, each for products of some size.
+
+    Attributes:
+        rates: Cost per unit of each kind of work, of shape (len(thresholds_macs) + 1, W).
+        thresholds_macs: Multiply-accumulates from which the next row of rates applies, ascending.
+    """
+
+    rates: Numbers
+    thresholds_macs: tuple[int, ...] = ()
+
+    @classmethod
+    def fit(cls, gemms: Sequence[Gemm], costs: Sequence[float] | Numbers) -> Roofline:
+        """Fit logarithms of positive costs by least squares; keep thresholds that reduce errors."""
+        work, macs, logs = _work(gemms), _macs(gemms), np.log(costs)
+        best = cls(_rates(work, logs)[None])
+        while True:
+            error = _spread(logs - best._logs(work, macs))
+            tried = [best._split(threshold, work, macs, logs) for threshold in _THRESHOLDS]
+            errors = [_spread(logs - new._logs(work, macs)) if new else np.inf for new in tried]
+            new = tried[int(np.argmin(errors))]
+            if new is None or min(errors) >= _GAIN * error:
+                return best
+            best = new
+
+    def log_costs(self, gemms: Sequence[Gemm]) -> Numbers:
+        """Return the logarithms of the costs of products."""
+        return self._logs(_work(gemms), _macs(gemms))
+
+    def _logs(self, work: Numbers, macs: Numbers) -> Numbers:
+        rates = self.rates[np.searchsorted(self.thresholds_macs, macs, side="right")]
+        logs: Numbers = np.log((work * rates).sum(1))
+        return logs
+
+    def _split(
+        self, threshold_macs: int, work: Numbers, macs: Numbers, logs: Numbers
+    ) -> Roofline | None:
+        """Return the fit with one more threshold, or None if a side of it has too few products."""
+        thresholds = tuple(sorted({*self.thresholds_macs, threshold_macs}))
+        place = np.searchsorted(thresholds, macs, side="right")
+        parts = [place == part for part in range(len(thresholds) + 1)]
+        if thresholds == self.thresholds_macs or min(part.sum() for part in parts) < _LEAST_SIDE:
+            return None
+        return Roofline(np.array([_rates(work[part], logs[part]) for part in parts]), thresholds)
+
+
+@dataclass(frozen=True)
+class GemmModel:
+    """Cost of products on one target, with its uncertainty.
+
+    Attributes:
+        target: Name of the target.
+        metric: Name of the cost, e.g. ``"latency_ms"``; energy adds up in the same way.
+        roofline: Model of the costs.
+        log_std: Standard deviation of the logarithm of a cost within the sizes that were seen.
+        drift: Additional deviation beyond these, for sizes e times as large or as small.
+        seen: Logarithms of the least and the largest m, n, k and m n k, of shape (2, 4).
+    """
+
+    target: str
+    metric: str
+    roofline: Roofline
+    log_std: float
+    drift: float
+    seen: Numbers
+
+    @classmethod
+    def fit(
+        cls,
+        target: str,
+        gemms: Sequence[Gemm],
+        costs: Sequence[float],
+        metric: str = "latency_ms",
+    ) -> GemmModel:
+        """Fit the model to measured products.
+
+        The error beyond the sizes that were seen is found by leaving out the largest and the
+        smallest third of the products, by each size and by all.
+
+        Args:
+            target: Name of the target.
+            gemms: Products that were measured, at least 20 different ones.
+            costs: Cost of each product.
+            metric: Name of the cost, which ends with its unit.
+
+        Raises:
+            ConfigError: There are too few products, or a cost is not a positive number.
+        """
+        if len(gemms) != len(costs) or len(set(gemms)) < _LEAST:
+            raise ConfigError(
+                f"got {len(gemms)} products, {len(set(gemms))} of them different, and {len(costs)} "
+                f"costs; expected a cost for each, and at least {_LEAST} different products"
+            )
+        found = np.asarray(costs, dtype=np.float64)
+        if not (np.isfinite(found) & (found > 0)).all():
+            raise ConfigError(f"{metric} has values that are not positive numbers; leave them out")
+        roofline = Roofline.fit(gemms, found)
+        log_std = _spread(np.log(found) - roofline.log_costs(gemms))
+        places = _places(gemms)
+        return cls(
+            target,
+            metric,
+            roofline,
+            log_std,
+            _drift(gemms, found, log_std),
+            np.array([places.min(0), places.max(0)]),
+        )
+
+    def predict(self, gemms: Sequence[Gemm]) -> list[Estimate]:
+        """Predict the cost of each product."""
+        if not gemms:
+            return []
+        logs = self.roofline.log_costs(gemms)
+        stds = np.hypot(self.log_std, self.drift * _distance(_places(gemms), self.seen))
+        return [
+            Estimate.log_normal(self.metric, float(log), float(std), self.target)
+            for log, std in zip(logs, stds, strict=True)
+        ]
+
+
+def _work(gemms: Sequence[Gemm]) -> Numbers:
+    """Return the amounts of each kind of work in products, of shape (len(gemms), W).
+
+    The kinds are a call; the elements of the three matrices; multiply-accumulates with the columns,
+    or rows and columns, rounded up to whole tiles; partial sums that are stored; and tiles.
+    """
+    m, n, k = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], dtype=np.float64).T
+    kinds = [np.ones_like(m), m * k, n * k, m * n]
+    for columns in _COLUMNS:
+        strips = np.ceil(n / columns)
+        kinds += [m * strips * k, m * strips * np.ceil(k / _DEPTH)]
+        for rows in _ROWS:
+            tiles = np.ceil(m / rows) * strips
+            kinds += [tiles, tiles * k]
+    return np.stack(kinds, axis=1)
+
+
+def _macs(gemms: Sequence[Gemm]) -> Numbers:
+    return np.array([gemm.macs for gemm in gemms], dtype=np.float64)
+
+
+def _rates(work: Numbers, logs: Numbers) -> Numbers:
+    """Return the cost per unit of each kind of work, of shape (W,), none negative.
+
+    Each pass linearises the logarithms around the last fit, so that the squares of their errors
+    are minimised (Gauss-Newton).
+    """
+    predicted, ratios = np.exp(logs), np.ones_like(logs)
+    for _ in range(_PASSES):
+        shares = work / predicted[:, None]
+        scale = np.sqrt((shares**2).mean(0))
+        fitted = LinearRegression(positive=True, fit_intercept=False).fit(shares / scale, ratios)
+        rates: Numbers = fitted.coef_ / scale
+        predicted = work @ rates
+        ratios = 1 + logs - np.log(predicted)
+    return rates
+
+
+def _places(gemms: Sequence[Gemm]) -> Numbers:
+    """Return the logarithms of m, n, k and m n k, of shape (len(gemms), 4)."""
+    places: Numbers = np.log([(gemm.m, gemm.n, gemm.k, gemm.macs) for gemm in gemms])
+    return places
+
+
+def _distance(places: Numbers, seen: Numbers) -> Numbers:
+    """Return the distance from the sizes that were seen, of shape (len(places),); 0 inside."""
+    beyond = np.maximum(0.0, np.maximum(seen[0] - places, places - seen[1]))
+    distance: Numbers = np.sqrt((beyond**2).sum(1))
+    return distance
+
+
+def _held_out(places: Numbers) -> Iterator[npt.NDArray[np.bool_]]:
+    """Yield masks of the least and of the largest third by each column."""
+    for column in places.T:
+        low, high = np.quantile(column, [1 / 3, 2 / 3])
+        yield from (out for out in (column <= low, column >= high) if not out.all())
+
+
+def _drift(gemms: Sequence[Gemm], costs: Numbers, log_std: float) -> float:
+    """Return the standard deviation of the log cost, for each factor of e beyond the sizes seen.
+
+    It is the least one with which nine in ten of the products left out are in their interval.
+    """
+    places, needed = _places(gemms), []
+    for out in _held_out(places):
+        fitted = Roofline.fit(_chosen(gemms, ~out), costs[~out])
+        errors = np.log(costs[out]) - fitted.log_costs(_chosen(gemms, out))
+        seen = np.array([places[~out].min(0), places[~out].max(0)])
+        distances = _distance(places[out], seen)
+        excess = np.maximum(0.0, (errors / NORMAL_90) ** 2 - log_std**2)
+        needed.append(np.sqrt(excess[distances > 0]) / distances[distances > 0])
+    return float(np.quantile(np.concatenate(needed), 0.9))
+
+
+def _chosen(gemms: Sequence[Gemm], chosen: npt.NDArray[np.bool_]) -> list[Gemm]:
+    return [gemm for gemm, wanted in zip(gemms, chosen, strict=True) if wanted]
+
+
+def _spread(residuals: Numbers) -> float:
+    """Return the root mean square."""
+    return float(np.sqrt((residuals**2).mean()))

@@ -1,0 +1,191 @@
+"""Networks whose peak memory was measured on a target, stored beside their latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from hwnas.atomic import write_json
+from hwnas.deploy.measure.memory import peak_memory
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.targets.catalogue import machine, versions
+from hwnas.deploy.targets.device import Target
+from hwnas.errors import ConfigError
+from hwnas.predictors.devices.calibration import (
+    check_same_hardware,
+    drawn_networks,
+    exported_for_a_while,
+)
+from hwnas.predictors.devices.prediction import Prediction, elsewhere
+from hwnas.predictors.devices.selection import most_informative
+from hwnas.predictors.devices.store import SCHEMA, DeviceStore, check_device_name, read_description
+from hwnas.predictors.features.blocks import BlockScaling
+from hwnas.predictors.metrics.memory import (
+    METRIC,
+    MINIMUM_MEASUREMENTS,
+    MemoryPredictor,
+    memory_features,
+)
+from hwnas.predictors.models.gaussian_process import Numbers, Parts
+from hwnas.search_spaces import Architecture, SearchSpace, Workload
+
+__all__ = ["MemoryProfile", "calibrate_memory", "has_memory", "load_memory", "predict_memory"]
+
+_POOL = 60
+_PROCESSES = 2  # for each network
+_VARIANCES = np.array([1.0, 0.01])  # of the linear part of the kernel, and of the noise
+
+
+@dataclass(frozen=True)
+class MemoryProfile:
+    """Networks whose peak memory was measured on one target.
+
+    Attributes:
+        device: Name of the target.
+        networks: Ids of the networks, n of them.
+        features: Three features of each network, from `memory_features`: peaks follow from graphs,
+            not from operator counts.
+        peaks_bytes: Peak memory of each network, in bytes.
+        space: Spaces of the networks, in words.
+        hardware: Processor, in words.
+        versions: Versions of the packages that matter.
+        time: Time of the last measurement, ISO 8601.
+    """
+
+    device: str
+    networks: tuple[str, ...] = ()
+    features: tuple[tuple[float, ...], ...] = ()
+    peaks_bytes: tuple[int, ...] = ()
+    space: str = ""
+    hardware: str = ""
+    versions: dict[str, str] | None = None
+    time: str = ""
+
+    def predictor(self) -> MemoryPredictor:
+        """Return the predictor of the peak memory of other networks."""
+        return MemoryPredictor(
+            Target.parse(self.device), np.array(self.features), tuple(map(float, self.peaks_bytes))
+        )
+
+
+def calibrate_memory(
+    target: Target,
+    space: SearchSpace,
+    store: DeviceStore,
+    samples: int = 10,
+    on_reading: Callable[[str, int, int], None] = lambda network, peak_bytes, number: None,
+) -> MemoryProfile:
+    """Measure the peak memory of networks on a target of this machine, each in fresh processes.
+
+    Networks that the store already has of the target count, and every network is stored as soon as
+    it was measured. Each takes about 10 seconds.
+
+    Args:
+        target: Target of ONNX Runtime.
+        space: Space of the networks.
+        store: Store of the profile.
+        samples: Number of networks that shall be known of the target, at least 3.
+        on_reading: Function that is called with the id of each network, its peak in bytes and the
+            number of networks that are known.
+
+    Raises:
+        ConfigError: ``samples`` is too small, or the target has another runtime.
+        DeviceError: The target cannot be used here, the system does not report memory, or the store
+            knows the target from other hardware.
+    """
+    if samples < MINIMUM_MEASUREMENTS:
+        raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
+    MemoryPredictor(target)  # refuses other runtimes
+    profile = MemoryProfile(target.name)
+    if has_memory(store, target.name):
+        profile = load_memory(store, target.name)
+        check_same_hardware(store, target, profile.hardware)
+    pool = drawn_networks(space, 0, _POOL)
+    features = memory_features(
+        [space.workload(network, target.device.batch) for network in pool], target.format
+    )
+    wanted = max(samples - len(profile.networks), 0)
+    for index in _chosen(pool, features, profile.networks, wanted):
+        network = pool[index]
+        peak_bytes = _measured(space, network, target)
+        profile = MemoryProfile(
+            target.name,
+            (*profile.networks, network.id),
+            (*profile.features, tuple(features[index].tolist())),
+            (*profile.peaks_bytes, peak_bytes),
+            ", ".join(dict.fromkeys([*filter(None, profile.space.split(", ")), space.fingerprint])),
+            machine()["processor"],
+            dict(versions(RUNTIMES[target.device.runtime].packages)),
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        write_json(_path(store, target.name), {"schema": SCHEMA, **asdict(profile)})
+        on_reading(network.id, peak_bytes, len(profile.networks))
+    return profile
+
+
+def _chosen(
+    pool: Sequence[Architecture], features: Numbers, known: tuple[str, ...], count: int
+) -> list[int]:
+    parts = Parts({"memory": BlockScaling.over(features)(features)}, {})
+    measured = [i for i, network in enumerate(pool) if network.id in known]
+    return most_informative(parts, _VARIANCES, count, measured)
+
+
+def _measured(space: SearchSpace, network: Architecture, target: Target) -> int:
+    with exported_for_a_while([network], space) as [model]:
+        return peak_memory(model, target, _PROCESSES).peak_bytes
+
+
+def has_memory(store: DeviceStore, device: str) -> bool:
+    """Return whether peak memory was measured on a target."""
+    return _path(store, device).is_file()
+
+
+def load_memory(store: DeviceStore, device: str) -> MemoryProfile:
+    """Read the peak memory that was measured on a target.
+
+    Raises:
+        ConfigError: No peak memory was measured on it.
+        ArtifactError: The file is damaged, or was written by a newer version of hwnas.
+    """
+    path = _path(store, device)
+    if not path.is_file():
+        raise ConfigError(
+            f"no peak memory was measured on {device}; `hwnas calibrate --target {device} "
+            "--memory` measures some"
+        )
+    with read_description(path) as found:
+        features = tuple(tuple(map(float, row)) for row in found.pop("features"))
+        networks, peaks = tuple(found.pop("networks")), tuple(map(int, found.pop("peaks_bytes")))
+        if not len(features) == len(networks) == len(peaks):
+            raise ValueError(
+                f"{len(networks)} networks, {len(features)} rows of features and {len(peaks)} "
+                "peaks; expected equal numbers"
+            )
+        return MemoryProfile(networks=networks, features=features, peaks_bytes=peaks, **found)
+
+
+def predict_memory(
+    store: DeviceStore, device: str, at_batch: Callable[[int], Workload]
+) -> Prediction:
+    """Predict the peak memory of one network on a target on which some was measured.
+
+    Args:
+        store: Store of the measurements.
+        device: Name of the target.
+        at_batch: Function that returns the network at a given batch size.
+    """
+    profile = load_memory(store, device)
+    predictor = profile.predictor()
+    target = predictor.target
+    [estimate] = predictor.cost([at_batch(target.device.batch)], [target])
+    return Prediction(estimate, len(profile.networks), tuple(elsewhere(device, profile.hardware)))
+
+
+def _path(store: DeviceStore, device: str) -> Path:
+    check_device_name(device)
+    return store.folder / device / f"{METRIC}.json"

@@ -1,0 +1,322 @@
+"""Image data sets, divided into training, validation and test splits."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from hwnas.deploy.io import Preprocessing
+from hwnas.errors import ConfigError, DataError
+from hwnas.search.data.image_cache import PIXELS_VERSION, ImageCache
+from hwnas.search.data.manifest import DataManifest, arrays_manifest
+from hwnas.search.data.masks import VOID, class_counts
+from hwnas.search.data.raw_images import RawImages, TargetKind, Targets, target_kind
+from hwnas.search.data.sources import read_source, source_manifest
+from hwnas.search.data.split import Rows, Split, draw
+
+__all__ = ["DataConfig", "ImageData", "Split", "data_manifest", "load_data"]
+
+_TEST_FRACTION = 0.2
+_TEST_SEED = 0
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Settings of the ``[data]`` table of a recipe.
+
+    Attributes:
+        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"`` or ``"package.module:function"``.
+        validation_fraction: Share of the training images used for validation, in (0, 1).
+        size: Side in pixels that images are resized to. Image folders usually need it.
+        train_limit: Number of training images to use (validation included), picked at random.
+        test_limit: Number of test images to use, picked at random but the same for every seed.
+        skip_damaged: Whether to leave out image files that cannot be decoded, instead of refusing
+            the data set.
+    """
+
+    source: str
+    validation_fraction: float = 0.1
+    size: int | None = None
+    train_limit: int | None = None
+    test_limit: int | None = None
+    skip_damaged: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation_fraction < 1:
+            raise ConfigError(
+                f"data.validation_fraction is {self.validation_fraction}; expected a fraction "
+                "between 0 and 1, such as 0.1"
+            )
+        for name in ("size", "train_limit", "test_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"data.{name} is {value}; expected at least 1")
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """Data set of a run, in three splits.
+
+    Attributes:
+        train: Split to learn weights from, and to recalibrate BatchNorm on.
+        validation: Split to choose networks by; drawn from the training images.
+        test: Split for finalists only.
+        class_names: Names of the classes of images or of pixels; None if the targets are values.
+        skipped: Names of damaged images that were left out.
+    """
+
+    train: Split
+    validation: Split
+    test: Split
+    class_names: tuple[str, ...] | None = None
+    skipped: tuple[str, ...] = ()
+    # Manifest of the source that `load_data` read. `dataclasses.replace` does not copy it.
+    _source: DataManifest | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, split in (("validation", self.validation), ("test", self.test)):
+            if split.images.shape[1:] != self.image_shape:
+                raise DataError(
+                    f"training images are {self.image_shape} but {name} images are "
+                    f"{split.images.shape[1:]} (height, width, channels); they must agree"
+                )
+            ours, theirs = self.train.image_targets, split.image_targets
+            if theirs.shape[1:] != ours.shape[1:] or split.kind != self.kind:
+                raise DataError(
+                    f"training targets are {self.kind} of shape {ours.shape} but {name} targets "
+                    f"{split.kind} of {theirs.shape}; only the number of images may differ"
+                )
+            if split.images is self.train.images:
+                shared = np.intersect1d(split.positions, self.train.positions)
+                if len(shared):
+                    raise DataError(
+                        f"image {shared[0]} is in the training and in the {name} split; each image "
+                        "may be in one split only"
+                    )
+        if (self.kind == "values") != (self.class_names is None):
+            raise DataError(
+                "class_names are required for classes, int64 (N,), and masks, uint8 (N, H, W), and "
+                f"not allowed for values, but these targets are {self.kind}"
+            )
+        if self.class_names is not None:
+            _check_classes(self, self.class_names)
+
+    @property
+    def kind(self) -> TargetKind:
+        """Kind of the targets: classes of images, values, or masks."""
+        return self.train.kind
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the images."""
+        height, width, channels = self.train.images.shape[1:]
+        return height, width, channels
+
+    @cached_property
+    def manifest(self) -> DataManifest:
+        """Manifest of the files or arrays that the images and targets were loaded from."""
+        if self._source is not None:
+            return self._source
+        arrays: dict[str, Any] = {}
+        for name, split in self._splits:
+            for what, array in (("images", split.images), ("targets", split.image_targets)):
+                # Splits usually share their arrays.
+                if not any(array is other for other in arrays.values()):
+                    arrays[f"{name} {what}"] = array
+        return arrays_manifest(arrays)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all images, all targets and the division into splits: 12 hexadecimal digits.
+
+        Images and masks enter the hash through the manifest, which covers each of them; other
+        targets and the positions of each split enter it directly.
+        """
+        content = hashlib.sha256()
+        facts = (self.manifest.fingerprint, PIXELS_VERSION, self.image_shape, self.kind)
+        content.update(repr((*facts, self.class_names, self.skipped)).encode())
+        for _, split in self._splits:
+            targets = () if split.kind == "masks" else (split.targets,)
+            for array in (split.positions, *targets):
+                content.update(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
+        return content.hexdigest()[:12]
+
+    @property
+    def _splits(self) -> tuple[tuple[str, Split], ...]:
+        return ("train", self.train), ("validation", self.validation), ("test", self.test)
+
+    @property
+    def channel_mean(self) -> tuple[float, ...]:
+        """Mean of each channel over a sample of the training images, for pixels in 0..1."""
+        return self._moments[0]
+
+    @property
+    def channel_std(self) -> tuple[float, ...]:
+        """Standard deviation of each channel over the same sample, for pixels in 0..1.
+
+        It is at least one grey level, 1/255.
+        """
+        return self._moments[1]
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Conversion of these images to a network's input, at their own size."""
+        height, width, channels = self.image_shape
+        return Preprocessing(height, width, channels, self.channel_mean, self.channel_std)
+
+    @cached_property
+    def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        sample, _ = self.train.sample()
+        mean = sample.mean(axis=(0, 1, 2)) / 255
+        std = (sample.std(axis=(0, 1, 2)) / 255).clip(min=1 / 255)
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _check_classes(data: ImageData, class_names: tuple[str, ...]) -> None:
+    if len(class_names) < 2:
+        raise DataError(f"the data have the classes {class_names}; expected two or more")
+    for name, split in (
+        ("training", data.train),
+        ("validation", data.validation),
+        ("test", data.test),
+    ):
+        classes = _classes(split.image_targets, split.positions)
+        if not len(classes):
+            raise DataError(f"no pixel of the {name} masks has a class: all are {VOID}")
+        if classes[0] < 0 or classes[-1] >= len(class_names):
+            raise DataError(
+                f"{name} labels go from {classes[0]} to {classes[-1]}, but the {len(class_names)} "
+                f"classes from 0 to {len(class_names) - 1}; correct the labels or class_names"
+            )
+        empty = np.setdiff1d(np.arange(len(class_names)), classes)
+        if name == "training" and len(empty):
+            what = "pixels" if data.kind == "masks" else "images"
+            raise DataError(
+                f"class {empty[0]} ({class_names[empty[0]]!r}) has no training {what}; add some, "
+                "raise data.train_limit or leave the class out"
+            )
+
+
+def _classes(targets: Targets, rows: Rows) -> Rows:
+    """Return the distinct classes in some rows of labels or masks, sorted; without `VOID`."""
+    if target_kind(targets) == "masks":
+        return np.flatnonzero(class_counts(targets, rows)[:VOID])
+    return np.unique(targets[rows])
+
+
+def load_data(
+    config: DataConfig, base: Path, seed: int, cache: Path, map_above: int | None = None
+) -> ImageData:
+    """Read a data set and divide it into splits.
+
+    The validation split is drawn from the training images; where the targets are classes, the draw
+    is stratified by class. If a source does not say which images are for testing (digits, a folder
+    without ``test``), a fifth of its images becomes the test split, the same fifth for every seed.
+
+    Args:
+        config: Source to read, and limits on its size.
+        base: Folder that relative paths start from.
+        seed: Seed of the validation draw and of the order of the training images.
+        cache: Folder for decoded, resized and memory-mapped arrays; may be deleted between runs.
+        map_above: Size in bytes above which a data set is memory-mapped; a quarter of this
+            machine's memory if None.
+
+    Raises:
+        ConfigError: The source is unknown, or an option does not apply to it.
+        DataError: The images or targets are missing, damaged or of the wrong shape.
+        StorageError: The cache cannot be written.
+    """
+    limit = psutil.virtual_memory().total // 4 if map_above is None else map_above
+    store = ImageCache(cache, limit)
+    raw = read_source(config.source, base, config.size, store, config.skip_damaged)
+    if isinstance(raw, ImageData):
+        return _as_given(raw, config)
+    if not isinstance(raw, RawImages):
+        raise DataError(
+            f"data.source {config.source!r} gave a {type(raw).__name__}; expected an ImageData or "
+            "a mapping with x_train, y_train, x_test and y_test"
+        )
+    raw = replace(raw, manifest=raw.content)
+    data = _divided(raw.resized(config.size, store) if config.size else raw, config, seed)
+    object.__setattr__(data, "_source", raw.manifest)
+    return data
+
+
+def data_manifest(config: DataConfig, recipe_folder: Path) -> DataManifest | None:
+    """Return the manifest of a recipe's data, without decoding an image.
+
+    Args:
+        config: Source of the data.
+        recipe_folder: Folder that relative paths start from.
+
+    Returns:
+        The manifest that `load_data` would give; None if the source is a function, since that
+        would have to be run first.
+
+    Raises:
+        ConfigError: The source is unknown.
+        DataError: Files are missing, or folders do not have the expected layout.
+    """
+    return source_manifest(config.source, recipe_folder)
+
+
+def _as_given(data: ImageData, config: DataConfig) -> ImageData:
+    """Return the user's own `ImageData` unchanged; raise if an option would change it."""
+    for name in ("size", "train_limit", "test_limit"):
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"data.{name} does not apply: {config.source!r} gives an ImageData, which is used "
+                "unchanged; resize or limit the images in that function"
+            )
+    return data
+
+
+def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
+    """Divide the images of a source into training, validation and test splits."""
+    rng, test_rng = np.random.default_rng(seed), np.random.default_rng(_TEST_SEED)
+    strata = _strata(raw)
+    if raw.test is None:
+        test_rows, rows = draw(strata, _TEST_FRACTION, test_rng, "testing")
+        test_images, test_targets = raw.images, raw.targets
+    else:
+        test_images, test_targets = raw.test
+        test_rows, rows = test_rng.permutation(len(test_targets)), np.arange(len(raw.targets))
+    rows = rng.permutation(rows)[: config.train_limit]
+    names = _class_names(raw)
+    picked, others = draw(strata[rows], config.validation_fraction, rng, "validation")
+    return ImageData(
+        train=Split(raw.images, raw.targets, rows[others]),
+        validation=Split(raw.images, raw.targets, rows[picked]),
+        test=Split(test_images, test_targets, test_rows[: config.test_limit]),
+        class_names=names,
+        skipped=raw.skipped,
+    )
+
+
+def _strata(raw: RawImages) -> Rows:
+    """Return the class of each image; 0 for all images if the targets are values or masks."""
+    if target_kind(raw.targets) == "classes":
+        return raw.targets
+    return np.zeros(len(raw.targets), np.int64)
+
+
+def _class_names(raw: RawImages) -> tuple[str, ...] | None:
+    """Return the class names of the source, or the class numbers as names if it gives none."""
+    kind = target_kind(raw.targets)
+    if raw.class_names is not None or kind == "values":
+        return raw.class_names
+    classes = _classes(raw.targets, np.arange(len(raw.targets)))
+    what = "pixels" if kind == "masks" else "images"
+    gaps = np.flatnonzero(classes != np.arange(len(classes)))
+    if len(gaps):
+        raise DataError(
+            f"class {gaps[0]} has no training {what}, but class {classes[-1]} has; number classes "
+            "from 0 without gaps, or give class_names"
+        )
+    return tuple(map(str, classes))

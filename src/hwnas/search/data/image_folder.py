@@ -1,0 +1,215 @@
+"""Image data sets in folders, with one folder per class."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from hwnas.deploy.bundles.image_file import highest_value, is_grey
+from hwnas.errors import DataError
+from hwnas.search.data.decoded_images import (
+    EncodedImage,
+    EncodedImages,
+    decode_images,
+    refuse_damaged,
+)
+from hwnas.search.data.image_cache import ImageCache, Images, cache_key
+from hwnas.search.data.manifest import DataManifest, file_state
+from hwnas.search.data.raw_images import RawImages, Targets, read_image, resize
+
+__all__ = [
+    "FolderFiles",
+    "channels_of",
+    "entries",
+    "folder_manifest",
+    "list_version",
+    "read_folder",
+]
+
+_LAYOUT = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image>"
+
+FolderFiles = Mapping[str, str]
+"""State of each file, by its path in a folder with ``/``: see `DataManifest.entries`."""
+
+Classes = Mapping[str, FolderFiles]
+"""Image files of each class."""
+
+
+def folder_manifest(folder: Path) -> DataManifest:
+    """Return the manifest of a folder of class folders, without opening an image.
+
+    Raises:
+        DataError: The folders do not have the expected layout, or a class is empty.
+    """
+    return _manifest(_parts(folder))
+
+
+def _manifest(parts: Mapping[str, Classes]) -> DataManifest:
+    found = [files for classes in parts.values() for files in classes.values()]
+    return DataManifest("files", {name: state for files in found for name, state in files.items()})
+
+
+def read_folder(
+    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+) -> RawImages:
+    """Read images from one folder per class, perhaps divided into ``train`` and ``test``.
+
+    Images are read as in deployment: grey if all are grey, otherwise red, green and blue, without
+    transparency. Names that begin with a dot are left out. Decoded images are cached; if some files
+    change, only these are decoded again.
+
+    Args:
+        folder: Folder with the class folders, or with ``train`` and ``test``.
+        size: Side in pixels that images are resized to, without keeping their aspect ratio; None
+            keeps their own size, which must be the same for all.
+        cache: Cache for the decoded images.
+        skip_damaged: Whether to leave out images that cannot be decoded.
+
+    Raises:
+        DataError: The folders do not have the expected layout, a class is empty, files are damaged
+            or not images, or sizes differ.
+        StorageError: The cache cannot be written.
+    """
+    parts = _parts(folder)
+    manifest = _manifest(parts)
+    channels = cache.remembered(
+        cache_key(folder, "channels"),
+        manifest.fingerprint,
+        lambda: channels_of(folder / name for name in manifest.entries),
+    )
+    place = cache.folder / cache_key(folder, size or "own", f"{channels}ch")
+    files = {
+        part: {name: state for each in classes.values() for name, state in each.items()}
+        for part, classes in parts.items()
+    }
+    decoded = {
+        part: decode_images(
+            place,
+            [part],
+            partial(_encoded, folder, members, size, channels),
+            list_version(members.items()),
+        )
+        for part, members in files.items()
+    }
+    skipped = refuse_damaged(decoded.values(), str(folder), skip_damaged)
+    images = cache.open({part: found.files[part] for part, found in decoded.items()})
+    names = tuple(parts.get("train", parts.get("all", ())))
+    targets = {
+        part: _targets(classes, names)[decoded[part].kept] for part, classes in parts.items()
+    }
+    first = "all" if "all" in parts else "train"
+    test = None if first == "all" else (images["test"], targets["test"])
+    return RawImages(images[first], targets[first], names, test, manifest, skipped)
+
+
+def _encoded(folder: Path, files: FolderFiles, size: int | None, channels: int) -> EncodedImages:
+    for name, state in files.items():
+        yield EncodedImage(name, state, partial(_decode, folder / name, size, channels))
+
+
+def _decode(file: Path, size: int | None, channels: int) -> tuple[Images]:
+    image = read_image(file, channels)
+    return (resize(image[np.newaxis], size)[0] if size else image,)
+
+
+def list_version(files: Iterable[Sequence[str]]) -> str:
+    """Return a hash of a list of files and their states, in order."""
+    return hashlib.sha256(json.dumps([*files]).encode()).hexdigest()[:12]
+
+
+def _parts(folder: Path) -> dict[str, Classes]:
+    """Return the files by part, either ``all`` or ``train`` and ``test``, and by class."""
+    found = set(_folders(folder, ""))
+    if not {"train", "test"} <= found:
+        return {"all": _classes(folder, "")}
+    if found != {"train", "test"}:
+        other = min(found - {"train", "test"})
+        raise DataError(f"{folder} has {other!r} beside train and test; {_LAYOUT}")
+    train, test = _classes(folder, "train/"), _classes(folder, "test/")
+    new = sorted(set(test) - set(train))
+    if new:
+        raise DataError(f"{folder}/test has a class {new[0]!r} that {folder}/train does not have")
+    return {"train": train, "test": test}
+
+
+def _classes(folder: Path, prefix: str) -> Classes:
+    classes = {name: _images(folder, f"{prefix}{name}/") for name in _folders(folder, prefix)}
+    if not classes:
+        raise DataError(f"{folder / prefix} has no class folders; {_LAYOUT}")
+    return classes
+
+
+def _folders(folder: Path, prefix: str) -> list[str]:
+    folders, files = entries(folder / prefix, _LAYOUT)
+    if files:
+        raise DataError(f"{folder / prefix / min(files)} lies beside the class folders; {_LAYOUT}")
+    return folders
+
+
+def _images(folder: Path, prefix: str) -> FolderFiles:
+    folders, files = entries(folder / prefix, _LAYOUT)
+    if folders:
+        raise DataError(
+            f"{folder / prefix / folders[0]} is a folder where an image should be; {_LAYOUT}"
+        )
+    if not files:
+        raise DataError(f"{folder / prefix} has no images; {_LAYOUT}")
+    return {f"{prefix}{name}": state for name, state in files.items()}
+
+
+def entries(folder: Path, layout: str) -> tuple[list[str], FolderFiles]:
+    """List the content of a folder, sorted, without names that begin with a dot.
+
+    Returns:
+        Names of folders, and the state of each file by its name.
+
+    Raises:
+        DataError: The folder does not exist or cannot be read; the message ends with ``layout``.
+    """
+    folders, files = [], {}
+    try:
+        with os.scandir(folder) as found:
+            for entry in found:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    folders.append(entry.name)
+                else:
+                    files[entry.name] = file_state(entry)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read ({error.strerror}); {layout}") from error
+    return sorted(folders), dict(sorted(files.items()))
+
+
+def channels_of(files: Iterable[Path]) -> int:
+    """Return 1 if all images are grey, otherwise 3; files that are not images are ignored.
+
+    Raises:
+        DataError: The pixels of a file have no defined range.
+    """
+    return 1 if all([_is_grey(file) for file in files]) else 3
+
+
+def _is_grey(file: Path) -> bool:
+    try:
+        image = Image.open(file)
+    except Exception:  # Pillow raises many kinds of errors; decoding reports the damaged files
+        return True
+    with image:
+        try:
+            highest_value(image)
+        except ValueError as error:
+            raise DataError(f"{file}: {error}") from None
+        return is_grey(image)
+
+
+def _targets(classes: Classes, names: Sequence[str]) -> Targets:
+    counts = [len(files) for files in classes.values()]
+    return np.repeat(np.array([names.index(name) for name in classes], dtype=np.int64), counts)

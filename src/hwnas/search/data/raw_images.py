@@ -1,0 +1,293 @@
+"""Images and targets of a data source, with each array checked but not yet divided into splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.content import content_hash
+from hwnas.deploy.io import Preprocessing
+from hwnas.errors import DataError
+from hwnas.search.data.image_cache import PIXELS_VERSION, ImageCache, Images, write_images
+from hwnas.search.data.manifest import DataManifest, arrays_manifest
+from hwnas.search.data.masks import Masks, check_masks, resize_masks
+
+__all__ = [
+    "RawImages",
+    "TargetKind",
+    "Targets",
+    "check_images",
+    "check_mask_size",
+    "check_names",
+    "read_image",
+    "resize",
+    "spaced_rows",
+    "target_kind",
+]
+
+Targets = npt.NDArray[Any]
+"""int64 (N,) for classes, float32 (N, K) for values, uint8 (N, H, W) for masks."""
+
+TargetKind = Literal["classes", "values", "masks"]
+_KINDS: Mapping[tuple[str, int], TargetKind] = {
+    ("int64", 1): "classes",
+    ("float32", 2): "values",
+    ("uint8", 3): "masks",
+}
+
+_BLOCK = 256
+
+
+def target_kind(targets: Targets) -> TargetKind:
+    """Return the kind of targets, by their dtype and number of dimensions.
+
+    Raises:
+        DataError: The targets are of no known kind.
+    """
+    kind = _KINDS.get((str(targets.dtype), targets.ndim))
+    if kind is None:
+        raise DataError(
+            f"targets are {targets.dtype} with shape {targets.shape}; expected int64 (N,) for "
+            "classes, float32 (N, K) for values, or uint8 (N, H, W) for masks"
+        )
+    return kind
+
+
+@dataclass(frozen=True, eq=False)
+class RawImages:
+    """Images and targets of a data source.
+
+    Attributes:
+        images: Images to train on, uint8 (N, H, W, C).
+        targets: Targets of these images.
+        class_names: Name of each class, or None if the source gives none.
+        test: Images and targets to test on, or None if the source has no test part.
+        manifest: Manifest of the source; None if the source is these arrays.
+        skipped: Names of damaged images that were left out.
+    """
+
+    images: Images
+    targets: Targets
+    class_names: tuple[str, ...] | None = None
+    test: tuple[Images, Targets] | None = None
+    manifest: DataManifest | None = None
+    skipped: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any], where: str, values_allowed: bool = False) -> RawImages:
+        """Check the four arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
+
+        Targets with three or more dimensions are masks.
+
+        Args:
+            arrays: The four arrays and, if the classes have names, ``class_names``.
+            where: Name of the source, for messages.
+            values_allowed: Whether float targets without class names are values (regression).
+
+        Raises:
+            DataError: An array is missing, or has the wrong dtype, shape, length or values.
+        """
+        check_names(("x_train", "y_train", "x_test", "y_test"), arrays, where)
+        given = arrays.get("class_names")
+        check_targets = _check_of(_array(arrays["y_train"]), values_allowed and given is None)
+        parts = []
+        for part in ("train", "test"):
+            images = check_images(arrays[f"x_{part}"], f"{where}: x_{part}")
+            targets = check_targets(_array(arrays[f"y_{part}"]), f"{where}: y_{part}")
+            if len(targets) != len(images):
+                raise DataError(
+                    f"{where}: {len(images)} images in x_{part} but {len(targets)} targets in "
+                    f"y_{part}; each image needs one"
+                )
+            if check_targets is check_masks:
+                check_mask_size(images, targets, f"{where}: y_{part}")
+            parts.append((images, targets))
+        names = None if given is None else _class_names(given, f"{where}: class_names")
+        return cls(*parts[0], names, parts[1])
+
+    @property
+    def content(self) -> DataManifest:
+        """Manifest of the source's files, or else of these arrays."""
+        if self.manifest is not None:
+            return self.manifest
+        arrays: dict[str, Any] = {"x_train": self.images, "y_train": self.targets}
+        if self.test is not None:
+            arrays["x_test"], arrays["y_test"] = self.test
+        if self.class_names is not None:
+            arrays["class_names"] = self.class_names
+        return arrays_manifest(arrays)
+
+    def resized(self, size: int, cache: ImageCache) -> RawImages:
+        """Return the data with images (and masks) of ``size`` x ``size`` pixels, kept in the cache.
+
+        Raises:
+            StorageError: The cache cannot be written.
+        """
+        parts = {"train": (self.images, self.targets)} | ({"test": self.test} if self.test else {})
+        if all(images.shape[1:3] == (size, size) for images, _ in parts.values()):
+            return self
+        manifest = self.content
+        state = content_hash(manifest.fingerprint, self.skipped)[:12]
+        writers: dict[str, Callable[[BinaryIO], None]] = {}
+        for part, (images, targets) in parts.items():
+            writers[part] = partial(_write_resized, images, partial(resize, size=size))
+            if target_kind(targets) == "masks":
+                shrink = partial(resize_masks, size=size)
+                writers[f"{part}-masks"] = partial(_write_resized, targets, shrink)
+        small = cache.arrays(f"resized-{size}-{state}-v{PIXELS_VERSION}", writers)
+        resized = {
+            part: (small[part], small.get(f"{part}-masks", targets))
+            for part, (_, targets) in parts.items()
+        }
+        images, targets = resized["train"]
+        return replace(
+            self, images=images, targets=targets, test=resized.get("test"), manifest=manifest
+        )
+
+
+def _plain_pixels(size: int, channels: int) -> Preprocessing:
+    """Return preprocessing that reads and resizes as in deployment, without normalising colours."""
+    return Preprocessing(size, size, channels, (0.0,) * channels, (1.0,) * channels)
+
+
+def read_image(file: Path, channels: int) -> Images:
+    """Read an image file in its own size, upright: uint8 (H, W, C).
+
+    Raises:
+        DataError: The file is not an image or is damaged.
+    """
+    return _plain_pixels(1, channels).read_image(file)
+
+
+def resize(images: Images, size: int) -> Images:
+    """Resize images to squares of ``size`` pixels a side, with the interpolation of deployment."""
+    floats = _plain_pixels(size, images.shape[3])(images)
+    pixels = floats.mul_(255).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
+    return np.ascontiguousarray(pixels.numpy())
+
+
+def _write_resized(
+    images: Images, resize_block: Callable[[Images], Images], file: BinaryIO
+) -> None:
+    blocks = (images[start : start + _BLOCK] for start in range(0, len(images), _BLOCK))
+    small = (image for block in blocks for image in resize_block(block))
+    write_images(file, ((f"image {i}", image) for i, image in enumerate(small)), len(images))
+
+
+def spaced_rows(count: int, image_bytes: int) -> npt.NDArray[np.int64]:
+    """Return a sample of evenly spaced rows, at most 1,000 rows and 32 MB of pixels."""
+    most = min(count, 1000, max(1, 2**25 // image_bytes))
+    return np.linspace(0, count - 1, most).astype(np.int64)
+
+
+def check_names(needed: Iterable[str], there: Iterable[str], where: str) -> None:
+    """Raise if a source lacks an array; the message lists the arrays that it has.
+
+    Raises:
+        DataError: One or more arrays are missing.
+    """
+    there = sorted(there)
+    missing = [name for name in needed if name not in there]
+    if missing:
+        raise DataError(
+            f"{where} has no {', '.join(missing)}; expected {', '.join(needed)}; found "
+            f"{', '.join(there) or 'nothing'}"
+        )
+
+
+def check_images(given: Any, name: str) -> Images:
+    """Check images and return them as (N, H, W, C).
+
+    Raises:
+        DataError: The images are not uint8, not (N, H, W) or (N, H, W, C), or empty.
+    """
+    images = given if isinstance(given, np.ndarray) else np.asarray(given)
+    if images.dtype != np.uint8:
+        raise DataError(f"{name} is {images.dtype}; expected uint8, pixels from 0 to 255")
+    if images.ndim not in (3, 4):
+        raise DataError(f"{name} has shape {images.shape}; expected (N, H, W) or (N, H, W, C)")
+    if 0 in images.shape:
+        raise DataError(
+            f"{name} has shape {images.shape}: it is empty; at least one image is needed"
+        )
+    return images if images.ndim == 4 else images[..., np.newaxis]
+
+
+def check_mask_size(images: Images, masks: Masks, name: str) -> None:
+    """Check that masks have the height and width of their images.
+
+    Raises:
+        DataError: The sizes differ.
+    """
+    if masks.shape[1:] != images.shape[1:3]:
+        found, wanted = (
+            " x ".join(map(str, shape)) for shape in (masks.shape[1:], images.shape[1:3])
+        )
+        raise DataError(
+            f"{name} has masks of {found} pixels for images of {wanted}; give each image a mask of "
+            "its own height and width"
+        )
+
+
+def _array(given: Any) -> npt.NDArray[Any]:
+    """Convert to an array; an array is returned unchanged, so a memory-mapped one stays mapped."""
+    return given if isinstance(given, np.ndarray) else np.asarray(given)
+
+
+def _check_of(
+    targets: npt.NDArray[Any], values_allowed: bool
+) -> Callable[[npt.NDArray[Any], str], Targets]:
+    """Return the function that checks targets of this shape and dtype."""
+    if targets.ndim > 2:
+        return check_masks
+    return _values if values_allowed and targets.dtype.kind == "f" else _labels
+
+
+def _labels(given: npt.NDArray[Any], name: str) -> Targets:
+    labels = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
+    if labels.ndim != 1:
+        raise DataError(
+            f"{name} has shape {labels.shape}; expected (N,), one class per image, or masks, "
+            "(N, H, W)"
+        )
+    if labels.dtype.kind not in "iubf":
+        raise DataError(
+            f"{name} is {labels.dtype}; expected integers, class 0 to number of classes - 1"
+        )
+    odd = np.flatnonzero(~(np.isfinite(labels) & (np.floor(labels) == labels)))
+    if len(odd):
+        raise DataError(
+            f"{name}[{odd[0]}] is {labels[odd[0]]}; a class is a whole number. For values instead "
+            'of classes, use a function of your own: source = "package.module:function"'
+        )
+    negative = np.flatnonzero(labels < 0)
+    if len(negative):
+        raise DataError(
+            f"{name}[{negative[0]}] is {labels[negative[0]]}; classes are numbered from 0"
+        )
+    return labels.astype(np.int64)
+
+
+def _values(given: npt.NDArray[Any], name: str) -> Targets:
+    if given.dtype.kind != "f" or given.ndim not in (1, 2):
+        raise DataError(
+            f"{name} is {given.dtype} with shape {given.shape}; expected floats, (N,) or (N, K)"
+        )
+    values = given.reshape(len(given), -1).astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(bad):
+        raise DataError(f"{name}[{bad[0]}] is {given[bad[0]]}; expected finite numbers")
+    return values
+
+
+def _class_names(given: Any, name: str) -> tuple[str, ...]:
+    names = np.asarray(given)
+    if names.ndim != 1:
+        raise DataError(f"{name} has shape {names.shape}; expected one name per class")
+    return tuple(item.decode() if isinstance(item, bytes) else str(item) for item in names.tolist())

@@ -1,0 +1,195 @@
+"""Splits of an image data set, and the random draw of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.errors import DataError
+from hwnas.search.data.image_cache import Images
+from hwnas.search.data.raw_images import (
+    TargetKind,
+    Targets,
+    check_images,
+    check_mask_size,
+    spaced_rows,
+    target_kind,
+)
+
+__all__ = ["Rows", "Split", "draw"]
+
+Rows = npt.NDArray[np.int64]
+
+_FIRST_SEED = 0
+
+
+@dataclass(frozen=True)
+class FilePlace:
+    """Location of a memory-mapped array in a file, from which other processes can map it too.
+
+    Attributes:
+        path: Path of the mapped file.
+        offset: Offset of the array's first byte in the file.
+        shape: Shape of the uint8 array, C order.
+    """
+
+    path: str
+    offset: int
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, images: Images) -> FilePlace | None:
+        """Return the location of an array; None if it is in memory or not contiguous."""
+        if not isinstance(images, np.memmap) or not images.flags.c_contiguous:
+            return None
+        whole = images
+        while isinstance(whole.base, np.memmap):
+            whole = whole.base
+        if whole.filename is None or whole.base is None:
+            return None
+        # A view has the offset of the whole map, so its own start is computed from the addresses.
+        start = whole.offset + images.ctypes.data - whole.ctypes.data
+        return cls(os.path.abspath(whole.filename), start, images.shape)
+
+    def open(self) -> Images:
+        """Map the array again, read-only.
+
+        Raises:
+            DataError: The file is missing or was truncated.
+        """
+        try:
+            return np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"memory-mapped images {self.path} cannot be opened ({error}); every machine that "
+                "works on a run needs this file at this path"
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Part of a data set: some rows of an array of images and of their targets, in random order.
+
+    Pickling a split with memory-mapped arrays passes the paths of their files, not their content.
+
+    Attributes:
+        images: All images, uint8 (M, H, W, C), perhaps memory-mapped and shared with other splits.
+        image_targets: Targets of all images: int64 (M,) for classes, float32 (M, K) for values,
+            uint8 (M, H, W) for masks, which may be memory-mapped, too.
+        positions: Rows of both arrays that belong to this split, int64 (N,).
+    """
+
+    images: Images
+    image_targets: Targets
+    positions: Rows
+
+    def __post_init__(self) -> None:
+        check_images(self.images, "images")
+        if self.images.ndim != 4:
+            raise DataError(f"images have shape {self.images.shape}; expected (N, H, W, C)")
+        target_kind(self.image_targets)
+        if len(self.image_targets) != len(self.images):
+            raise DataError(
+                f"{len(self.images)} images but {len(self.image_targets)} targets; each image "
+                "needs one"
+            )
+        if self.kind == "masks":
+            check_mask_size(self.images, self.image_targets, "targets")
+        if self.positions.ndim != 1 or not len(self.positions):
+            raise DataError(
+                f"positions have shape {self.positions.shape}; expected (N,), at least one row"
+            )
+        if not 0 <= self.positions.min() <= self.positions.max() < len(self.images):
+            raise DataError(
+                f"positions have indices outside the range of the {len(self.images)} images"
+            )
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __reduce__(self) -> tuple[Callable[..., Split], tuple[Any, ...]]:
+        images = FilePlace.of(self.images) or self.images
+        masks = FilePlace.of(self.image_targets) if self.kind == "masks" else None
+        return _unpickled, (images, masks or self.image_targets, self.positions)
+
+    @property
+    def kind(self) -> TargetKind:
+        """Kind of the targets."""
+        return target_kind(self.image_targets)
+
+    @property
+    def targets(self) -> Targets:
+        """Copy of this split's targets, one per row; for masks it may be large."""
+        found: Targets = np.asarray(self.image_targets[self.positions])
+        return found
+
+    def take(self, rows: npt.ArrayLike) -> tuple[Images, Targets]:
+        """Return copies of some rows' images and targets.
+
+        Args:
+            rows: Row numbers in this split, integers (B,), each in 0..len - 1.
+
+        Returns:
+            uint8 (B, H, W, C) and the targets, (B,), (B, K) or (B, H, W).
+        """
+        chosen = self.positions[np.asarray(rows, dtype=np.int64)]
+        return np.asarray(self.images[chosen]), np.asarray(self.image_targets[chosen])
+
+    def sample(self) -> tuple[Images, Targets]:
+        """Return a sample of evenly spaced rows, at most 1,000 rows and 32 MB of pixels."""
+        return self.take(spaced_rows(len(self), self.images[0].nbytes))
+
+    def first(self, n: int) -> Split:
+        """Return a split with at most ``n`` rows, the first of a fixed permutation.
+
+        The permutation depends only on the number of rows. So a smaller ``n`` gives a subset of the
+        rows of a larger one, and the rows of a split that is sorted by class are from all classes.
+        """
+        if n >= len(self):
+            return self
+        rows = np.random.default_rng(_FIRST_SEED).permutation(len(self))[:n]
+        return Split(self.images, self.image_targets, self.positions[rows])
+
+
+def _unpickled(images: Images | FilePlace, targets: Targets | FilePlace, positions: Rows) -> Split:
+    opened = images.open() if isinstance(images, FilePlace) else images
+    targets = targets.open() if isinstance(targets, FilePlace) else targets
+    return Split(opened, targets, positions)
+
+
+def draw(classes: Rows, fraction: float, rng: np.random.Generator, what: str) -> tuple[Rows, Rows]:
+    """Draw rows at random, stratified by class.
+
+    One row of every class is never drawn. Of the other rows, the draw takes the same share of each
+    class, to within one row.
+
+    Args:
+        classes: Class of each row, int64 (N,); the same for all rows if there are no classes.
+        fraction: Share of the N rows to draw, in (0, 1).
+        rng: Random number generator.
+        what: Name of the drawn part, for messages.
+
+    Returns:
+        Drawn rows and remaining rows, each in random order.
+
+    Raises:
+        DataError: There are too few rows to draw from.
+    """
+    shuffled = rng.permutation(len(classes))
+    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    kept = np.unique(classes[by_class], return_index=True)[1]
+    free = np.delete(by_class, kept)
+    count = min(round(fraction * len(classes)), len(free))
+    if count == 0:
+        raise DataError(
+            f"{len(classes)} images are too few to take a fraction of {fraction} for {what} and "
+            "leave one per class; add images or raise the fraction"
+        )
+    drawn = np.zeros(len(classes), dtype=bool)
+    drawn[free[((np.arange(count) + 0.5) * len(free) / count).astype(np.int64)]] = True
+    return shuffled[drawn[shuffled]], shuffled[~drawn[shuffled]]

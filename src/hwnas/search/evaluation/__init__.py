@@ -1,0 +1,3 @@
+"""Evaluators of candidates, and the scores that they give."""
+
+__all__: list[str] = []

@@ -1,0 +1,259 @@
+"""Evaluation by network growth: training starts from the weights of a smaller evaluated network."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from hwnas.atomic import write_json
+from hwnas.content import content_hash
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.identity import Identity, may_reuse
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.engine.threads import torch_threads
+from hwnas.search.evaluation.evaluate import Evaluation, Fidelity, recalibrate, score, shorter
+from hwnas.search.tasks.task import Task
+from hwnas.search.training.checkpoint import (
+    load_weights,
+    save_weights,
+    weights_identity,
+)
+from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
+from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, SearchSpace
+from hwnas.search_spaces.mobilenet.growth import can_grow, grow
+
+__all__ = ["GrowEvaluator", "Lineage", "check_growable"]
+
+_SHARE_OF_TRAINING = 0.25
+_SHARE_OF_LEARNING_RATE = 0.2
+_RECALIBRATION_IMAGES = 512
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Store of the weights of all evaluated networks, one file per network.
+
+    Attributes:
+        folder: Folder of the files; workers on one machine, or with a common folder, share it.
+        identity: Inputs of the training. Networks of another identity are ignored until they are
+            overwritten by the same architecture of this identity.
+    """
+
+    folder: Path
+    identity: Identity
+
+    def keep(self, architecture: Architecture, weights: Mapping[str, Tensor], value: float) -> None:
+        """Store a network; its files are complete on disk when this returns.
+
+        Args:
+            architecture: Architecture of the network.
+            weights: State dict of the network.
+            value: Score of the network; higher is better.
+
+        Raises:
+            StorageError: The folder cannot be written.
+        """
+        save_weights(self._weights(architecture), dict(weights), self.identity.key)
+        write_json(
+            self.folder / f"{architecture.id}.json",
+            {
+                "architecture": architecture.to_json(),
+                "value": value,
+                "identity": self.identity.key,
+            },
+        )
+
+    def networks(self) -> dict[Architecture, float]:
+        """Return the networks of this identity, with the score of each.
+
+        Raises:
+            ArtifactError: A file is damaged.
+        """
+        found = {}
+        for path in sorted(self.folder.glob("*.json")):
+            with _damage_named(path):
+                about = json.loads(path.read_text(encoding="utf-8"))
+                network, value = Architecture.from_json(about["architecture"]), about["value"]
+                if may_reuse(about.get("identity"), self.identity):
+                    found[network] = float(value)
+        return found
+
+    def weights(self, architecture: Architecture) -> dict[str, Tensor] | None:
+        """Return the state dict of a network; None if there is none of this identity.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        path = self._weights(architecture)
+        if path.exists() and may_reuse(weights_identity(path), self.identity):
+            return load_weights(path)
+        return None
+
+    def adopt(self) -> None:
+        """Record the identity in networks that an older hwnas stored without one.
+
+        Raises:
+            ArtifactError: A file is damaged.
+            StorageError: The folder cannot be written.
+        """
+        for path in sorted(self.folder.glob("*.json")):
+            with _damage_named(path):
+                about = json.loads(path.read_text(encoding="utf-8"))
+                known = about.get("identity") is not None
+            if known:
+                continue
+            weights = path.with_suffix(".safetensors")
+            if weights.exists():
+                save_weights(weights, load_weights(weights), self.identity.key)
+            write_json(path, {**about, "identity": self.identity.key})
+
+    def _weights(self, architecture: Architecture) -> Path:
+        return self.folder / f"{architecture.id}.safetensors"
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Turn an error from reading a file that `Lineage.keep` wrote into an error that names it."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}); remove it") from error
+
+
+def check_growable(space: SearchSpace) -> None:
+    """Raise if the networks of a space cannot grow.
+
+    Raises:
+        ConfigError: The networks of the space cannot grow.
+    """
+    if not isinstance(space, MobileNetSpace):
+        raise ConfigError(
+            f'evaluator "grow": networks of space {space.name!r} cannot grow; use space '
+            '"mobilenet", or evaluator "train"'
+        )
+    if any(stage.operators for stage in space.config.stages):
+        raise ConfigError(
+            'evaluator "grow": networks of a space mobilenet whose stages have operators cannot '
+            'grow, since whole blocks are exchanged; use evaluator "train"'
+        )
+
+
+@dataclass(frozen=True)
+class GrowEvaluator:
+    """Evaluator that grows each candidate from a smaller trained network and trains it briefly.
+
+    After "Efficient Architecture Search by Network Transformation" (Cai et al., AAAI 2018): among
+    the evaluated networks that can grow into the candidate, the parent is the one with the fewest
+    changes and, among equals, the best score. The grown network gives the same outputs as its
+    parent. It is trained for a quarter of the recipe's ``[train]`` at a fifth of the learning rate,
+    as in that paper. A candidate without a parent is trained in full. So the score of a candidate
+    depends on what was evaluated before, and a network of many generations has been trained for
+    longer than one of few.
+
+    Attributes:
+        space: Search space of the candidates' networks.
+        task: Task that gives preprocessing, losses and metrics.
+        data: Data set: training images to learn from, validation images to score.
+        train: Training settings of a network that does not grow from another.
+        folder: Folder for the weights of all evaluated networks, which needs space for all of them.
+        seed: Seed of all random draws.
+
+    Raises:
+        ConfigError: Networks of the space cannot grow.
+    """
+
+    space: SearchSpace
+    task: Task
+    data: ImageData
+    train: TrainConfig
+    folder: Path
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_growable(self.space)
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of space, task, data, training settings and seed."""
+        learned = self.space.fingerprint, self.task, self.data.fingerprint
+        return content_hash("grow", *learned, self.train.identity, self.seed)
+
+    def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
+        """Return the trained weights of a candidate; None if they are not kept.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        return self.lineage.weights(candidate.network)
+
+    @property
+    def lineage(self) -> Lineage:
+        """Store of the networks that were evaluated with the same inputs as this evaluator's."""
+        return Lineage(self.folder, Identity.of(evaluator=self.key))
+
+    def ancestor(self, architecture: Architecture) -> Architecture | None:
+        """Return the network from whose weights a network starts; None if nothing grows to it."""
+        space, own = self._space, set(architecture.values)
+        smaller = [
+            (len(own - set(kept.values)), -value, kept)
+            for kept, value in self.lineage.networks().items()
+            if kept != architecture and can_grow(space, kept, architecture)
+        ]
+        return min(smaller)[2] if smaller else None
+
+    def start(self, architecture: Architecture) -> tuple[nn.Module, TrainConfig]:
+        """Return a network with its initial weights, and its training settings."""
+        parent = self.ancestor(architecture)
+        weights = None if parent is None else self.lineage.weights(parent)
+        seed = self._seed(architecture)
+        if parent is None or weights is None:
+            torch.manual_seed(seed)
+            return self.space.build(architecture), self.train
+        rate = self.train.learning_rate * _SHARE_OF_LEARNING_RATE
+        config = replace(shorter(self.train, _SHARE_OF_TRAINING), learning_rate=rate)
+        return grow(self._space, parent, weights, architecture, seed), config
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        """Grow or build, train and score the candidate's network, and keep its weights.
+
+        Raises:
+            DivergedError: The training loss is not a number.
+            NonFiniteOutput: An output of the network is NaN or infinite; its weights are not kept.
+        """
+        with torch_threads(1):
+            return self._evaluated(candidate, fidelity)
+
+    def _evaluated(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        architecture = candidate.network
+        network, config = self.start(architecture)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        shape = self.space.input_shape(architecture)
+        step = NetworkStep.of(network, self.task, shape, config)
+        config = shorter(config, fidelity.share)
+        fit(network, step, self.data.train, config, self._seed(architecture))
+        # After so few steps the running statistics lag behind the weights.
+        recalibrate(network, self.task, self.data.train.first(_RECALIBRATION_IMAGES), shape)
+        images = replace(fidelity, share=1.0).of(self.data.validation)
+        found = score(network, self.task, images, shape, "validation")
+        metric = self.task.metrics[0]
+        value = found.values[metric.name]
+        good = value if metric.direction == "maximize" else -value
+        self.lineage.keep(architecture, network.state_dict(), good)
+        return found
+
+    def _seed(self, architecture: Architecture) -> int:
+        """Return the seed of a network: another than its parent's, for another order of images."""
+        return random.Random(f"{self.seed}-{architecture.id}").getrandbits(31)
+
+    @property
+    def _space(self) -> MobileNetSpace:
+        assert isinstance(self.space, MobileNetSpace)
+        return self.space

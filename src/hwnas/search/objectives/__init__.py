@@ -1,0 +1,3 @@
+"""Objectives and limits of a search, costs of candidates, and Pareto fronts."""
+
+__all__: list[str] = []

@@ -1,0 +1,85 @@
+"""Costs of candidates that are predicted or counted before evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hwnas.deploy.targets.device import Target
+from hwnas.errors import ConfigError
+from hwnas.predictors import CostSource, Estimate
+from hwnas.search.engine.failure import Failure, Outcome
+from hwnas.search.evaluation.evaluate import Evaluation
+from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective, label_on
+from hwnas.search_spaces import Candidate, SearchSpace, Workload
+
+__all__ = ["CandidateCosts", "if_priced", "prices_of"]
+
+
+@dataclass(frozen=True)
+class CandidateCosts:
+    """Costs of a candidate that are known before evaluation.
+
+    Attributes:
+        values: Cost by objective label.
+        estimates: Estimates of the costs that a cost source predicted, by objective label; if an
+            objective reduces several targets, also by ``metric@target``.
+        counted: Exact counts of the workload, all of `COUNTED`.
+    """
+
+    values: Mapping[str, float]
+    estimates: Mapping[str, Estimate]
+    counted: Mapping[str, int]
+
+
+def prices_of(
+    space: SearchSpace,
+    candidates: Sequence[Candidate],
+    objectives: Sequence[Objective],
+    costs: Mapping[str, CostSource],
+) -> list[CandidateCosts]:
+    """Return the costs of candidates in each objective that is a cost.
+
+    There is an estimate for each objective and, if it reduces several targets, for each target.
+
+    Raises:
+        ConfigError: An objective names a target without a cost source.
+    """
+    workloads: list[Workload] = [space.network.workload(c.network) for c in candidates]
+    latencies = [objective for objective in objectives if objective.metric == LATENCY]
+    found: dict[str, list[Estimate]] = {}
+    for objective in latencies:
+        for target in objective.priced_on:
+            if target not in costs:
+                raise ConfigError(f"no cost source for {objective.label}; pass costs[{target!r}]")
+            if target not in found:
+                wanted = [Target.parse(target)] * len(workloads)
+                found[target] = costs[target].cost(workloads, wanted)
+    estimates: list[dict[str, Estimate]] = []
+    for i in range(len(candidates)):
+        known = {target: column[i] for target, column in found.items()}
+        row = {label_on(LATENCY, target): estimate for target, estimate in known.items()}
+        estimates.append(row | {o.label: o.estimate(known) for o in latencies})
+    counted = [{name: count(w) for name, count in COUNTED.items()} for w in workloads]
+    return [
+        CandidateCosts({**counts, **{label: e.mean for label, e in row.items()}}, row, counts)
+        for row, counts in zip(estimates, counted, strict=True)
+    ]
+
+
+def if_priced(
+    candidate: Candidate,
+    objectives: Sequence[Objective],
+    price: CandidateCosts,
+    evaluation: Evaluation,
+) -> Outcome:
+    """Return the evaluation, or a failure if a cost of the candidate is not finite."""
+    for label in (o.label for o in objectives if o.label in price.values):
+        if not math.isfinite(price.values[label]):
+            value = price.values[label]
+            return Failure(
+                "bad result",
+                f"the predicted {label} of {candidate.id} is {value}; expected a finite number",
+            )
+    return evaluation

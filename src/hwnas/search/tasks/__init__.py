@@ -1,0 +1,3 @@
+"""Learning tasks, which define losses, metrics and the meaning of outputs."""
+
+__all__: list[str] = []
