@@ -20,7 +20,7 @@ from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.evaluation.evaluate import Evaluation, recalibrate, score
 from hwnas.search.tasks.task import smoothed
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
-from hwnas.search_spaces.workload import trace
+from hwnas.search_spaces.cost_model.workload import trace
 from hwnas.stages.job import RunInputs
 
 __all__ = ["Alone", "for_seconds", "seconds_each", "train_alone", "weights_of"]

@@ -146,7 +146,9 @@ def wrong(file: Path, mark: bool = False) -> Iterator[str]:
         elif changed and known.superseded:
             yield f"{place}: configuration {hashed} differs in more than its mark says: {changed}"
         elif changed:
-            yield f"{place}: configuration {hashed} is not the current one and not marked: {changed}"
+            yield (
+                f"{place}: configuration {hashed} is not the current one and not marked: {changed}"
+            )
         else:
             yield f"{place}: configuration {hashed} is marked as superseded, but is the current one"
 

@@ -368,7 +368,9 @@ def old_pages() -> dict[Path, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is outdated")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a page is outdated"
+    )
     check: bool = parser.parse_args().check
     old = old_pages()
     for page, text in old.items():

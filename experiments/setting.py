@@ -106,7 +106,9 @@ def main(
         prog=f"python -m {module_of(folder)}.run", description=description
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
-    parser.add_argument("--recipe", type=Path, default=recipe, help="recipe with data, task, space and training")
+    parser.add_argument(
+        "--recipe", type=Path, default=recipe, help="recipe with data, task, space and training"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe"
     )

@@ -219,9 +219,7 @@ def test_a_limit_on_a_count_is_refused_before_training(
     run = tmp_path / "run"
     answer = hwnas("search", quick_recipe, "--run", run, "--set", "objective.1.limit=10")
     line = answer.refused("no network of the space has params of at most 10", "lowest")
-    lowest = float(
-        line.partition("lowest that was found is ")[2].split(". ")[0].replace(",", "")
-    )
+    lowest = float(line.partition("lowest that was found is ")[2].split(". ")[0].replace(",", ""))
     assert 100 < lowest < 5000
     assert not (run / "supernet").exists()
 

@@ -32,7 +32,12 @@ def test_questions_are_asked_until_the_answers_can_be_read(
     answer = hwnas("init")
     assert answer.status == 0, answer
     assert "next: hwnas search birds.toml" in answer.out
-    for told in ("nowhere does not exist", "'one' is not a number", "run.minutes is 1", "closest target"):
+    for told in (
+        "nowhere does not exist",
+        "'one' is not a number",
+        "run.minutes is 1",
+        "closest target",
+    ):
         assert told in answer.err
     recipe, _ = read_recipe(Path("birds.toml"))
     assert recipe.run.minutes == 12

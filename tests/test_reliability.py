@@ -103,7 +103,10 @@ def test_two_runs_share_a_study(hwnas: Command, quick_recipe: Path, tmp_path: Pa
     [
         (["--set", "search.storage=postgresql://me:secret@host/db"], "holds a password"),
         (["--set", "search.storage=study.db"], "search.storage is not a supported address"),
-        (["--set", "search.timeout_s=5"], "an evaluation in the search's own process cannot be stop"),
+        (
+            ["--set", "search.timeout_s=5"],
+            "an evaluation in the search's own process cannot be stop",
+        ),
         (["--set", "search.retries=-1"], "search.retries is -1; expected at least 0"),
         (["--set", "search.fidelity.rungs=[0.5]"], "rungs is [0.5]; expected shares above 0 that"),
         (["--ray-address", "auto"], "'auto' was given, but search.workers is 0"),

@@ -134,9 +134,7 @@ def test_a_recipe_is_revised_whole_or_not_at_all(run: RunFolder) -> None:
 
 
 def test_a_budget_that_was_planned_with_cannot_be_changed(run: RunFolder) -> None:
-    with pytest.raises(
-        ConfigError, match=r"run\.minutes .* has no effect now; set train\.epochs"
-    ):
+    with pytest.raises(ConfigError, match=r"run\.minutes .* has no effect now; set train\.epochs"):
         run.revised(["run.minutes=90"])
 
 

@@ -177,7 +177,10 @@ def test_the_code_on_the_card_gives_the_same_mask(
         (["train.mixup=0.2"], ["train.mixup"]),
         (["task.name=classification"], ["targets are masks", "task.name = 'segmentation'"]),
         (["data.source=digits"], ["segmentation needs masks", "classes of whole images"]),
-        (["train.teacher_sees=plain"], ["masks are shifted and mirrored with their images", "set it to 'augmented'"]),
+        (
+            ["train.teacher_sees=plain"],
+            ["masks are shifted and mirrored with their images", "set it to 'augmented'"],
+        ),
         (["space.model=unet:UNet"], ["[space.model] channels is missing"]),
         (["data.size=7"], ["UNet does not run on an input of (2, 1, 7, 7)", "unet.py line"]),
     ],

@@ -23,7 +23,9 @@ HWNAS, PUBLISHED = "hwnas", "published"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rivals", type=int, default=len(RIVALS), help="number of rivals, from the last")
+    parser.add_argument(
+        "--rivals", type=int, default=len(RIVALS), help="number of rivals, from the last"
+    )
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
 
 

@@ -59,7 +59,9 @@ def main() -> None:
         default=60.0,
         help="longest time to repeat until the latency is as low as before, in seconds",
     )
-    parser.add_argument("--core", type=int, default=0, help="core that the other process keeps busy")
+    parser.add_argument(
+        "--core", type=int, default=0, help="core that the other process keeps busy"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
     run_command(parser, work)

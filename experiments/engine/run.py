@@ -72,7 +72,8 @@ class Case:
         case = cls(found[1], int(found[2]), int(found[3] or trials))
         if case.trials < 2 * WINDOW or case.trials % WINDOW:
             raise ConfigError(
-                f"{name} has {case.trials} trials; expected a multiple of {WINDOW}, at least twice that"
+                f"{name} has {case.trials} trials; expected a multiple of {WINDOW}, at least "
+                "twice that"
             )
         return case
 
@@ -84,7 +85,9 @@ def bench(case: Case, seed: int) -> list[EngineRow]:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         windows = process.submit(bench_engine, trials, choices, sampler, seed).result()
     if not windows or windows[-1].trials < trials:
-        raise ConfigError(f"{sampler}, {choices} choices: all networks were evaluated before trial {trials}")
+        raise ConfigError(
+            f"{sampler}, {choices} choices: all networks were evaluated before trial {trials}"
+        )
     return windows
 
 

@@ -41,13 +41,20 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
     parser.add_argument("--populations", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--generations", type=int, default=20, help="generations for the speed")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds, each with its own seed")
     parser.add_argument(
-        "--pymoo-most", type=int, default=10_000, help="largest population of pymoo; its time is quadratic"
+        "--rounds", type=int, default=5, help="interleaved rounds, each with its own seed"
+    )
+    parser.add_argument(
+        "--pymoo-most",
+        type=int,
+        default=10_000,
+        help="largest population of pymoo; its time is quadratic",
     )
     parser.add_argument("--quality-population", type=int, default=300)
     parser.add_argument("--quality-generations", type=int, default=200)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds for the quality")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds for the quality"
+    )
     parser.add_argument("--on", default="cpu", help="device for hwnas: cpu or cuda")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     run_command(parser, work)

@@ -79,7 +79,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.gemm.run", description=__doc__)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
-    parser.add_argument("--known", type=int, default=200, help="products that the model is fitted to")
+    parser.add_argument(
+        "--known", type=int, default=200, help="products that the model is fitted to"
+    )
     parser.add_argument("--new", type=int, default=25, help="test products of each range")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     run_command(parser, work)

@@ -37,9 +37,13 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--networks", type=int, default=200, help="random networks for the test")
     parser.add_argument("--timed", type=int, default=20, help="networks of a calibration")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the calibrations")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the calibrations"
+    )
     parser.add_argument("--target", default="cpu-onnxruntime-fp32-b1-t1")
-    parser.add_argument("--block", type=int, default=40, help="networks whose timing is interleaved")
+    parser.add_argument(
+        "--block", type=int, default=40, help="networks whose timing is interleaved"
+    )
     parser.add_argument("--workers", type=int, default=2, help="exports at the same time")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "hybrid_latency"))

@@ -29,7 +29,9 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--operators", nargs="+", metavar="NAME", help="all if not given")
     parser.add_argument("--networks", nargs="+", metavar="NAME", help="all five if not given")
-    parser.add_argument("--out", type=Path, help="folder for the recorded rows; that of the script if not given")
+    parser.add_argument(
+        "--out", type=Path, help="folder for the recorded rows; that of the script if not given"
+    )
     parser.add_argument(
         "--dry-run",
         action="store_true",

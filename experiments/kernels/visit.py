@@ -85,7 +85,9 @@ class Visit:
         until = min(self.end, time.monotonic() + _EACH)
         [outcome] = self.in_turn([Task(Place.touch, None)], until)
         if outcome.reason:
-            print(f"forked processes cannot use the GPU ({outcome.reason}); spawned ones start slower")
+            print(
+                f"forked processes cannot use the GPU ({outcome.reason}); spawned ones start slower"
+            )
             self.place = replace(self.place, start="spawn")
 
     def row(self, metric: str, subject: str) -> Row | None:

@@ -62,7 +62,9 @@ def main() -> None:
         prog="python -m experiments.latency_zoo.run", description=__doc__
     )
     parser.add_argument("--networks", type=int, default=200)
-    parser.add_argument("--targets", nargs="+", metavar="NAME", help="all usable targets if not given")
+    parser.add_argument(
+        "--targets", nargs="+", metavar="NAME", help="all usable targets if not given"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "latency_zoo"))
     run_command(parser, work)

@@ -43,7 +43,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12, help="interleaved rounds of each side")
     parser.add_argument("--batch", type=int, default=64, help="images in a step")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--networks", type=int, default=6, help="random networks, in addition to two extremes")
+    parser.add_argument(
+        "--networks", type=int, default=6, help="random networks, in addition to two extremes"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     run_command(parser, work)
 

@@ -33,7 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--rivals", nargs="+", choices=(SCRATCH, SLICED), default=[SCRATCH])
     parser.add_argument("--widths", type=float, nargs="+", default=[0.25, 0.5, 0.75, 1.0])
-    parser.add_argument("--pretraining", type=float, default=8.0, help="minutes of pretraining on one core")
+    parser.add_argument(
+        "--pretraining", type=float, default=8.0, help="minutes of pretraining on one core"
+    )
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -72,7 +72,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)), metavar="N")
     parser.add_argument("--spaces", nargs="+", default=list(SPACES), metavar="NAME")
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
-    parser.add_argument("--networks", type=int, help=f"networks of each space; {NETWORKS} if not given")
+    parser.add_argument(
+        "--networks", type=int, help=f"networks of each space; {NETWORKS} if not given"
+    )
     parser.add_argument("--known", type=int, default=10, help="networks that the predictor gets")
     parser.add_argument("--processes", type=int, default=2, help="processes that measure a network")
     parser.add_argument("--out", type=Path, default=FOLDER)

@@ -24,7 +24,9 @@ def parser_of(folder: Path, about: str | None, seeds: Sequence[int]) -> argparse
     prog = f"python -m {module_of(folder)}.run"
     parser = argparse.ArgumentParser(prog=prog, description=about)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
-    parser.add_argument("--images", type=Path, help="images to use instead of the shared photographs")
+    parser.add_argument(
+        "--images", type=Path, help="images to use instead of the shared photographs"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the jobs' recipe"
     )

@@ -57,7 +57,10 @@ def main() -> None:
     parser = parser_of(Path(__file__).parent, __doc__, seeds=[0])
     parser.add_argument("--minutes", type=float, nargs="+", default=[45.0], metavar="M")
     parser.add_argument(
-        "--rival-minutes", type=float, metavar="M", help="minutes of each rival; two thirds of --minutes if not given"
+        "--rival-minutes",
+        type=float,
+        metavar="M",
+        help="minutes of each rival; two thirds of --minutes if not given",
     )
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
     run_command(parser, work)

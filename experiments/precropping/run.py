@@ -61,9 +61,13 @@ class Network:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--assignments", type=int, default=3, help="assignments of ratios to layers")
+    parser.add_argument(
+        "--assignments", type=int, default=3, help="assignments of ratios to layers"
+    )
     parser.add_argument("--pool", type=int, default=100, help="random ones to choose from")
-    parser.add_argument("--target", default="cpu-onnxruntime-fp32-b1-t1", help="target to measure on")
+    parser.add_argument(
+        "--target", default="cpu-onnxruntime-fp32-b1-t1", help="target to measure on"
+    )
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -24,7 +24,9 @@ TIMED, UNSEEN = "timed", "unseen"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timed", type=int, default=20, help="networks that the predictor is fitted to")
+    parser.add_argument(
+        "--timed", type=int, default=20, help="networks that the predictor is fitted to"
+    )
     parser.add_argument("--unseen", type=int, default=30, help="networks of the test")
 
 

@@ -29,7 +29,9 @@ _ROUND_MS = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--networks", type=int, default=8, help="random networks, in addition to two extremes")
+    parser.add_argument(
+        "--networks", type=int, default=8, help="random networks, in addition to two extremes"
+    )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=20, help="undisturbed rounds per network")
     parser.add_argument("--batch", type=int, default=64, help="images in a step")

@@ -481,7 +481,9 @@ def _override(document: tomlkit.TOMLDocument, text: str) -> None:
     for key in keys[:-1]:
         if isinstance(table, list):
             if not key.isdigit() or int(key) >= len(table):
-                raise ConfigError(f"--set {text!r}: {key!r} is not an index of a list of {len(table)}")
+                raise ConfigError(
+                    f"--set {text!r}: {key!r} is not an index of a list of {len(table)}"
+                )
             table = table[int(key)]
             continue
         table = table.setdefault(key, tomlkit.table())

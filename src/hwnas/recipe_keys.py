@@ -110,7 +110,9 @@ DECIDES: Mapping[str, KeyDependency] = {
     "search.evaluator": KeyDependency("redone", ("search", "random-baseline")),
     "search.validation_images": KeyDependency("redone", ("search", "random-baseline")),
     "search.fidelity.*": KeyDependency(
-        "redone", ("search", "random-baseline"), "evaluations at a cost that the new recipe also has"
+        "redone",
+        ("search", "random-baseline"),
+        "evaluations at a cost that the new recipe also has",
     ),
     "search.random_baseline": KeyDependency("redone", ("random-baseline",)),
     "search.sampler": KeyDependency("kept", note="affects the next candidates only"),

@@ -136,7 +136,9 @@ class RunFolder:
             RunError: The folder holds no run, or a damaged one.
         """
         if not (path / "run.json").is_file():
-            raise RunError(f"{path} holds no run; start one with `hwnas search RECIPE --run {path}`")
+            raise RunError(
+                f"{path} holds no run; start one with `hwnas search RECIPE --run {path}`"
+            )
         about = _read_about(path / "run.json")
         recipe, _ = read_recipe(path / "recipe.toml", schema=_recipe_schema(about))
         return cls(path, recipe, about)

@@ -127,7 +127,9 @@ def print_measurement(console: Console, name: str, measurement: Measurement) -> 
         told = ", ".join(f"{name} {value}" for name, value in measurement.conditions.items())
         console.print(told, soft_wrap=True, markup=False)
     if measurement.contended:
-        console.print("disturbed by other processes: close them and measure again, with a longer --patience")
+        console.print(
+            "disturbed by other processes: close them and measure again, with a longer --patience"
+        )
 
 
 def print_fingerprint(console: Console, found: Fingerprint) -> None:

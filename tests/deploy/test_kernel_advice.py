@@ -6,7 +6,7 @@ from torch import nn
 
 from hwnas.deploy.matching.kernel_advice import advice
 from hwnas.search_spaces import Workload
-from hwnas.search_spaces.workload import trace
+from hwnas.search_spaces.cost_model.workload import trace
 
 
 def workload(*channels: int) -> Workload:

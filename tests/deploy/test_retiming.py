@@ -13,7 +13,9 @@ from hwnas.errors import ConfigError
 QUICK = TimingSettings(warmup=1, rounds=5, round_ms=1.0)
 
 
-def test_retime_compares_new_and_stored_latencies(contents: dict[str, object], tmp_path: Path) -> None:
+def test_retime_compares_new_and_stored_latencies(
+    contents: dict[str, object], tmp_path: Path
+) -> None:
     target = Target.parse("cpu-onnxruntime-fp32-b1-t1")
     path = contents["onnx"]
     assert isinstance(path, Path)

@@ -105,7 +105,9 @@ def test_quantize_int8_writes_seven_bit_weights_where_sums_saturate(
     assert relative_error(open_session(made, INT8).run(images), expected) < 0.2
 
 
-def test_fake_quantisation_uses_the_bits_of_the_written_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fake_quantisation_uses_the_bits_of_the_written_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import torch
 
     place = "hwnas.deploy.variants.fake_quantisation.sums_saturate"

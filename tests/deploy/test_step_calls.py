@@ -9,7 +9,7 @@ from torch import nn
 
 from hwnas.deploy.onnx.step_calls import call_of_step
 from hwnas.search_spaces import OperatorSignature
-from hwnas.search_spaces.workload import trace
+from hwnas.search_spaces.cost_model.workload import trace
 
 CHANNELS = st.integers(2, 40)  # with one channel, every convolution is depthwise
 SIDES = st.integers(1, 9)
@@ -23,7 +23,9 @@ def step_of(layer: nn.Module, *shape: int) -> OperatorSignature:
 
 @settings(max_examples=50)
 @given(inputs=CHANNELS, outputs=CHANNELS, side=SIDES, biased=st.booleans(), batch=st.integers(1, 3))
-def test_call_of_step_recovers_a_pointwise_layer(inputs: int, outputs: int, side: int, biased: bool, batch: int) -> None:
+def test_call_of_step_recovers_a_pointwise_layer(
+    inputs: int, outputs: int, side: int, biased: bool, batch: int
+) -> None:
     layer = nn.Conv2d(inputs, outputs, 1, bias=biased)
     call = call_of_step(step_of(layer, inputs, side, side), batch)
     assert call is not None
@@ -64,7 +66,9 @@ def test_call_of_step_recovers_a_dense_convolution(
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("channels", [10, 23, 96])
-def test_call_of_step_recovers_a_depthwise_convolution(kernel: int, stride: int, biased: bool, channels: int) -> None:
+def test_call_of_step_recovers_a_depthwise_convolution(
+    kernel: int, stride: int, biased: bool, channels: int
+) -> None:
     layer = nn.Conv2d(channels, channels, kernel, stride, kernel // 2, 1, channels, biased)
     call = call_of_step(step_of(layer, channels, 11, 11), 4)
     assert call is not None
@@ -82,5 +86,7 @@ def test_call_of_step_recovers_a_depthwise_convolution(kernel: int, stride: int,
         (nn.AvgPool2d(2), (16, 8, 8)),
     ],
 )
-def test_call_of_step_gives_none_for_unsupported_layers(layer: nn.Module, shape: tuple[int, ...]) -> None:
+def test_call_of_step_gives_none_for_unsupported_layers(
+    layer: nn.Module, shape: tuple[int, ...]
+) -> None:
     assert call_of_step(step_of(layer, *shape), 1) is None

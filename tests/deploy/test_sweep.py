@@ -72,9 +72,7 @@ def test_sweep_times_variants_on_supporting_runtimes_and_chooses_the_fastest(
     }
 
 
-def test_sweep_without_images_chooses_only_exact_variants(
-    exported: Export, tmp_path: Path
-) -> None:
+def test_sweep_without_images_chooses_only_exact_variants(exported: Export, tmp_path: Path) -> None:
     found = swept(exported, tmp_path, "fp32", "int8")
     plain, _, rounded = found.contenders
     assert rounded.measurement is not None  # the variant is timed nevertheless
@@ -84,7 +82,9 @@ def test_sweep_without_images_chooses_only_exact_variants(
     assert plain in found.able
 
 
-def test_sweep_refuses_variants_that_lose_too_much_accuracy(exported: Export, tmp_path: Path) -> None:
+def test_sweep_refuses_variants_that_lose_too_much_accuracy(
+    exported: Export, tmp_path: Path
+) -> None:
     @dataclass(frozen=True)
     class Strict(Answers):
         def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
@@ -156,7 +156,9 @@ def test_write_variants_writes_the_chosen_file_and_the_results(
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.onnx", "sweep.json"}
 
 
-def test_variants_report_which_can_be_made_from_the_inputs(exported: Export, tmp_path: Path) -> None:
+def test_variants_report_which_can_be_made_from_the_inputs(
+    exported: Export, tmp_path: Path
+) -> None:
     material = VariantInputs(exported.path, BATCHES)
     assert [name for name, v in VARIANTS.items() if not v.lacks(material)] == [
         "fp32", "bf16", "fp16", "int8",
@@ -179,9 +181,7 @@ def test_quality_has_a_wide_loss_interval_without_observed_loss() -> None:
     assert other.interval.low < 0
 
 
-def test_sweep_refuses_a_file_that_is_quantised_already(
-    exported: Export, tmp_path: Path
-) -> None:
+def test_sweep_refuses_a_file_that_is_quantised_already(exported: Export, tmp_path: Path) -> None:
     """The file is quantised dynamically, so it has no operators of static quantisation."""
     weights = np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32)
     images, outputs = (

@@ -152,7 +152,9 @@ def test_timing_settings_refuse_impossible_values(options: dict[str, float]) -> 
         TimingSettings(**options)  # type: ignore[arg-type]
 
 
-def test_measure_gives_a_complete_measurement_of_each_network(exported: Export, tmp_path: Path) -> None:
+def test_measure_gives_a_complete_measurement_of_each_network(
+    exported: Export, tmp_path: Path
+) -> None:
     write_anchor(tmp_path / "anchor.onnx")
     shares: list[float] = []
     models = {"network": exported.path, "anchor": tmp_path / "anchor.onnx"}
@@ -194,7 +196,9 @@ def test_measure_accepts_an_empty_dictionary() -> None:
     assert measure({}, ONE, TimingSettings(rounds=1)) == {}
 
 
-def test_measure_refuses_damaged_files_and_too_many_threads(tmp_path: Path, exported: Export) -> None:
+def test_measure_refuses_damaged_files_and_too_many_threads(
+    tmp_path: Path, exported: Export
+) -> None:
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(exported.path.read_bytes()[:5000])
     with pytest.raises(ArtifactError, match=r"damaged\.onnx"):

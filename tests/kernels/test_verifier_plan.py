@@ -1,4 +1,4 @@
-"""Inputs of the verifier: sizes, options and values; and state that a kernel keeps between calls."""
+"""Inputs of the verifier: sizes, options, values; and state that a kernel keeps between calls."""
 
 import itertools
 from pathlib import Path

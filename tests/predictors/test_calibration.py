@@ -16,10 +16,10 @@ from hwnas.predictors import (
     DeviceStore,
     NetworkMeasurement,
     calibrate,
-    calibration,
     predict,
     shipped_experience,
 )
+from hwnas.predictors.devices import calibration
 from hwnas.predictors.devices.calibration import Pool, export_chosen
 from hwnas.search_spaces import MobileNetSpace, OperatorCountTable, mobilenet
 

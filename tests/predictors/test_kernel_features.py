@@ -31,8 +31,8 @@ from hwnas.predictors.features.blocks import blocks_of_steps
 from hwnas.predictors.features.kernel_features import KERNELS, KernelFeatures, kernel_features
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search_spaces import MobileNetSpace, OperatorCountTable, hybrid, mobilenet, resnet, vit
+from hwnas.search_spaces.cost_model.workload import trace
 from hwnas.search_spaces.layers import InvertedBottleneck
-from hwnas.search_spaces.workload import trace
 
 TRITON = "cuda-triton-fp16-b1-t1"
 H200 = ACCELERATORS["nvidia-h200"]

@@ -12,7 +12,7 @@ from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.metrics.memory import MemoryPredictor, arena_bytes, memory_features
 from hwnas.search_spaces import MobileNetSpace, Workload, mobilenet
-from hwnas.search_spaces.workload import trace
+from hwnas.search_spaces.cost_model.workload import trace
 
 SIDE = 64
 

@@ -54,7 +54,9 @@ class TestPatience:
             patience.failed(Failure("raised", "common"))
 
     @given(st.lists(st.booleans(), max_size=120))
-    def test_forgives_failed_candidates_only_if_they_ended_the_search(self, outcomes: list[bool]) -> None:
+    def test_forgives_failed_candidates_only_if_they_ended_the_search(
+        self, outcomes: list[bool]
+    ) -> None:
         ended = 0
         while ended < len(outcomes) and outlasts(outcomes[: ended + 1]):
             ended += 1

@@ -109,7 +109,9 @@ def test_hypervolume_history_of_no_points_is_empty() -> None:
 
 
 @given(tables(), st.integers(0, 15))
-def test_pick_spread_takes_distinct_points_of_better_fronts_first(losses: Losses, count: int) -> None:
+def test_pick_spread_takes_distinct_points_of_better_fronts_first(
+    losses: Losses, count: int
+) -> None:
     picked = pick_spread(losses, count)
     assert len(picked) == len(set(picked)) == min(count, len(losses))
     left = np.ones(len(losses), bool)

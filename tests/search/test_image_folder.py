@@ -42,7 +42,9 @@ def test_read_folder_takes_each_folder_as_a_class(pets: Path) -> None:
     assert (raw.images[:, 0, 0, 0] % 2).tolist() == raw.targets.tolist()
 
 
-def test_load_data_takes_a_fifth_of_an_undivided_folder_for_testing(pets: Path, tmp_path: Path) -> None:
+def test_load_data_takes_a_fifth_of_an_undivided_folder_for_testing(
+    pets: Path, tmp_path: Path
+) -> None:
     config = DataConfig("folder:pets")
     one, other = (load_data(config, tmp_path, seed, tmp_path / "cache") for seed in (0, 1))
     assert [len(part) for part in (one.train, one.validation, one.test)] == [14, 2, 4]
@@ -191,7 +193,9 @@ def test_skipped_images_are_listed_and_change_the_fingerprint(pets: Path, tmp_pa
 
 
 @pytest.mark.parametrize("stop_at", [0, 1, 7, 19])
-def test_read_folder_continues_interrupted_decoding(pets: Path, decoder: Decoder, stop_at: int) -> None:
+def test_read_folder_continues_interrupted_decoding(
+    pets: Path, decoder: Decoder, stop_at: int
+) -> None:
     decoder.stop_at = stop_at
     with pytest.raises(KeyboardInterrupt):
         read(pets)
@@ -282,7 +286,9 @@ def test_read_folder_refuses_a_broken_link(pets: Path) -> None:
         ("train/cat/1.png", "train/cat is a folder where an image should be"),
     ],
 )
-def test_read_folder_explains_the_layout_that_it_expects(pets: Path, path: str, message: str) -> None:
+def test_read_folder_explains_the_layout_that_it_expects(
+    pets: Path, path: str, message: str
+) -> None:
     draw(pets / path, 0)
     with pytest.raises(DataError, match=rf"{message}; expected <class>/<image>, or train/<class>"):
         read(pets)

@@ -160,7 +160,9 @@ def test_search_finishes_after_three_kills(tmp_path: Path) -> None:
 def test_search_finishes_after_fourteen_kills(case: Case, tmp_path: Path) -> None:
     from killed import Drive
 
-    trials = 250 if case.deterministic else 500  # deterministic cases search twice, with a slower sampler
+    trials = (
+        250 if case.deterministic else 500
+    )  # deterministic cases search twice, with a slower sampler
     drive = Drive(tmp_path, case.sampler, trials, seconds=0.02)
     kill_again_and_again(drive, 14, 0.8)
     assert_finishes(drive, case)

@@ -58,7 +58,9 @@ def test_grow_evaluator_starts_a_child_with_the_accuracy_of_its_parent(
         assert (config.epochs, config.learning_rate) == (2.5, 0.002)
 
 
-def test_grow_evaluator_improves_over_three_generations(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
+def test_grow_evaluator_improves_over_three_generations(
+    growing: GrowEvaluator, small_space: MobileNetSpace
+) -> None:
     network = small_space.smallest()
     before = evaluated(growing, network)
     for _ in range(3):
@@ -123,7 +125,9 @@ def test_lineage_adopts_networks_without_an_identity(
     assert growing.lineage.weights(parent) is not None
 
 
-def test_grow_evaluator_continues_equally_after_pickling(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
+def test_grow_evaluator_continues_equally_after_pickling(
+    growing: GrowEvaluator, small_space: MobileNetSpace
+) -> None:
     parent = small_space.smallest()
     evaluated(growing, parent)
     child = children(small_space, parent)[0]

@@ -52,7 +52,9 @@ def test_mask_folder_matches_masks_to_images_by_name(
         assert np.array_equal(images[..., 0] > 0, masks == 1)
 
 
-def test_mask_folder_reads_palette_masks_as_class_numbers(tmp_path: Path, load: Callable[..., ImageData]) -> None:
+def test_mask_folder_reads_palette_masks_as_class_numbers(
+    tmp_path: Path, load: Callable[..., ImageData]
+) -> None:
     fill(tmp_path / "set")
     for path in (tmp_path / "set/masks").iterdir():
         image = Image.fromarray(np.asarray(Image.open(path)))
@@ -61,7 +63,9 @@ def test_mask_folder_reads_palette_masks_as_class_numbers(tmp_path: Path, load: 
     assert set(np.unique(load().train.targets)) == {0, 1}
 
 
-def test_size_option_resizes_images_and_masks(tmp_path: Path, load: Callable[..., ImageData]) -> None:
+def test_size_option_resizes_images_and_masks(
+    tmp_path: Path, load: Callable[..., ImageData]
+) -> None:
     fill(tmp_path / "set")
     write(tmp_path / "set/images/0.png", np.zeros((9, 5)))
     write(tmp_path / "set/masks/0.png", np.zeros((9, 5)))

@@ -71,9 +71,7 @@ class TestSearch:
         worth = {name: int(name, 16) for name, _ in evaluator.paid}
         assert {t.candidate.id for t in result.trials} <= worth.keys()
 
-    def test_study_records_promotions(
-        self, objectives: list[Objective], tmp_path: Path
-    ) -> None:
+    def test_study_records_promotions(self, objectives: list[Objective], tmp_path: Path) -> None:
         result = searched(objectives, study=tmp_path / "study.db")
         plain = optuna.load_study(study_name="search", storage=f"sqlite:///{tmp_path / 'study.db'}")
         by_state = {state: [t for t in plain.trials if t.state is state] for state in TrialState}
@@ -88,7 +86,9 @@ class TestSearch:
                 told = [r["values"]["accuracy"] for r in trial.user_attrs["rungs"]]
                 assert list(trial.intermediate_values.values()) == told
 
-    def test_resumes_without_repeating_an_evaluation(self, objectives: list[Objective], tmp_path: Path) -> None:
+    def test_resumes_without_repeating_an_evaluation(
+        self, objectives: list[Objective], tmp_path: Path
+    ) -> None:
         evaluator, path = Metered(), tmp_path / "study.db"
         searched(objectives, 30, evaluator=evaluator, study=path)
         again = searched(objectives, 60, evaluator=evaluator, study=path)
@@ -117,9 +117,7 @@ def test_candidate_that_fails_at_a_rung_is_recorded_as_failed() -> None:
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=40),
     st.integers(1, 40),
 )
-def test_best_takes_non_dominated_candidates_first(
-    rows: list[tuple[int, int]], count: int
-) -> None:
+def test_best_takes_non_dominated_candidates_first(rows: list[tuple[int, int]], count: int) -> None:
     table = np.array(rows, dtype=float)
     chosen, front = best(table, count), set(np.flatnonzero(non_dominated(table)))
     assert len(chosen) == min(count, len(rows))

@@ -20,7 +20,7 @@ TASK = Segmentation(("sky", "sea", "sand"), preprocessing=None)  # type: ignore[
 
 
 def sure(predicted: Tensor) -> Tensor:
-    """Outputs that say so."""
+    """Return confident outputs for the given classes."""
     return 9 * torch.eye(3)[predicted].permute(0, 3, 1, 2)
 
 
@@ -29,8 +29,8 @@ def metrics(predicted: Tensor, targets: Tensor) -> dict[str, float]:
     return {name: value for name, (value, _) in found.items()}
 
 
-def test_intersections_and_unions_are_summed_over_images() -> None:
-    """Worked by hand: sky 1 of 5, sea 1 of 5. The mean over the two images' own would be 1/4."""
+def test_mean_iou_sums_intersections_and_unions_over_images() -> None:
+    """By hand: sky 1 of 5, sea 1 of 5. The mean of the two images' own values would be 1/4."""
     targets = torch.tensor([[[0, 0, 1]], [[0, 0, 0]]], dtype=torch.uint8)
     predicted = torch.tensor([[[0, 1, 1]], [[1, 1, 1]]])
     found = metrics(predicted, targets)
@@ -38,7 +38,7 @@ def test_intersections_and_unions_are_summed_over_images() -> None:
     assert found["pixel_accuracy"] == pytest.approx(2 / 6)
 
 
-def test_it_is_the_macro_jaccard_score_of_all_pixels() -> None:
+def test_mean_iou_equals_the_macro_jaccard_score_of_all_pixels() -> None:
     generator = torch.Generator().manual_seed(0)
     targets = torch.randint(0, 3, (20, 5, 6), generator=generator).byte()
     predicted = torch.randint(0, 3, (20, 5, 6), generator=generator)
@@ -46,13 +46,13 @@ def test_it_is_the_macro_jaccard_score_of_all_pixels() -> None:
     assert metrics(predicted, targets)["mean_iou"] == pytest.approx(expected)
 
 
-def test_a_class_that_is_nowhere_does_not_count() -> None:
+def test_mean_iou_ignores_an_absent_class() -> None:
     targets = torch.tensor([[[0, 0, 1, 1]]], dtype=torch.uint8)
     assert metrics(targets.long(), targets)["mean_iou"] == 1
     assert metrics(torch.tensor([[[0, 0, 1, 2]]]), targets)["mean_iou"] == pytest.approx(0.5)
 
 
-def test_pixels_without_a_class_are_neither_scored_nor_learned_from() -> None:
+def test_void_pixels_count_in_neither_metrics_nor_loss() -> None:
     targets = torch.tensor([[[0, VOID, 1, VOID]]], dtype=torch.uint8)
     outputs = sure(torch.tensor([[[0, 2, 1, 2]]])).requires_grad_()
     assert metrics(torch.tensor([[[0, 2, 1, 2]]]), targets) == {"mean_iou": 1, "pixel_accuracy": 1}
@@ -61,12 +61,12 @@ def test_pixels_without_a_class_are_neither_scored_nor_learned_from() -> None:
     assert (outputs.grad.abs().sum(dim=1)[0, 0] > 0).tolist() == [True, False, True, False]
 
 
-def test_a_batch_without_any_class_has_no_loss() -> None:
+def test_loss_is_zero_for_a_batch_of_void_pixels() -> None:
     loss = TASK.loss(torch.randn(2, 3, 4, 4), torch.full((2, 4, 4), VOID, dtype=torch.uint8))
     assert loss == 0
 
 
-def test_the_loss_is_a_mean_over_pixels_in_nats() -> None:
+def test_loss_is_a_mean_over_pixels_in_nats() -> None:
     targets = torch.randint(0, 3, (2, 4, 4)).byte()
     assert TASK.loss(torch.zeros(2, 3, 4, 4), targets).item() == pytest.approx(math.log(3))
     assert smoothed(TASK, 0.3).loss(sure(targets.long()), targets) > TASK.loss(
@@ -74,7 +74,7 @@ def test_the_loss_is_a_mean_over_pixels_in_nats() -> None:
     )
 
 
-def test_coarse_outputs_are_scored_on_the_pixels_of_the_mask() -> None:
+def test_coarse_outputs_are_scored_at_the_resolution_of_the_mask() -> None:
     coarse = torch.tensor([[[0, 1], [2, 1]]])
     targets = coarse.repeat_interleave(4, 1).repeat_interleave(4, 2).byte()
     outputs = sure(coarse)
@@ -86,8 +86,8 @@ def test_coarse_outputs_are_scored_on_the_pixels_of_the_mask() -> None:
     assert TASK.distillation_loss(outputs, teacher) < TASK.distillation_loss(-outputs, teacher)
 
 
-def test_small_objects_do_not_govern_the_score() -> None:
-    """An image's own mean would be .75 here; over all pixels nearly everything is right."""
+def test_mean_iou_is_not_dominated_by_small_objects() -> None:
+    """The mean of the images' own values would be 0.75; over all pixels it is nearly 1."""
     targets = torch.zeros(2, 10, 10, dtype=torch.uint8)
     targets[0, 0, 0] = 1
     targets[1, :5] = 1
@@ -96,7 +96,7 @@ def test_small_objects_do_not_govern_the_score() -> None:
     assert metrics(predicted, targets)["mean_iou"] > 0.98
 
 
-def test_takes_classes_and_statistics_from_the_data(
+def test_segmentation_takes_classes_and_statistics_from_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
@@ -111,13 +111,13 @@ def test_takes_classes_and_statistics_from_the_data(
         segmentation(data, label_smoothing=1.0)
 
 
-def test_refuses_targets_of_whole_images(tmp_path: Path) -> None:
+def test_segmentation_refuses_targets_of_whole_images(tmp_path: Path) -> None:
     data = load_data(DataConfig("digits"), tmp_path, 0, tmp_path)
     with pytest.raises(DataError, match=r"needs masks, .* but the targets are classes of"):
         segmentation(data)
 
 
-def test_standard_errors_are_those_of_drawing_other_images() -> None:
+def test_standard_errors_equal_those_of_a_bootstrap() -> None:
     rng = np.random.default_rng(0)
     targets = torch.from_numpy(rng.integers(0, 3, (200, 6, 6)).astype(np.uint8))
     right = torch.from_numpy(rng.random((200, 6, 6)) < rng.beta(4, 2, (200, 1, 1)))

@@ -1,4 +1,4 @@
-"""Several searches on one study: each candidate is evaluated once, and what one finds all know."""
+"""Searches that share a study: each candidate is evaluated once, and all learn its result."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def told(claimed: FrozenTrial, values: list[float]) -> FrozenTrial:
 
 
 class TestClaims:
-    def test_the_first_to_claim_a_candidate_has_it(self, url: str) -> None:
+    def test_candidate_belongs_to_the_first_search_that_claims_it(self, url: str) -> None:
         one, other = opened(url, "one"), opened(url, "other")
         claims = [s.claim(proposal("a"), 10)[0] for s in (one, other, one)]
         assert claims == ["ours", "theirs", "theirs"]
@@ -116,7 +116,7 @@ class TestClaims:
         one.close()
         other.close()
 
-    def test_what_one_finishes_the_other_learns_once(self, url: str) -> None:
+    def test_finished_trial_is_reported_once_to_the_other_search(self, url: str) -> None:
         one, other = opened(url, "one"), opened(url, "other")
         _, number, trial_id = one.claim(proposal("a"), 10)
         assert one.finish(trial_id, told(proposal("a"), [0.5, 3.0]), proposal("a"))
@@ -129,7 +129,7 @@ class TestClaims:
         one.close()
         other.close()
 
-    def test_no_more_are_claimed_than_are_wanted(self, url: str) -> None:
+    def test_claims_stop_at_the_number_of_trials(self, url: str) -> None:
         one, other = opened(url, "one"), opened(url, "other")
         claims = [s.claim(proposal(name), 3)[0] for s, name in
                   [(one, "a"), (other, "b"), (one, "a"), (other, "c"), (one, "d")]]  # fmt: skip
@@ -137,7 +137,7 @@ class TestClaims:
         one.close()
         other.close()
 
-    def test_many_at_once_each_have_what_no_other_has(self, url: str) -> None:
+    def test_concurrent_searches_claim_different_candidates(self, url: str) -> None:
         had: list[str] = []
 
         def work(driver: str) -> None:
@@ -156,11 +156,11 @@ class TestClaims:
         assert [t.number for t in stored(url)] == list(range(24))
 
 
-class TestDeath:
-    def test_what_a_dead_search_has_claimed_is_left_to_the_others(self, url: str) -> None:
+class TestDeadSearch:
+    def test_claims_of_a_dead_search_are_released_to_the_others(self, url: str) -> None:
         one, other = opened(url, "one", stale_s=60), opened(url, "other", stale_s=0.6)
         _, _, trial_id = one.claim(proposal("a"), 10)
-        one.close()  # and says no more
+        one.close()  # and sends no heartbeat any more
         assert other.news().running == 1
         deadline = time.monotonic() + 30
         while not (news := other.news()).abandoned:
@@ -177,7 +177,7 @@ class TestDeath:
         late.close()
         other.close()
 
-    def test_who_is_busy_is_not_dead(self, url: str) -> None:
+    def test_busy_search_keeps_its_claims(self, url: str) -> None:
         busy, other = opened(url, "busy", stale_s=0.6), opened(url, "other", stale_s=1.5)
         busy.claim(proposal("a"), 10)
         for _ in range(5):
@@ -186,7 +186,7 @@ class TestDeath:
         busy.close()
         other.close()
 
-    def test_a_search_that_goes_on_has_its_claims_back_at_once(self, url: str) -> None:
+    def test_resumed_search_regains_its_claims_at_once(self, url: str) -> None:
         one = opened(url, "one")
         one.claim(proposal("a"), 10)
         one.close()
@@ -196,20 +196,20 @@ class TestDeath:
 
 
 class TestRefusals:
-    def test_other_objectives(self, url: str) -> None:
+    def test_shared_study_refuses_other_objectives(self, url: str) -> None:
         opened(url, "one").close()
         with pytest.raises(
             RunError, match=r"has other objectives: it has params \(minimize\) in addition"
         ):
             SharedStudy(Sharing(url, "search"), OBJECTIVES[:1], {"space": "dials"})
 
-    def test_another_evaluator(self, url: str) -> None:
+    def test_shared_study_refuses_another_space(self, url: str) -> None:
         opened(url, "one").close()
         with pytest.raises(RunError, match=r"has another space \(dials, here cubes\)") as caught:
             SharedStudy(Sharing(url, "search"), OBJECTIVES, {"space": "cubes"})
         assert "a-word-that" not in str(caught.value)
 
-    def test_a_storage_that_went_away_is_named(self, tmp_path: Path) -> None:
+    def test_shared_study_names_a_storage_that_was_removed(self, tmp_path: Path) -> None:
         study = opened(f"sqlite:///{tmp_path / 'shared.db'}", "one")
         study.close()
         for path in tmp_path.glob("shared.db*"):
@@ -245,12 +245,12 @@ def complete(url: str) -> list[str]:
 
 
 def local(folder: Path, driver: str) -> set[str]:
-    """What a search has in its own file, which needs no storage to be read."""
+    """Return the complete candidates in a search's own file, which needs no storage to be read."""
     study = optuna.load_study(study_name="search", storage=f"sqlite:///{folder / driver}.db")
     return {t.user_attrs["candidate"] for t in study.trials if t.state is TrialState.COMPLETE}
 
 
-def test_two_searches_do_the_work_of_one(searched_url: str, tmp_path: Path) -> None:
+def test_two_searches_share_the_work_of_one(searched_url: str, tmp_path: Path) -> None:
     url = searched_url
     from test_kills import forked
 
@@ -269,7 +269,7 @@ def test_two_searches_do_the_work_of_one(searched_url: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_what_a_killed_search_leaves_the_other_finishes(
+def test_other_search_finishes_the_trials_of_a_killed_one(
     searched_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from test_kills import forked, wait_until
@@ -289,7 +289,7 @@ def test_what_a_killed_search_leaves_the_other_finishes(
     assert not [t for t in stored(url) if t.state is TrialState.RUNNING]
 
 
-def test_a_search_goes_on_with_what_others_found_meanwhile(tmp_path: Path) -> None:
+def test_resumed_search_includes_trials_of_other_searches(tmp_path: Path) -> None:
     from own_parts import EvenDials
 
     url = f"sqlite:///{tmp_path / 'shared.db'}"
@@ -302,7 +302,7 @@ def test_a_search_goes_on_with_what_others_found_meanwhile(tmp_path: Path) -> No
     assert local(tmp_path, "one") == set(complete(url)) > local(tmp_path, "two")
 
 
-def test_the_sampler_learns_from_what_others_found(tmp_path: Path) -> None:
+def test_sampler_receives_the_trials_of_other_searches(tmp_path: Path) -> None:
     from own_parts import Dials, EvenDials
 
     url = f"sqlite:///{tmp_path / 'shared.db'}"

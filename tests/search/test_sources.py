@@ -22,7 +22,7 @@ def read(tmp_path: Path) -> Read:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ImageData]:
-    """Loads a set from a module whose ``make`` ends with these lines."""
+    """Return a function that loads a set from a module; its ``make`` has the given body."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def load(body: str) -> ImageData:
@@ -46,24 +46,24 @@ def arrays(x: str = "x", y: str = "y", more: str = "") -> str:
     return f"return dict(x_train={x}, y_train={y}, x_test={x}, y_test={y}{more})"
 
 
-def test_an_unknown_source_lists_what_there_is(read: Read) -> None:
+def test_read_source_lists_the_known_sources_for_an_unknown_one(read: Read) -> None:
     with pytest.raises(ConfigError, match=r"'digts'; did you mean 'digits'.*folder:PATH, npz:FILE"):
         read("digts")
 
 
 @pytest.mark.parametrize("source", ["npz:", "folder:"])
-def test_a_source_needs_its_path(read: Read, source: str) -> None:
+def test_read_source_requires_a_path(read: Read, source: str) -> None:
     with pytest.raises(ConfigError, match="expected a path after the colon"):
         read(source)
 
 
 @pytest.mark.parametrize("spelling", ["$NOT_SET_HERE", "${NOT_SET_HERE}"])
-def test_a_variable_that_is_not_set_is_named(read: Read, spelling: str) -> None:
+def test_read_source_names_a_variable_that_is_not_set(read: Read, spelling: str) -> None:
     with pytest.raises(ConfigError, match=r"\$NOT_SET_HERE is not set; export NOT_SET_HERE="):
         read(f"npz:{spelling}/a.npz")
 
 
-def test_a_missing_file_is_named_with_its_variable(
+def test_read_source_names_a_missing_file_with_its_variable(
     read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HWNAS_DATA", str(tmp_path))
@@ -73,7 +73,9 @@ def test_a_missing_file_is_named_with_its_variable(
         read("folder:a")
 
 
-def test_variables_in_paths(read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_source_expands_variables_in_paths(
+    read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = np.zeros((4, 2, 2), np.uint8), np.arange(4) % 2
     np.savez(tmp_path / "set.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     monkeypatch.setenv("HERE", str(tmp_path))
@@ -81,21 +83,25 @@ def test_variables_in_paths(read: Read, tmp_path: Path, monkeypatch: pytest.Monk
     assert read("npz:set.npz")
 
 
-def test_own_classes(own: Callable[[str], ImageData]) -> None:
+def test_function_source_gives_classes_with_names(own: Callable[[str], ImageData]) -> None:
     data = own(arrays(more=", class_names=['odd', 'even']"))
     assert data.class_names == ("odd", "even")
     assert own(arrays(y="y.astype(np.float32)", more=", class_names=['a', 'b']")).class_names
 
 
 @pytest.mark.parametrize("shape", ["y / 7", "np.stack([y, y, y], 1) / 7"])
-def test_own_values(own: Callable[[str], ImageData], shape: str) -> None:
+def test_function_source_gives_values_as_float32_columns(
+    own: Callable[[str], ImageData], shape: str
+) -> None:
     data = own(arrays(y=shape))
     assert data.class_names is None
     assert data.train.targets.dtype == np.float32
     assert data.train.targets.shape == (18, 3 if "stack" in shape else 1)
 
 
-def test_an_own_division_is_used_as_it_is(own: Callable[[str], ImageData], tmp_path: Path) -> None:
+def test_function_source_keeps_its_own_splits(
+    own: Callable[[str], ImageData], tmp_path: Path
+) -> None:
     body = """
         part = [Split(x[..., None], y, np.arange(n)) for n in (8, 4, 2)]
         return ImageData(*part, ("a", "b"))
@@ -129,7 +135,7 @@ def test_an_own_division_is_used_as_it_is(own: Callable[[str], ImageData], tmp_p
         (arrays(more=", class_names='ab'"), r"class_names has shape \(\); expected one name per"),
     ],
 )
-def test_says_what_is_wrong_with_own_data(
+def test_function_source_names_what_is_wrong_with_its_data(
     own: Callable[[str], ImageData], body: str, message: str
 ) -> None:
     with pytest.raises(DataError, match=message) as caught:
@@ -137,7 +143,7 @@ def test_says_what_is_wrong_with_own_data(
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_function_is_refused(read: Read) -> None:
+def test_read_source_refuses_objects_that_are_no_function(read: Read) -> None:
     with pytest.raises(ConfigError, match="'math:pi' is a float, not a function"):
         read("math:pi")
     with pytest.raises(ConfigError, match="module 'no_such_module' does not import"):

@@ -37,7 +37,7 @@ def test_draw_divides_every_class_evenly(labels: list[int], fraction: float, see
     assert np.abs(taken - len(drawn) / free * (counts - 1)).max() <= 1 + 1e-9
 
 
-def test_draw_depends_on_the_seed_alone() -> None:
+def test_draw_depends_on_the_seed() -> None:
     targets = np.arange(100) % 4
     one, same, other = (draw(targets, 0.2, np.random.default_rng(s), "test")[0] for s in (0, 0, 1))
     assert one.tolist() == same.tolist()
@@ -50,14 +50,14 @@ def test_draw_of_one_class_is_random() -> None:
     assert drawn.tolist() != sorted(drawn)
 
 
-def test_draw_says_when_nothing_can_be_spared() -> None:
+def test_draw_refuses_too_few_images() -> None:
     with pytest.raises(
         DataError, match=r"4 images are too few to take a fraction of 0.1 for valid"
     ):
         draw(np.array([0, 0, 1, 1]), 0.1, np.random.default_rng(0), "validation")
 
 
-def test_take_gives_copies_of_the_right_rows() -> None:
+def test_take_returns_copies_of_the_requested_rows() -> None:
     part = split()
     images, targets = part.take([2, 0])
     assert targets.tolist() == [50, 70]
@@ -67,31 +67,31 @@ def test_take_gives_copies_of_the_right_rows() -> None:
 
 
 def sorted_by_class() -> Split:
-    """1,000 images of ten classes, class by class, as a folder holds them."""
+    """Return 1,000 images of ten classes, sorted by class as in a folder."""
     images = np.zeros((1000, 2, 2, 1), np.uint8)
     return Split(images, np.arange(1000) // 100, np.arange(1000))
 
 
-def test_the_first_images_of_a_sorted_split_are_of_all_classes() -> None:
+def test_first_takes_images_of_all_classes_from_a_sorted_split() -> None:
     counts = np.bincount(sorted_by_class().first(100).targets, minlength=10)
     assert counts.min() >= 4
     assert counts.max() <= 20
 
 
-def test_fewer_first_images_are_part_of_more_and_always_the_same() -> None:
+def test_first_is_deterministic_and_nested() -> None:
     few, more = (sorted_by_class().first(n).positions.tolist() for n in (100, 200))
     assert set(few) < set(more)
     assert len(set(more)) == 200
     assert few == sorted_by_class().first(100).positions.tolist()
 
 
-def test_there_are_no_more_first_images_than_there_are() -> None:
+def test_first_takes_at_most_all_images() -> None:
     assert sorted(split().first(99).positions) == [2, 5, 7]
     assert len(split().first(2)) == 2
 
 
 @pytest.mark.parametrize("start", [0, 50], ids=["whole", "view"])
-def test_mapped_images_travel_as_a_path(tmp_path: Path, start: int) -> None:
+def test_split_pickles_mapped_images_as_a_path(tmp_path: Path, start: int) -> None:
     images = np.random.default_rng(0).integers(0, 256, (200, 32, 32), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")[start:, ..., np.newaxis]
@@ -104,7 +104,7 @@ def test_mapped_images_travel_as_a_path(tmp_path: Path, start: int) -> None:
     assert isinstance(pickle.loads(pickle.dumps(again)).images, np.memmap)
 
 
-def test_mapped_masks_travel_as_a_path(tmp_path: Path) -> None:
+def test_split_pickles_mapped_masks_as_a_path(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (200, 32, 32, 3), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     np.save(tmp_path / "masks.npy", images[..., 0] % 3)
@@ -119,13 +119,13 @@ def test_mapped_masks_travel_as_a_path(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.targets, part.targets)
 
 
-def test_images_in_memory_travel_whole() -> None:
+def test_split_pickles_images_in_memory_whole() -> None:
     again = pickle.loads(pickle.dumps(split()))
     np.testing.assert_array_equal(again.images, IMAGES)
     assert again.targets.tolist() == [70, 20, 50]
 
 
-def test_a_mapped_file_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_unpickling_a_split_names_a_missing_mapped_file(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", IMAGES)
     data = pickle.dumps(split(np.load(tmp_path / "images.npy", mmap_mode="r")))
     (tmp_path / "images.npy").unlink()
@@ -146,7 +146,7 @@ def test_a_mapped_file_that_is_gone_is_named(tmp_path: Path) -> None:
         (IMAGES, IMAGES[:, :2, :, 0], np.arange(2), "masks of 2 x 4 pixels for images of 4 x 4"),
     ],
 )
-def test_refuses_what_is_no_split(
+def test_split_refuses_inconsistent_arrays(
     images: np.ndarray, targets: np.ndarray, positions: np.ndarray, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):

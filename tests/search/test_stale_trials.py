@@ -1,4 +1,4 @@
-"""What trials of before count for when a search goes on with other inputs."""
+"""Earlier trials when a search is resumed with the same or with other inputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ids(result: SearchResult) -> set[str]:
     return {trial.candidate.id for trial in result.trials}
 
 
-def test_the_same_search_evaluates_nothing_again(tmp_path: Path) -> None:
+def test_repeated_search_evaluates_nothing_again(tmp_path: Path) -> None:
     first = searched(tmp_path)
     again = searched(tmp_path)
     assert again.evaluations_made == 0
@@ -54,12 +54,12 @@ def test_the_same_search_evaluates_nothing_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scores", ["kept", "lost"])
-def test_other_predictions_price_the_same_networks_anew(tmp_path: Path, scores: str) -> None:
-    """Two searches whose predictors differed by a factor of 3 once shared one front."""
+def test_other_predictions_give_the_same_networks_new_costs(tmp_path: Path, scores: str) -> None:
+    """Regression: two searches whose predictors differ by a factor of 3 shared one front."""
     from own_parts import Slower
 
     first = searched(tmp_path)
-    if scores == "lost":  # what a trial has found is kept in the study, too
+    if scores == "lost":  # the study keeps the evaluation of a trial, too
         (tmp_path / "scores.jsonl").unlink()
     tripled = searched(tmp_path, costs={TARGET: Slower(3)})
     assert tripled.evaluations_made == 0, "no evaluation depends on a predictor"
@@ -87,7 +87,7 @@ def test_stale_trials_stay_as_history_and_are_marked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["evaluator", "fidelity"])
-def test_another_evaluator_or_fidelity_evaluates_anew(tmp_path: Path, what: str) -> None:
+def test_another_evaluator_or_fidelity_evaluates_again(tmp_path: Path, what: str) -> None:
     from own_parts import EvenDials
 
     searched(tmp_path)
@@ -100,7 +100,7 @@ def test_another_evaluator_or_fidelity_evaluates_anew(tmp_path: Path, what: str)
     assert marks == {"weights, data, task, evaluator or fidelity changed", None}
 
 
-def test_evaluations_that_fit_again_serve_again(tmp_path: Path) -> None:
+def test_evaluations_are_reused_after_a_change_back(tmp_path: Path) -> None:
     from own_parts import EvenDials
 
     first = searched(tmp_path)
@@ -110,7 +110,7 @@ def test_evaluations_that_fit_again_serve_again(tmp_path: Path) -> None:
     assert ids(back) == ids(first)
 
 
-def test_a_changed_limit_judges_what_was_evaluated(tmp_path: Path) -> None:
+def test_changed_limit_applies_to_earlier_evaluations(tmp_path: Path) -> None:
     searched(tmp_path)
     slowest = 3.0
     limited = searched(tmp_path, objectives=[ACCURACY, replace(LATENCY, limit=slowest)])
@@ -121,7 +121,7 @@ def test_a_changed_limit_judges_what_was_evaluated(tmp_path: Path) -> None:
         searched(tmp_path, objectives=[ACCURACY, replace(LATENCY, limit=0.5)])
 
 
-def test_a_further_objective_has_a_study_of_its_own(tmp_path: Path) -> None:
+def test_additional_objective_starts_a_new_study(tmp_path: Path) -> None:
     first = searched(tmp_path)
     more = searched(tmp_path, objectives=[ACCURACY, LATENCY, PARAMS])
     assert more.evaluations_made == 0
@@ -131,14 +131,14 @@ def test_a_further_objective_has_a_study_of_its_own(tmp_path: Path) -> None:
     assert sorted(names) == ["search", "search superseded-1"]
 
 
-def test_more_trials_go_on_with_what_is_there(tmp_path: Path) -> None:
+def test_more_trials_extend_the_earlier_ones(tmp_path: Path) -> None:
     first = searched(tmp_path)
     more = searched(tmp_path, trials=16)
     assert more.evaluations_made == 6
     assert more.trials[:10] == first.trials
 
 
-def test_searches_with_other_costs_share_no_study(tmp_path: Path) -> None:
+def test_search_refuses_a_shared_study_with_other_costs(tmp_path: Path) -> None:
     from own_parts import Slower
 
     url = f"sqlite:///{tmp_path}/shared.db"

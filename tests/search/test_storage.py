@@ -23,7 +23,7 @@ SECRET = "tell-nobody"
         "$HWNAS_STORAGE",
     ],
 )
-def test_addresses_without_a_password_are_taken(url: str) -> None:
+def test_check_storage_accepts_addresses_without_a_password(url: str) -> None:
     check_storage(url)
     assert SearchConfig(storage=url).storage == url
 
@@ -36,14 +36,14 @@ def test_addresses_without_a_password_are_taken(url: str) -> None:
         f"postgresql://host/database?user=me&password={SECRET}",
     ],
 )
-def test_a_password_in_a_recipe_is_refused_and_not_repeated(url: str) -> None:
+def test_search_config_refuses_a_password_without_repeating_it(url: str) -> None:
     with pytest.raises(ConfigError, match="holds a password, which would be copied") as caught:
         SearchConfig(storage=url)
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["study.db", "mysql://host/database", "redis://host"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_check_storage_refuses_other_addresses(url: str) -> None:
     with pytest.raises(
         ConfigError, match=r"not a supported address.*expected sqlite:////folder/study\.db, "
     ):
@@ -59,7 +59,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         ("$WRONG", StorageError, "cannot open the storage $WRONG: "),
     ],
 )
-def test_what_cannot_be_opened_is_told_without_secrets(
+def test_open_storage_reports_failures_without_secrets(
     url: str, kind: type[HwnasError], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WRONG", f"postgresql://me:{SECRET}@127.0.0.1:1/database")
@@ -70,9 +70,7 @@ def test_what_cannot_be_opened_is_told_without_secrets(
     assert "\n" not in str(caught.value)
 
 
-def test_variables_are_put_in_when_it_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_storage_expands_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", str(tmp_path))
     close_storage(open_storage("sqlite:///${HERE}/study.db"))
     assert (tmp_path / "study.db").exists()

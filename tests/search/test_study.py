@@ -31,7 +31,7 @@ def opened(path: Path | None, name: str = "search", sampler: str = "random") -> 
 
 
 def filled(path: Path | None, trials: int = 6, name: str = "search") -> SearchStudy:
-    """A study in which trials overlap and every third one is pruned as soon as it is asked."""
+    """Return a study whose trials overlap; every third one is pruned at once."""
     study = opened(path, name)
     waiting = []
     for i in range(trials):
@@ -54,12 +54,12 @@ def url(path: Path) -> str:
 
 
 def visible(trial: FrozenTrial) -> dict[str, object]:
-    """What a user sees of a trial."""
+    """Return the fields of a trial that a user sees."""
     names = ("number", "state", "values", "params", "distributions", "user_attrs", "constraints")
     return {name: getattr(trial, name) for name in (*names, "datetime_complete", "system_attrs")}
 
 
-class TestOnDisk:
+class TestStudyOnDisk:
     def test_is_an_ordinary_optuna_study(self, tmp_path: Path) -> None:
         study = filled(tmp_path / "study.db")
         plain = optuna.load_study(study_name="search", storage=url(tmp_path / "study.db"))
@@ -70,7 +70,7 @@ class TestOnDisk:
         assert plain.metric_names == ["accuracy", "params"]
         study.close()
 
-    def test_can_be_gone_on_with_by_plain_optuna(self, tmp_path: Path) -> None:
+    def test_can_be_continued_by_plain_optuna(self, tmp_path: Path) -> None:
         filled(tmp_path / "study.db").close()
         plain = optuna.load_study(study_name="search", storage=url(tmp_path / "study.db"))
         trial = plain.ask()
@@ -80,7 +80,7 @@ class TestOnDisk:
         assert [t.number for t in again.trials] == list(range(7))
         again.close()
 
-    def test_is_there_again_in_the_next_session(self, tmp_path: Path) -> None:
+    def test_can_be_reopened_and_extended(self, tmp_path: Path) -> None:
         first = filled(tmp_path / "study.db")
         first.close()
         second = filled(tmp_path / "study.db")
@@ -96,7 +96,7 @@ class TestOnDisk:
         connection.close()
         study.close()
 
-    def test_a_finished_trial_is_there_at_once(self, tmp_path: Path) -> None:
+    def test_stores_a_finished_trial_at_once(self, tmp_path: Path) -> None:
         study = opened(tmp_path / "study.db")
         for i in range(3):
             trial = study.ask({"width": 2})
@@ -106,7 +106,7 @@ class TestOnDisk:
             assert [t.params for t in reader.trials] == [{"width": 2}] * (i + 1)
         study.close()
 
-    def test_two_studies_share_a_file(self, tmp_path: Path) -> None:
+    def test_shares_its_file_with_another_study(self, tmp_path: Path) -> None:
         one, two = filled(tmp_path / "study.db"), filled(tmp_path / "study.db", 3, "random")
         one.tell(one.ask(), [0.1, 1])
         one.close()
@@ -144,7 +144,7 @@ def fetch(app: Callable[..., list[bytes]], path: str, query: str = "") -> dict[s
     return json.loads(body.getvalue())
 
 
-def test_in_memory_it_does_the_same(tmp_path: Path) -> None:
+def test_study_in_memory_equals_one_on_disk(tmp_path: Path) -> None:
     on_disk, in_memory = filled(tmp_path / "study.db"), filled(None)
     on_disk.close()
     in_memory.close()
@@ -152,22 +152,22 @@ def test_in_memory_it_does_the_same(tmp_path: Path) -> None:
     assert [t.state for t in in_memory.complete] == [TrialState.COMPLETE] * 4
 
 
-class TestDamage:
+class TestRefusedStudy:
     @pytest.mark.parametrize("content", [b"not a database", b"SQLite format 3\0 and no more"])
-    def test_a_file_of_something_else_is_refused(self, tmp_path: Path, content: bytes) -> None:
+    def test_refuses_a_file_with_other_content(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "study.db"
         path.write_bytes(content * 40)
         self.assert_refused(path)
         assert path.read_bytes() == content * 40
 
     @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-    def test_a_file_that_was_cut_is_refused(self, tmp_path: Path, share: float) -> None:
+    def test_refuses_a_truncated_file(self, tmp_path: Path, share: float) -> None:
         path = tmp_path / "study.db"
         filled(path, 30).close()
         path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
         self.assert_refused(path)
 
-    def test_a_file_with_zeros_in_it_is_refused(self, tmp_path: Path) -> None:
+    def test_refuses_a_file_with_zeros_in_it(self, tmp_path: Path) -> None:
         path = tmp_path / "study.db"
         filled(path, 30).close()
         content = bytearray(path.read_bytes())
@@ -175,7 +175,7 @@ class TestDamage:
         path.write_bytes(content)
         self.assert_refused(path)
 
-    def test_damaged_json_is_refused(self, tmp_path: Path) -> None:
+    def test_refuses_damaged_json(self, tmp_path: Path) -> None:
         path = tmp_path / "study.db"
         filled(path).close()
         with sqlite3.connect(path) as connection:
@@ -183,7 +183,7 @@ class TestDamage:
         connection.close()
         self.assert_refused(path)
 
-    def test_a_database_of_a_newer_optuna_is_refused(self, tmp_path: Path) -> None:
+    def test_refuses_a_database_of_a_newer_optuna(self, tmp_path: Path) -> None:
         path = tmp_path / "study.db"
         filled(path).close()
         with sqlite3.connect(path) as connection:
@@ -191,7 +191,7 @@ class TestDamage:
         connection.close()
         self.assert_refused(path)
 
-    def test_a_study_of_other_objectives_is_refused(self, tmp_path: Path) -> None:
+    def test_refuses_the_objectives_in_another_order(self, tmp_path: Path) -> None:
         filled(tmp_path / "study.db").close()
         self.assert_of_other_objectives(
             tmp_path / "study.db",
@@ -221,13 +221,13 @@ class TestDamage:
             ),
         ],
     )
-    def test_in_what_the_objectives_differ_is_named(
+    def test_error_names_the_difference_of_the_objectives(
         self, tmp_path: Path, objectives: list[Objective], difference: str
     ) -> None:
         filled(tmp_path / "study.db").close()
         self.assert_of_other_objectives(tmp_path / "study.db", objectives, difference)
 
-    def test_another_limit_is_no_other_objective(self, tmp_path: Path) -> None:
+    def test_accepts_another_limit(self, tmp_path: Path) -> None:
         filled(tmp_path / "study.db").close()
         others = [replace(o, limit=9) for o in OBJECTIVES]
         study = SearchStudy(
@@ -236,8 +236,8 @@ class TestDamage:
         assert len(study.trials) == 6
         study.close()
 
-    def test_a_study_without_names_is_told_by_its_directions(self, tmp_path: Path) -> None:
-        """An older hwnas made such."""
+    def test_compares_directions_if_a_study_has_no_objective_names(self, tmp_path: Path) -> None:
+        """Older versions of hwnas made studies without names of objectives."""
         path = tmp_path / "study.db"
         filled(path).close()
         with sqlite3.connect(path) as connection:
@@ -265,7 +265,7 @@ class TestDamage:
         assert "\n" not in str(e.value)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_study_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot write .*study\.db"):
         opened(tmp_path / "file" / "study.db")
@@ -296,7 +296,7 @@ except StorageError as error:
 
 
 @pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.slow), 5])
-def test_a_full_disk_is_named_and_loses_no_trial(tmp_path: Path, before: int) -> None:
+def test_study_reports_a_full_disk_and_loses_no_trial(tmp_path: Path, before: int) -> None:
     path = tmp_path / "run" / "study.db"
     script = FULL_DISK.format(here=str(HERE), path=str(path), before=before)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -324,7 +324,9 @@ run_search(
 """
 
 
-def test_a_kill_loses_no_finished_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_loses_no_finished_trial_if_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(HERE)
     from own_parts import Dials, EvenDials
 
@@ -350,7 +352,7 @@ def test_a_kill_loses_no_finished_trial(tmp_path: Path, monkeypatch: pytest.Monk
     assert evaluator.asked == 60 - len(complete)
 
 
-def test_a_sampler_of_ones_own_is_called_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_passes_options_to_a_users_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
     study = SearchStudy(
         "search", OBJECTIVES, lambda known: make_sampler("own_parts:stubborn", 0, {"option": 2})

@@ -16,7 +16,7 @@ from hwnas.search.tasks.delta_method import with_standard_errors
 from hwnas.search.tasks.registry import TASKS
 from hwnas.search.tasks.task import Classification, Task, classification, smoothed
 
-# Each task that must conform: what a recipe would name as data.source and as task.name.
+# Each task under test: the data.source and the task.name of a recipe.
 TASKS_AND_DATA = [
     ("digits", "classification"),
     ("ink_centre:blots", "ink_centre:task"),
@@ -37,7 +37,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Task, ImageDat
 
 
 class ForEachPixel(torch.nn.Linear):
-    """The same linear model wherever the outputs are of pixels."""
+    """Linear model that is applied to each pixel."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return super().forward(images.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -56,9 +56,9 @@ def random_outputs(task: Task, n: int) -> torch.Tensor:
 
 
 class TestConformance:
-    """What trainer, evaluator and export rely on, for every task."""
+    """Requirements of trainer, evaluator and export, for every task."""
 
-    def test_describes_itself(self, case: tuple[Task, ImageData]) -> None:
+    def test_task_has_a_name_metrics_and_labels(self, case: tuple[Task, ImageData]) -> None:
         task, _ = case
         assert task.name
         assert task.metrics
@@ -68,7 +68,9 @@ class TestConformance:
             assert metric.unit
         assert len(task.meaning.labels) in (0, task.outputs)
 
-    def test_prepares_images_at_their_own_size(self, case: tuple[Task, ImageData]) -> None:
+    def test_preprocessing_normalises_images_at_their_own_size(
+        self, case: tuple[Task, ImageData]
+    ) -> None:
         task, data = case
         images, _ = data.train.take(range(len(data.train)))
         batch = task.preprocessing(images)
@@ -77,7 +79,7 @@ class TestConformance:
         assert batch.mean().item() == pytest.approx(0, abs=0.05)
         assert batch.std().item() == pytest.approx(1, abs=0.05)
 
-    def test_a_linear_model_learns_it(self, case: tuple[Task, ImageData]) -> None:
+    def test_linear_model_learns_the_task(self, case: tuple[Task, ImageData]) -> None:
         task, data = case
         images, targets = data.train.take(range(min(len(data.train), 200)))
         inputs, wanted = task.preprocessing(images), torch.from_numpy(targets)
@@ -98,7 +100,7 @@ class TestConformance:
         found = with_standard_errors(task.metric_values, task.statistics(outputs, targets))
         return found[task.metrics[0].name][0]
 
-    def test_statistics_are_those_of_each_image(self, case: tuple[Task, ImageData]) -> None:
+    def test_statistics_are_computed_per_image(self, case: tuple[Task, ImageData]) -> None:
         task, data = case
         targets = torch.from_numpy(data.validation.targets)
         outputs = random_outputs(task, len(targets))
@@ -119,9 +121,7 @@ class TestConformance:
             assert math.isfinite(value)
             assert 0 <= error < max(1, abs(value))
 
-    def test_distillation_pulls_towards_the_teacher_only(
-        self, case: tuple[Task, ImageData]
-    ) -> None:
+    def test_distillation_loss_moves_only_the_student(self, case: tuple[Task, ImageData]) -> None:
         task, _ = case
         teacher = random_outputs(task, 8).requires_grad_()
         student = random_outputs(task, 8).requires_grad_()
@@ -137,7 +137,7 @@ class TestConformance:
             0, abs=1e-6
         )
 
-    def test_survives_pickling(self, case: tuple[Task, ImageData]) -> None:
+    def test_task_survives_pickling(self, case: tuple[Task, ImageData]) -> None:
         task, _ = case
         assert pickle.loads(pickle.dumps(task)) == task
 
@@ -156,7 +156,7 @@ def test_classification_takes_classes_and_statistics_from_the_data(digits: Image
     assert [metric.name for metric in task.metrics] == ["accuracy"]
 
 
-def test_accuracy_counts_the_right_ones(digits: ImageData) -> None:
+def test_accuracy_counts_correct_predictions(digits: ImageData) -> None:
     outputs = torch.eye(10)[[3, 1, 4, 1]]
     task = classification(digits)
     hits = task.statistics(outputs, torch.tensor([3, 1, 4, 5]))
@@ -170,7 +170,7 @@ def test_smoothed_loss_of_uniform_outputs_is_log_of_the_classes(digits: ImageDat
 
 
 @given(st.lists(st.floats(-5, 5), min_size=6, max_size=6))
-def test_distillation_loss_is_the_divergence_by_its_definition(values: list[float]) -> None:
+def test_distillation_loss_equals_the_kl_divergence_by_definition(values: list[float]) -> None:
     logits = torch.tensor(values).view(2, 1, 3)
     teacher, student = logits[0].softmax(1), logits[1].softmax(1)
     expected = (teacher * (teacher / student).log()).sum().item()
@@ -186,7 +186,7 @@ def test_losses_are_float32_for_half_precision_outputs(digits: ImageData) -> Non
     assert task.distillation_loss(outputs, outputs).dtype == torch.float32
 
 
-def test_options_of_a_recipe_reach_a_task(digits: ImageData, tmp_path: Path) -> None:
+def test_build_passes_options_to_a_task(digits: ImageData, tmp_path: Path) -> None:
     factory = resolve("task", "classification", TASKS)
     assert build("task", factory, {"label_smoothing": 0.2}, data=digits).label_smoothing == 0.2
     own = load_data(DataConfig("ink_centre:blots"), tmp_path, 0, tmp_path)
@@ -194,7 +194,7 @@ def test_options_of_a_recipe_reach_a_task(digits: ImageData, tmp_path: Path) -> 
     assert build("task", factory, {"radius": 0.5}, data=own).radius == 0.5
 
 
-def test_training_may_smooth_labels_in_another_way(digits: ImageData) -> None:
+def test_smoothed_replaces_the_label_smoothing_of_a_task(digits: ImageData) -> None:
     task = classification(digits, label_smoothing=0.1)
     assert smoothed(task, None) is task
     sharp = smoothed(task, 0.0)
@@ -203,19 +203,19 @@ def test_training_may_smooth_labels_in_another_way(digits: ImageData) -> None:
     assert sharp.statistics(outputs, targets)["accuracy"].all()
 
 
-def test_a_task_without_labels_has_none_to_smooth(tmp_path: Path) -> None:
+def test_smoothed_refuses_a_task_without_labels(tmp_path: Path) -> None:
     data = load_data(DataConfig("ink_centre:blots"), tmp_path, 0, tmp_path)
     task = build("task", resolve("task", "ink_centre:task", TASKS), {}, data=data)
     with pytest.raises(ConfigError, match=r"task ink-centre has no labels to smooth; leave it out"):
         smoothed(task, 0.1)
 
 
-def test_refuses_smoothing_out_of_range(digits: ImageData) -> None:
+def test_classification_refuses_label_smoothing_out_of_range(digits: ImageData) -> None:
     with pytest.raises(ConfigError, match=r"label_smoothing is 1.0; expected at least 0 and below"):
         classification(digits, label_smoothing=1.0)
 
 
-def test_an_unknown_option_is_named(digits: ImageData) -> None:
+def test_build_names_an_unknown_option(digits: ImageData) -> None:
     with pytest.raises(ConfigError, match="did you mean 'label_smoothing'"):
         build("task", classification, {"label_smooting": 0.1}, data=digits)
 

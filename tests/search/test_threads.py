@@ -1,11 +1,11 @@
-"""Limits of threads are noticed, so that they are not set again in every step."""
+"""Detection of a thread limit, so that it is not set again in every step."""
 
 import torch
 
 from hwnas.search.engine.threads import has_one_thread, one_thread
 
 
-def test_one_thread_is_noticed_inside_and_not_outside() -> None:
+def test_has_one_thread_is_true_only_inside_one_thread() -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)

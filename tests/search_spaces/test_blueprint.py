@@ -3,7 +3,7 @@
 import torch
 
 from hwnas.search_spaces import MobileNetSpace
-from hwnas.search_spaces.blueprint import blueprint
+from hwnas.search_spaces.supernet.blueprint import blueprint
 
 
 def test_a_blueprint_has_the_names_and_shapes_of_the_network_and_no_numbers() -> None:

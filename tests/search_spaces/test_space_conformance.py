@@ -54,9 +54,9 @@ from hwnas.search_spaces import (
     union,
     vit,
 )
-from hwnas.search_spaces.block_space import BlockSpace
-from hwnas.search_spaces.block_specs import BlockSpec
-from hwnas.search_spaces.blueprint import blueprint
+from hwnas.search_spaces.supernet.block_space import BlockSpace
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
+from hwnas.search_spaces.supernet.blueprint import blueprint
 
 
 class GatedBlock(nn.Module):

@@ -15,7 +15,7 @@ from hwnas.search_spaces import (
     mobilenet,
     trace,
 )
-from hwnas.search_spaces.workload import Workload
+from hwnas.search_spaces.cost_model.workload import Workload
 
 
 @pytest.fixture(scope="module")

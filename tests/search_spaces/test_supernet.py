@@ -14,7 +14,7 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import Architecture, Choice, SearchSpace, Supernet, batch_norms, mobilenet
-from hwnas.search_spaces.weight_views import corner
+from hwnas.search_spaces.supernet.weight_views import corner
 
 SPACE = mobilenet((8, 8, 1), 10)
 
@@ -186,7 +186,7 @@ def activated(supernet: Supernet, architecture: Architecture) -> nn.Module:
 
 def test_more_blocks_than_are_remembered_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """At each place only so many are kept; the rest is forgotten and made again."""
-    monkeypatch.setattr("hwnas.search_spaces.shared_modules._KEPT_BLOCKS", 2)
+    monkeypatch.setattr("hwnas.search_spaces.supernet.shared_modules._KEPT_BLOCKS", 2)
     supernet, rng = SPACE.supernet().eval(), random.Random(0)
     seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
     for _ in range(40):

@@ -7,7 +7,7 @@ import pytest
 from hwnas.errors import InfeasibleError
 from hwnas.planning.speed import probes
 from hwnas.search.objectives.objective import Objective
-from hwnas.search_spaces.union import union
+from hwnas.search_spaces.space.union import union
 from hwnas.stages.untrained import excesses, limited, most_macs
 
 SPACE = union((28, 28, 1), 10, "cpu")

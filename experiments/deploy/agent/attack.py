@@ -254,9 +254,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.deploy.agent.attack", description=__doc__
     )
-    parser.add_argument("--count", type=int, default=10_000, help="largest number of seeded requests")
+    parser.add_argument(
+        "--count", type=int, default=10_000, help="largest number of seeded requests"
+    )
     parser.add_argument("--minutes", type=float, default=20, help="time limit without the jobs")
-    parser.add_argument("--seconds", type=float, default=5, help="time limit of the agent for a network")
+    parser.add_argument(
+        "--seconds", type=float, default=5, help="time limit of the agent for a network"
+    )
     parser.add_argument("--memory-mb", type=int, default=600, help="its memory limit for a job")
     parser.add_argument("--out", type=Path, help="file for the report, as JSON")
     run_command(parser, work)

@@ -54,12 +54,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.deploy.agent.loopback", description=__doc__
     )
-    parser.add_argument("--rounds", type=int, default=10, help="timing rounds, each here and through the agent")
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="timing rounds, each here and through the agent"
+    )
     parser.add_argument("--networks", type=int, default=4)
     parser.add_argument("--size", type=int, default=64, help="height and width of the images")
     parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--kills", type=int, default=20, help="times to kill the agent while it does jobs")
-    parser.add_argument("--clients", type=int, default=4, help="clients, of which each waits for a job")
+    parser.add_argument(
+        "--kills", type=int, default=20, help="times to kill the agent while it does jobs"
+    )
+    parser.add_argument(
+        "--clients", type=int, default=4, help="clients, of which each waits for a job"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the recorded rows")
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
     run_command(parser, work)

@@ -85,7 +85,12 @@ def _options(parser: argparse.ArgumentParser) -> None:
         default=[0.0, 0.5, 1.0, 2.0],
         help="points of accuracy below the most accurate finalist",
     )
-    parser.add_argument("--margin", type=float, default=0.0, help="required distance above the accuracy, in standard errors")
+    parser.add_argument(
+        "--margin",
+        type=float,
+        default=0.0,
+        help="required distance above the accuracy, in standard errors",
+    )
     parser.add_argument("--finalists", type=int, default=8)
 
 

@@ -39,9 +39,13 @@ _RECALIBRATION_IMAGES = 2048
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--networks", type=int, default=3, help="number of networks, spread over MACs")
+    parser.add_argument(
+        "--networks", type=int, default=3, help="number of networks, spread over MACs"
+    )
     parser.add_argument("--pool", type=int, default=100, help="random networks to choose from")
-    parser.add_argument("--max-loss", type=float, default=0.005, help="largest loss of the mixed variant")
+    parser.add_argument(
+        "--max-loss", type=float, default=0.005, help="largest loss of the mixed variant"
+    )
     parser.add_argument("--case", default="fashion_mnist", help="name of space and images in rows")
 
 

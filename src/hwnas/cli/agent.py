@@ -16,25 +16,31 @@ from hwnas.errors import ConfigError
 agent = typer.Typer(help="Measure networks on this machine for other hosts.", no_args_is_help=True)
 app.add_typer(agent, name="agent", rich_help_panel=DEVICES)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the device, the hardware part of its targets.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the device, the hardware part of its targets")
+]
 
 
 @agent.command()
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all addresses.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 for all addresses")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port")] = 8765,
     folder: Annotated[
-        Path | None, typer.Option(help="Folder of the key, models and jobs; $HWNAS_HOME/agent if not given.")
+        Path | None,
+        typer.Option(help="Folder of the key, models and jobs; $HWNAS_HOME/agent if not given"),
     ] = None,
     new_token: Annotated[
-        bool, typer.Option("--new-token", help="Replace the token by a new one.")
+        bool, typer.Option("--new-token", help="Replace the token by a new one")
     ] = False,
-    seconds: Annotated[float, typer.Option(help="Time limit for each network, in seconds.")] = 120.0,
+    seconds: Annotated[float, typer.Option(help="Time limit for each network, in seconds")] = 120.0,
     memory_mb: Annotated[
-        int | None, typer.Option(help="Memory limit of a job, in MB; half of the memory if not given.")
+        int | None,
+        typer.Option(help="Memory limit of a job, in MB; half of the memory if not given"),
     ] = None,
     stdio: Annotated[
-        bool, typer.Option("--stdio", help="Answer on standard input and output, for ssh.")
+        bool, typer.Option("--stdio", help="Answer on standard input and output, for ssh")
     ] = False,
 ) -> None:
     """Serve hosts that know the token: time their networks on this machine."""
@@ -46,7 +52,7 @@ def serve(
 
 @agent.command()
 def pack(
-    file: Annotated[Path, typer.Option("--out", help="File to write, e.g. agent.pyz.")],
+    file: Annotated[Path, typer.Option("--out", help="File to write, e.g. agent.pyz")],
 ) -> None:
     """Write the agent as one file for a machine without hwnas."""
     from hwnas.deploy.agent.pack import write_pack
@@ -61,19 +67,22 @@ def pack(
 def add(
     name: Name,
     agent: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address of the agent: https://host:port, or ssh://user@host.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address of the agent: https://host:port, or ssh://user@host"
+        ),
     ],
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the agent's token; prompted for if not given.")
+        Path | None, typer.Option(help="File with the agent's token; prompted for if not given")
     ] = None,
     command: Annotated[
-        str, typer.Option(help="With ssh: command that starts the agent, e.g. 'python agent.pyz'.")
+        str, typer.Option(help="With ssh: command that starts the agent, e.g. 'python agent.pyz'")
     ] = "hwnas agent",
     patience: Annotated[
-        float, typer.Option(help="Seconds to wait for an agent that does not answer.")
+        float, typer.Option(help="Seconds to wait for an agent that does not answer")
     ] = 300.0,
     hardware: Annotated[
-        str, typer.Option(help="Hardware of the machine: cpu, or cuda for its GPU.")
+        str, typer.Option(help="Hardware of the machine: cpu, or cuda for its GPU")
     ] = "cpu",
     as_json: Json = False,
 ) -> None:

@@ -59,13 +59,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run")]
 BundlePath = Annotated[
-    Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle or a cascade.")
+    Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle or a cascade")
 ]
 Targets = Annotated[
-    list[str], typer.Option("--target", help="Target, e.g. cpu-onnxruntime-fp32-b1-t1; may be repeated.")
+    list[str],
+    typer.Option("--target", help="Target, e.g. cpu-onnxruntime-fp32-b1-t1; may be repeated"),
 ]
 
 _UsageError: Any = typer.BadParameter.__base__  # its module depends on the version of Typer

@@ -20,33 +20,37 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=DEVICES)
 def calibrate(
-    target: Annotated[str, typer.Option(help="Target, or a name for your own device.")],
+    target: Annotated[str, typer.Option(help="Target, or a name for your own device")],
     space: Space = None,
-    samples: Annotated[int, typer.Option(help="Number of networks that are measured on it in all.")] = 10,
+    samples: Annotated[
+        int, typer.Option(help="Number of networks that are measured on it in all")
+    ] = 10,
     until_error: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Stop at this expected error, e.g. 5%.")
+        str | None, typer.Option(metavar="PERCENT", help="Stop at this expected error, e.g. 5%")
     ] = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", help="CSV file of costs that were measured elsewhere.")
+        Path | None, typer.Option("--from", help="CSV file of costs that were measured elsewhere")
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Folder for exported networks to measure elsewhere.")
+        Path | None, typer.Option(help="Folder for exported networks to measure elsewhere")
     ] = None,
     energy: Annotated[
-        bool, typer.Option("--energy", help="Measure energy, if the hardware has a counter.")
+        bool, typer.Option("--energy", help="Measure energy, if the hardware has a counter")
     ] = False,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Measure peak memory, each time in a new process.")
+        bool, typer.Option("--memory", help="Measure peak memory, each time in a new process")
     ] = False,
     gemm: Annotated[
-        bool, typer.Option("--gemm", help="Time matrix products instead of networks.")
+        bool, typer.Option("--gemm", help="Time matrix products instead of networks")
     ] = False,
     runtime: Annotated[
-        str, typer.Option(help="With --from: runtime of the networks, e.g. litert-2.3.")
+        str, typer.Option(help="With --from: runtime of the networks, e.g. litert-2.3")
     ] = "",
     trust_units: Annotated[
         bool,
-        typer.Option("--trust-units", help="With --from: accept costs that are far from all others."),
+        typer.Option(
+            "--trust-units", help="With --from: accept costs that are far from all others"
+        ),
     ] = False,
     preset: Preset = None,
     image: Image = "64x64x3",

@@ -23,18 +23,18 @@ _SOURCES = {
 def cascade(
     run: RunPath,
     target_accuracy: Annotated[
-        float, typer.Option(help="Accuracy to reach on validation images, e.g. 0.9.")
+        float, typer.Option(help="Accuracy to reach on validation images, e.g. 0.9")
     ],
-    to: Annotated[Path, typer.Option("--out", help="Folder to create; must not exist.")],
+    to: Annotated[Path, typer.Option("--out", help="Folder to create; must not exist")],
     margin: Annotated[
-        float, typer.Option(help="Required distance above --target-accuracy, in standard errors.")
+        float, typer.Option(help="Required distance above --target-accuracy, in standard errors")
     ] = 1.0,
     target: Annotated[
-        str | None, typer.Option(help="Target that was added with `hwnas specialise`.")
+        str | None, typer.Option(help="Target that was added with `hwnas specialise`")
     ] = None,
     save: Annotated[
         Literal["latency", "energy"],
-        typer.Option(help="Cost to reduce; energy needs a hardware counter or a calibrated device."),
+        typer.Option(help="Cost to reduce; energy needs a hardware counter or a calibrated device"),
     ] = "latency",
     as_json: Json = False,
 ) -> None:
@@ -62,7 +62,9 @@ def _show(run: Path, found: Cascading) -> None:
     ]
     ways = {"cascade": found.cascade, "best single": found.single}
     rows = [_row(name, way) for name, way in ways.items() if way is not None]
-    rows += [_row(n, w) for n, w in zip(("small network", "big network"), found.parts, strict=False)]
+    rows += [
+        _row(n, w) for n, w in zip(("small network", "big network"), found.parts, strict=False)
+    ]
     title = f"Accuracy {found.target_accuracy:g} on {found.target}"
     out.print(table_of(columns, rows, title))
     out.print(

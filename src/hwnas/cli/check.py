@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=NETWORKS)
 def check(
-    source: Annotated[Path, typer.Argument(metavar="BUNDLE|MODEL.onnx", help="Network to check.")],
-    budget: Annotated[Path, typer.Option(help="TOML file with a target and limits.")],
+    source: Annotated[Path, typer.Argument(metavar="BUNDLE|MODEL.onnx", help="Network to check")],
+    budget: Annotated[Path, typer.Option(help="TOML file with a target and limits")],
     against: Annotated[
-        Path | None, typer.Option(help="Bundle or ONNX file that the network must not be worse than.")
+        Path | None,
+        typer.Option(help="Bundle or ONNX file that the network must not be worse than"),
     ] = None,
     junit_path: Annotated[
-        Path | None, typer.Option("--junit", help="File for the verdicts as JUnit XML.")
+        Path | None, typer.Option("--junit", help="File for the verdicts as JUnit XML")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -27,18 +27,18 @@ __all__ = [
 
 Store = Annotated[
     Path | None,
-    typer.Option(help="Folder of device profiles; $HWNAS_HOME/devices if not given."),
+    typer.Option(help="Folder of device profiles; $HWNAS_HOME/devices if not given"),
 ]
 Space = Annotated[
     str | None,
-    typer.Option(help="Name of a space, \"module:object\", a recipe or the folder of a run."),
+    typer.Option(help='Name of a space, "module:object", a recipe or the folder of a run'),
 ]
-Image = Annotated[str, typer.Option(help="Height x width x channels of the space's images.")]
-Classes = Annotated[int, typer.Option(min=1, help="Number of outputs of the networks.")]
-Preset = Annotated[str | None, typer.Option(help="Preset of the space.")]
+Image = Annotated[str, typer.Option(help="Height x width x channels of the space's images")]
+Classes = Annotated[int, typer.Option(min=1, help="Number of outputs of the networks")]
+Preset = Annotated[str | None, typer.Option(help="Preset of the space")]
 Input = Annotated[
     str | None,
-    typer.Option("--input", help="Shape of the model's input without the batch, e.g. 3x224x224."),
+    typer.Option("--input", help="Shape of the model's input without the batch, e.g. 3x224x224"),
 ]
 
 

@@ -54,7 +54,9 @@ def print_calibrated(
 
 def print_export(console: Console, table: Path, device: str) -> None:
     """Print the path of the table of exported networks, and the next command."""
-    console.print(f"{table}: fill in the cost of each network, then run", soft_wrap=True, markup=False)
+    console.print(
+        f"{table}: fill in the cost of each network, then run", soft_wrap=True, markup=False
+    )
     command = f"hwnas calibrate --target {device} --from {table}"
     console.print(f"  {command}", soft_wrap=True, markup=False)
 

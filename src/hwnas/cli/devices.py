@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=DEVICES)
 def measure(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file.")],
-    target: Annotated[str, typer.Option(help="Target, e.g. cpu-onnxruntime-fp32-b1-t1.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file")],
+    target: Annotated[str, typer.Option(help="Target, e.g. cpu-onnxruntime-fp32-b1-t1")],
     patience: Annotated[
         float,
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Longest time to repeat until the latency is as low as in earlier sessions.",
+            help="Longest time to repeat until the latency is as low as in earlier sessions",
         ),
     ] = 10.0,
     as_json: Json = False,
@@ -45,7 +45,7 @@ def measure(
 
 @app.command(rich_help_panel=DEVICES)
 def fingerprint(
-    target: Annotated[str, typer.Option(help="Target, e.g. cpu-onnxruntime-int8-b1-t1.")],
+    target: Annotated[str, typer.Option(help="Target, e.g. cpu-onnxruntime-int8-b1-t1")],
     as_json: Json = False,
 ) -> None:
     """Characterise a target of this machine by ten seconds of small models run on it."""
@@ -68,7 +68,7 @@ app.add_typer(devices_app, name="devices", rich_help_panel=DEVICES)
 def devices(
     context: typer.Context,
     show: Annotated[
-        str | None, typer.Option(help="Show the networks that a known device was calibrated on.")
+        str | None, typer.Option(help="Show the networks that a known device was calibrated on")
     ] = None,
     store: Store = None,
     as_json: Json = False,

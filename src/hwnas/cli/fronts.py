@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from hwnas.stages.comparison import Comparison
     from hwnas.stages.run_result import RunResult
 
-CsvFile = Annotated[Path | None, typer.Option("--csv", help="File for the table as CSV.")]
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="File for the table as CSV")]
 AddedTarget = Annotated[
-    str | None, typer.Option("--target", help="Target that was added with `hwnas specialise`.")
+    str | None, typer.Option("--target", help="Target that was added with `hwnas specialise`")
 ]
 
 
@@ -25,7 +25,7 @@ def front(
     run: RunPath,
     pick: Annotated[
         list[str] | None,
-        typer.Option(help="Networks: knee, fastest, most-accurate or an id; may be repeated."),
+        typer.Option(help="Networks: knee, fastest, most-accurate or an id; may be repeated"),
     ] = None,
     csv: CsvFile = None,
     target: AddedTarget = None,
@@ -49,7 +49,7 @@ def front(
 
 @app.command(rich_help_panel=SEARCHES)
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs")],
     csv: CsvFile = None,
     target: AddedTarget = None,
     as_json: Json = False,
@@ -129,8 +129,8 @@ def _print_comparison(found: Comparison) -> None:
     for row in found.runs:
         if row.left_out:
             out.print(
-                f"{row.run}: {', '.join(row.left_out)} left out, because the measured values do not "
-                "keep the limits",
+                f"{row.run}: {', '.join(row.left_out)} left out, because the measured values do "
+                "not keep the limits",
                 soft_wrap=True,
                 markup=False,
             )

@@ -17,17 +17,19 @@ T = TypeVar("T")
 @app.command(rich_help_panel=SEARCHES)
 def init(
     images: Annotated[
-        Path | None, typer.Argument(help="Folder with one folder per class, or an .npz file.")
+        Path | None, typer.Argument(help="Folder with one folder per class, or an .npz file")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Time budget of the whole job, in minutes.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Time budget of the whole job, in minutes")
+    ] = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="Target to be fast on; may be repeated.")
+        list[str] | None, typer.Option(help="Target to be fast on; may be repeated")
     ] = None,
     limit_ms: Annotated[
-        float | None, typer.Option(help="Limit on the latency of a network, in ms; 0 for no limit.")
+        float | None, typer.Option(help="Limit on the latency of a network, in ms; 0 for no limit")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--out", help="File to write; NAME.toml if not given.")
+        Path | None, typer.Option("--out", help="File to write; NAME.toml if not given")
     ] = None,
 ) -> None:
     """Write a recipe; ask for whatever the options leave open."""
@@ -38,7 +40,9 @@ def init(
 
     folder = images or _ask("Images: a folder with a folder for each class, or an .npz", _images)
     budget = minutes or _ask("Time budget of the whole job, in minutes", _minutes, "45")
-    targets = target or [_ask("Target that the networks should be fast on", _target, DEFAULT_TARGET)]
+    targets = target or [
+        _ask("Target that the networks should be fast on", _target, DEFAULT_TARGET)
+    ]
     if limit_ms is None:
         limit_ms = _ask("Limit on the latency of a network, in ms; 0 for no limit", _limit, "0")
     text = recipe_for_images(folder, budget, targets, limit_ms or None)

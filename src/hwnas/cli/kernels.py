@@ -21,20 +21,24 @@ _MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "not applicable": 
 @kernels.command()
 def verify(
     kernel: Annotated[
-        str, typer.Argument(metavar="FILE.py|OPERATOR", help="A file with `run`, or an operator.")
+        str, typer.Argument(metavar="FILE.py|OPERATOR", help="A file with `run`, or an operator")
     ],
     reference: Annotated[
         Path | None,
-        typer.Option(help="Trusted file that defines the correct results instead of FILE.py."),
+        typer.Option(help="Trusted file that defines the correct results instead of FILE.py"),
     ] = None,
     json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="File for the verdict as JSON.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for the verdict as JSON")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the random inputs, to reproduce a verdict.")
+        int | None, typer.Option(min=0, help="Seed of the random inputs, to reproduce a verdict")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of one call, in seconds.")] = 60.0,
-    memory_mb: Annotated[int, typer.Option(min=1, help="Memory limit of its process, in MB.")] = 4096,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, help="Time limit of one call, in seconds")
+    ] = 60.0,
+    memory_mb: Annotated[
+        int, typer.Option(min=1, help="Memory limit of its process, in MB")
+    ] = 4096,
 ) -> None:
     """Check a kernel that may be wrong or made to look right; exit with status 1 if it is refused.
 

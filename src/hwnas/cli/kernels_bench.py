@@ -21,31 +21,37 @@ _COLUMNS = "{:<24} {:<8} {:<28} {:<12} {:>10} {:>10} {:>10} {:>6}".format
 @kernels.command()
 def bench(
     operators: Annotated[
-        list[str] | None, typer.Argument(metavar="[OPERATOR]...", help="Operators; all if none is given.")
+        list[str] | None,
+        typer.Argument(metavar="[OPERATOR]...", help="Operators; all if none is given"),
     ] = None,
     backend: Annotated[
         list[str] | None,
         typer.Option(
             help="triton, reference, compile, onnxruntime, or your own; may be repeated; all four "
-            "if none is given."
+            "if none is given"
         ),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Data type, e.g. bfloat16; the first of each operator if not given.")
+        str | None,
+        typer.Option(help="Data type, e.g. bfloat16; the first of each operator if not given"),
     ] = None,
     batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="Images in a batch; may be repeated; 1 if not given.")
+        list[int] | None,
+        typer.Option(min=1, help="Images in a batch; may be repeated; 1 if not given"),
     ] = None,
     warm: Annotated[
-        bool, typer.Option("--warm", help="Do not flush the second-level cache between runs.")
+        bool, typer.Option("--warm", help="Do not flush the second-level cache between runs")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(min=1.0, help="Time limit of all timings, in seconds; later ones are reported.")
+        float,
+        typer.Option(
+            min=1.0, help="Time limit of all timings, in seconds; later ones are reported"
+        ),
     ] = 600.0,
     json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="File for all rows as JSON.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for all rows as JSON")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs")] = 0,
 ) -> None:
     """Time operators on several backends, interleaved, at sizes of searched networks.
 

@@ -22,18 +22,19 @@ _MARKS = {True: "✓", False: "✗", None: "-"}
 @kernels.command()
 def suite(
     operators: Annotated[
-        list[str] | None, typer.Argument(metavar="[OPERATOR]...", help="Operators; all if none is given.")
+        list[str] | None,
+        typer.Argument(metavar="[OPERATOR]...", help="Operators; all if none is given"),
     ] = None,
     backend: Annotated[
-        str, typer.Option(help="Backend: triton, reference, compile, onnxruntime, or your own.")
+        str, typer.Option(help="Backend: triton, reference, compile, onnxruntime, or your own")
     ] = "triton",
     device: Annotated[
-        str, typer.Option(help="GPU that kernels are compiled for; this machine need not have it.")
+        str, typer.Option(help="GPU that kernels are compiled for; this machine need not have it")
     ] = "nvidia-h200",
     json_path: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="File for all rows as JSON.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for all rows as JSON")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs")] = 0,
 ) -> None:
     """Compare operators of a backend with float64 results; exit with status 1 if one is wrong.
 

@@ -23,27 +23,34 @@ if TYPE_CHECKING:
 @kernels.command()
 def tune(
     context: typer.Context,
-    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="Operator, e.g. pointwise.")],
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="Operator, e.g. pointwise")],
     sizes: Annotated[
         list[str],
-        typer.Option(help="Sizes, e.g. images=1,pixels=196,inputs=96,outputs=576; may be repeated."),
+        typer.Option(help="Sizes, e.g. images=1,pixels=196,inputs=96,outputs=576; may be repeated"),
     ],
-    dtype: Annotated[str, typer.Option(help="Data type of its first input.")] = "float16",
-    seconds: Annotated[float, typer.Option(min=1.0, help="Time limit for each --sizes, in seconds.")] = 30.0,
+    dtype: Annotated[str, typer.Option(help="Data type of its first input")] = "float16",
+    seconds: Annotated[
+        float, typer.Option(min=1.0, help="Time limit for each --sizes, in seconds")
+    ] = 30.0,
     device: Annotated[
-        str | None, typer.Option(help="GPU, e.g. nvidia-h200; the one of this machine if not given.")
+        str | None, typer.Option(help="GPU, e.g. nvidia-h200; the one of this machine if not given")
     ] = None,
     proposer: Annotated[
-        str, typer.Option(help='Proposer: rules, evolution, or "package.module:object".')
+        str, typer.Option(help='Proposer: rules, evolution, or "package.module:object"')
     ] = "rules",
     warm: Annotated[
-        bool, typer.Option("--warm", help="Do not flush the second-level cache between runs.")
+        bool, typer.Option("--warm", help="Do not flush the second-level cache between runs")
     ] = False,
     static: Annotated[
-        bool, typer.Option("--static", help="Only compile, for a --device that this machine need not have.")
+        bool,
+        typer.Option(
+            "--static", help="Only compile, for a --device that this machine need not have"
+        ),
     ] = False,
-    count: Annotated[int, typer.Option(min=1, help="With --static: number of configurations to compile.")] = 12,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    count: Annotated[
+        int, typer.Option(min=1, help="With --static: number of configurations to compile")
+    ] = 12,
+    seed: Annotated[int, typer.Option(help="Random seed")] = 0,
     as_json: Json = False,
 ) -> None:
     """Find the fastest configuration of an operator on this machine's GPU."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def verify(
     bundle: BundlePath,
     time: Annotated[
-        bool, typer.Option("--time", help="Also repeat the measurements that the bundle records.")
+        bool, typer.Option("--time", help="Also repeat the measurements that the bundle records")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -49,10 +49,10 @@ def verify(
 @app.command(rich_help_panel=NETWORKS)
 def run(
     bundle: BundlePath,
-    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files")],
     out_path: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the mask of one image as a PNG (segmentation)."),
+        typer.Option("--out", help="Write the mask of one image as a PNG (segmentation)"),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -35,20 +35,22 @@ def predict(
     target: Targets,
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="MODEL.onnx|gemm", help="Any ONNX file, or a matrix product."),
+        typer.Argument(metavar="MODEL.onnx|gemm", help="Any ONNX file, or a matrix product"),
     ] = None,
     space: Space = None,
-    arch: Annotated[Path | None, typer.Option(help="JSON file of an architecture.")] = None,
+    arch: Annotated[Path | None, typer.Option(help="JSON file of an architecture")] = None,
     preset: Preset = None,
     image: Image = "64x64x3",
     classes: Classes = 100,
     input_shape: Input = None,
-    m: Annotated[int | None, typer.Option("--m", help="Rows of the product, for gemm.")] = None,
-    n: Annotated[int | None, typer.Option("--n", help="Columns of the product, for gemm.")] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Length of the sums, for gemm.")] = None,
+    m: Annotated[int | None, typer.Option("--m", help="Rows of the product, for gemm")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Columns of the product, for gemm")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Length of the sums, for gemm")] = None,
     from_fingerprint: Annotated[
         bool,
-        typer.Option("--fingerprint", help="Predict from small models that run on the target for ten seconds."),
+        typer.Option(
+            "--fingerprint", help="Predict from small models that run on the target for ten seconds"
+        ),
     ] = False,
     store: Store = None,
     as_json: Json = False,
@@ -129,9 +131,9 @@ def _network(
 
 @app.command(rich_help_panel=DEVICES)
 def explain(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="Any ONNX file.")],
-    target: Annotated[str, typer.Option(help="Known target or device.")],
-    top: Annotated[int, typer.Option(min=1, help="Number of operators to show.")] = 10,
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="Any ONNX file")],
+    target: Annotated[str, typer.Option(help="Known target or device")],
+    top: Annotated[int, typer.Option(min=1, help="Number of operators to show")] = 10,
     input_shape: Input = None,
     store: Store = None,
     as_json: Json = False,

@@ -20,27 +20,37 @@ if TYPE_CHECKING:
 
 RayAddress = Annotated[
     str | None,
-    typer.Option(help="Address of a running Ray cluster: HOST:PORT, or auto for the local one."),
+    typer.Option(help="Address of a running Ray cluster: HOST:PORT, or auto for the local one"),
 ]
 
 
 @app.command(rich_help_panel=SEARCHES)
 def search(
     recipe: Annotated[
-        Path, typer.Argument(help="A TOML recipe, or images: a folder with one folder per class, or an .npz file.")
+        Path,
+        typer.Argument(
+            help="A TOML recipe, or images: a folder with one folder per class, or an .npz file"
+        ),
     ],
-    run: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME if not given.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME if not given")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Time budget of the whole job, in minutes; open settings are planned for it.")
+        float | None,
+        typer.Option(
+            help="Time budget of the whole job, in minutes; open settings are planned for it"
+        ),
     ] = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="With images: target to be fast on; may be repeated.")
+        list[str] | None, typer.Option(help="With images: target to be fast on; may be repeated")
     ] = None,
     limit_ms: Annotated[
-        float | None, typer.Option(help="With images: limit on the latency of a network, in ms.")
+        float | None, typer.Option(help="With images: limit on the latency of a network, in ms")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the recipe: table.key=value, e.g. search.trials=500; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Change the recipe: table.key=value, e.g. search.trials=500; may be repeated",
+        ),
     ] = None,
     ray_address: RayAddress = None,
     as_json: Json = False,
@@ -87,7 +97,9 @@ def resume(
     run: RunPath,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change the recipe of the run: table.key=value; may be repeated."),
+        typer.Option(
+            "--set", help="Change the recipe of the run: table.key=value; may be repeated"
+        ),
     ] = None,
     ray_address: RayAddress = None,
     as_json: Json = False,
@@ -181,19 +193,21 @@ def report(run: RunPath, as_json: Json = False) -> None:
 @app.command(rich_help_panel=SEARCHES)
 def export(
     run: RunPath,
-    to: Annotated[Path, typer.Option("--out", help="Folder to create; must not exist.")],
+    to: Annotated[Path, typer.Option("--out", help="Folder to create; must not exist")],
     pick: Annotated[
-        str | None, typer.Option(help="Network: knee, fastest, most-accurate or an id.")
+        str | None, typer.Option(help="Network: knee, fastest, most-accurate or an id")
     ] = None,
     max_latency_ms: Annotated[
-        float | None, typer.Option(help="Limit on the measured latency, in ms.")
+        float | None, typer.Option(help="Limit on the measured latency, in ms")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Target that was added with `hwnas specialise`.")
+        str | None, typer.Option(help="Target that was added with `hwnas specialise`")
     ] = None,
     triton_repository: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also add it to this model repository of Triton Inference Server."),
+        typer.Option(
+            metavar="DIR", help="Also add it to this model repository of Triton Inference Server"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

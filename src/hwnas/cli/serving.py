@@ -16,26 +16,33 @@ __all__ = ["serve"]
 @app.command(rich_help_panel=NETWORKS)
 def serve(
     bundle: BundlePath,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of ONNX Runtime.")] = 1,
-    max_batch: Annotated[int, typer.Option(min=1, help="Most images in one batch.")] = 8,
+    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port")
+    ] = 8000,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of ONNX Runtime")] = 1,
+    max_batch: Annotated[int, typer.Option(min=1, help="Most images in one batch")] = 8,
     max_wait_ms: Annotated[
-        float, typer.Option(min=0, help="Longest wait for other requests to fill a batch, in ms.")
+        float, typer.Option(min=0, help="Longest wait for other requests to fill a batch, in ms")
     ] = 2.0,
-    max_queue: Annotated[int, typer.Option(min=1, help="Most images that may wait.")] = 128,
-    max_body_mb: Annotated[int, typer.Option(min=1, help="Largest size of a request, in MB.")] = 16,
+    max_queue: Annotated[int, typer.Option(min=1, help="Most images that may wait")] = 128,
+    max_body_mb: Annotated[int, typer.Option(min=1, help="Largest size of a request, in MB")] = 16,
     memory_mb: Annotated[
-        int, typer.Option(min=1, help="Memory limit of all requests together, without the network, in MB.")
+        int,
+        typer.Option(
+            min=1, help="Memory limit of all requests together, without the network, in MB"
+        ),
     ] = 1000,
     max_megapixels: Annotated[
-        int, typer.Option(min=1, max=89, help="Largest decoded image, in megapixels.")
+        int, typer.Option(min=1, max=89, help="Largest decoded image, in megapixels")
     ] = 25,
-    max_connections: Annotated[int, typer.Option(min=1, help="Most connections at the same time.")] = 64,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Most connections at the same time")
+    ] = 64,
     client_timeout: Annotated[
-        float, typer.Option(help="Time limit for sending a request, in seconds.")
+        float, typer.Option(help="Time limit for sending a request, in seconds")
     ] = 30,
-    name: Annotated[str | None, typer.Option(help="Name of the model in addresses.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model in addresses")] = None,
 ) -> None:
     """Answer requests over HTTP in batches, to try a bundle out and as an example."""
     from hwnas.deploy.bundles.bundle import Bundle

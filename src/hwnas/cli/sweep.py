@@ -16,28 +16,32 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=NETWORKS)
 def sweep(
     source: Annotated[
-        Path, typer.Argument(metavar="BUNDLE|RUN|MODEL.onnx", help="Source of the network.")
+        Path, typer.Argument(metavar="BUNDLE|RUN|MODEL.onnx", help="Source of the network")
     ],
     target: Targets,
     variants: Annotated[
         list[str] | None,
-        typer.Option("--variants", help="Variants to try, e.g. int8; may be repeated; all if not given."),
+        typer.Option(
+            "--variants", help="Variants to try, e.g. int8; may be repeated; all if not given"
+        ),
     ] = None,
     max_loss: Annotated[
-        float, typer.Option(help="Largest loss of a variant in the first metric, in its unit.")
+        float, typer.Option(help="Largest loss of a variant in the first metric, in its unit")
     ] = 0.01,
     data: Annotated[
         str | None,
-        typer.Option(help="Images for the evaluation, as data.source of a recipe; a run has its own."),
+        typer.Option(
+            help="Images for the evaluation, as data.source of a recipe; a run has its own"
+        ),
     ] = None,
     pick: Annotated[
-        str | None, typer.Option(help="Network of a run: knee, fastest, most-accurate or an id.")
+        str | None, typer.Option(help="Network of a run: knee, fastest, most-accurate or an id")
     ] = None,
     finetune_minutes: Annotated[
-        float | None, typer.Option(help="Time for each variant that is fine-tuned, in minutes.")
+        float | None, typer.Option(help="Time for each variant that is fine-tuned, in minutes")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--out", help="Folder to create with the chosen variant.")
+        Path | None, typer.Option("--out", help="Folder to create with the chosen variant")
     ] = None,
     as_json: Json = False,
 ) -> None:

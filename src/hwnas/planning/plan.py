@@ -177,8 +177,8 @@ def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
     summary = (
         f"{candidates} networks of up to {macs / 1e6:.3g} M multiply-accumulates are trained, "
         f"{facts.cores} at a time: all for {stops[0]} epochs{halving if len(stops) > 1 else ''}",
-        f"a full training takes {shortest:.1f} minutes for the smallest, {longest:.1f} for the largest; "
-        f"{finalists} become bundles",
+        f"a full training takes {shortest:.1f} minutes for the smallest, {longest:.1f} for the "
+        f"largest; {finalists} become bundles",
     )
     return Plan(values, summary)
 

@@ -43,9 +43,7 @@ def warnings(data: ReportData) -> Html:
     if not data.warnings:
         return Html("")
     items = (element("li", warning) for warning in data.warnings)
-    return element(
-        "div", element("strong", "Warnings"), element("ul", *items), class_="warnings"
-    )
+    return element("div", element("strong", "Warnings"), element("ul", *items), class_="warnings")
 
 
 def trade_off(data: ReportData) -> Iterable[Html]:
@@ -79,8 +77,7 @@ def trust(data: ReportData) -> Iterable[Html]:
         "Each network that was left out in turn was predicted from the other timed networks; each "
         "finalist was predicted before it was measured. Bars are 90\u00a0% prediction intervals, "
         "whose upper end has to keep a limit; they are log-normal, because errors of costs are "
-        "factors."
-        + _finalists_error(data),
+        "factors." + _finalists_error(data),
         ("Predicted against measured latency", "No network was both predicted and measured."),
     )
     yield _figure_or_reason(

@@ -3,24 +3,35 @@
 from collections.abc import Callable, Mapping
 
 from hwnas.search_spaces.any_model import ElasticSpace, elastic, named_elastic
-from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.cells import CellSpace, nasbench201
 from hwnas.search_spaces.channel_config import ChannelConfig
-from hwnas.search_spaces.channels import ChannelSpace, channels
-from hwnas.search_spaces.choice_space import ChoiceSpace
-from hwnas.search_spaces.choices import Choice, ChoiceCondition, Option
+from hwnas.search_spaces.cost_model.operator_counts import (
+    Assembly,
+    OperatorCountTable,
+    OperatorSignature,
+    PartTable,
+)
+from hwnas.search_spaces.cost_model.workload import (
+    NetworkOperator,
+    OperatorKind,
+    TensorSpec,
+    Workload,
+    trace,
+)
 from hwnas.search_spaces.hybrid import HybridConfig, HybridSpace, HybridStage, hybrid
 from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
-from hwnas.search_spaces.product import ProductSpace
 from hwnas.search_spaces.resnet import ResNetConfig, ResNetSpace, ResNetStage, resnet
 from hwnas.search_spaces.simplenet import Group, SimpleNetConfig, SimpleNetSpace, simplenet
-from hwnas.search_spaces.space import SearchSpace
-from hwnas.search_spaces.steps import Assembly, OperatorCountTable, OperatorSignature, PartTable
-from hwnas.search_spaces.supernet import Supernet, batch_norms
-from hwnas.search_spaces.training_space import TrainingSpace, recipe_space
-from hwnas.search_spaces.union import UnionSpace, union
+from hwnas.search_spaces.space.architecture import Architecture, Candidate
+from hwnas.search_spaces.space.choice_space import ChoiceSpace
+from hwnas.search_spaces.space.choices import Choice, ChoiceCondition, Option
+from hwnas.search_spaces.space.product import ProductSpace
+from hwnas.search_spaces.space.search_space import SearchSpace
+from hwnas.search_spaces.space.training_space import TrainingSpace, recipe_space
+from hwnas.search_spaces.space.union import UnionSpace, union
+from hwnas.search_spaces.supernet.channels import ChannelSpace, channels
+from hwnas.search_spaces.supernet.supernet import Supernet, batch_norms
 from hwnas.search_spaces.vit import VitConfig, VitSpace, vit
-from hwnas.search_spaces.workload import NetworkOperator, OperatorKind, TensorSpec, Workload, trace
 
 __all__ = [
     "ROLES",

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.block_space import BlockSpace
-from hwnas.search_spaces.choices import Choice, Option
-from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice, Option
+from hwnas.search_spaces.supernet.block_space import BlockSpace
 
 __all__ = ["Configuration", "ConfiguredSpace", "Indices"]
 

@@ -163,11 +163,15 @@ def _images_of_file(model: Path, source: str) -> Images:
     target = Target(Device("cpu", "onnxruntime"), number_format(model))
     session = RUNTIMES["onnxruntime"].load(model, target)
     if len(session.input_shape) != 3:
-        raise ArtifactError(f"{model} takes inputs of {session.input_shape}, which is not the shape of an image")
+        raise ArtifactError(
+            f"{model} takes inputs of {session.input_shape}, which is not the shape of an image"
+        )
     channels, height, width = session.input_shape
     data = _read(source, height)
     if data.image_shape[2] != channels:
-        raise DataError(f"{source} has {data.image_shape[2]} channels, but {model} takes {channels}")
+        raise DataError(
+            f"{source} has {data.image_shape[2]} channels, but {model} takes {channels}"
+        )
     task = classification(data) if data.kind == "classes" else TASKS["segmentation"](data=data)
     return Images(task, data, data.preprocessing.at(height, width))
 

@@ -47,7 +47,9 @@ def picked(
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     if max_latency_ms is not None:
         if not goal.targets:
-            raise ConfigError("--max-latency-ms cannot be used: the recipe has no objective latency_ms")
+            raise ConfigError(
+                "--max-latency-ms cannot be used: the recipe has no objective latency_ms"
+            )
         latencies = {name: latency_of(b, goal.objectives) or inf for name, b in bundles.items()}
         bundles = {k: b for k, b in bundles.items() if latencies[k] <= max_latency_ms}
         if not bundles:
@@ -67,7 +69,9 @@ def picked(
     trials = [t for t in found(job.folder.path, goal).trials if t.candidate.id == chosen]
     if not trials or max_latency_ms is not None:
         known = [*named, *bundles, *([] if reference is None else [REFERENCE])]
-        raise ConfigError(f"--pick {wanted!r} is not a network of this run; {closest(wanted, known)}")
+        raise ConfigError(
+            f"--pick {wanted!r} is not a network of this run; {closest(wanted, known)}"
+        )
     return trials[0]
 
 

@@ -373,9 +373,7 @@ def _break_even(job: Job) -> str:
         f"The supernet took {once:.0f} s once and {each:.0f} s a target"
     )
     if alone <= each:
-        return (
-            f"{model}, so for a task of this size it is not cheaper for any number of targets."
-        )
+        return f"{model}, so for a task of this size it is not cheaper for any number of targets."
     targets = int(np.floor(once / (alone - each))) + 1
     return f"{model}, so it is cheaper from {targets} target{'s' * (targets > 1)} on."
 
@@ -387,8 +385,8 @@ def _warnings(job: Job, goal: SearchGoal, result: SearchResult) -> tuple[str, ..
     warnings = []
     if contended:
         warnings.append(
-            f"{contended} of {len(timed)} timings were disturbed by other processes on the machine; "
-            "their medians are less certain than the intervals show."
+            f"{contended} of {len(timed)} timings were disturbed by other processes on the "
+            "machine; their medians are less certain than the intervals show."
         )
     if result.failed:
         reasons = [failed.failure.reason for failed in result.failed]

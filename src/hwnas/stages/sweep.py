@@ -102,7 +102,9 @@ def sweep_network(
         if network.bundle is not None and out is not None:
             network.bundle.verify()  # else a damaged file would get a new checksum
         if network.images is None:
-            reporter.note("no images for the evaluation: variants with other outputs are timed but not chosen")
+            reporter.note(
+                "no images for the evaluation: variants with other outputs are timed but not chosen"
+            )
         with reporter.stage("sweep") as advance:
             found = _swept(network, devices, options, Path(folder), advance)
         if out is not None:

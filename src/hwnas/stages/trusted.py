@@ -38,9 +38,7 @@ def trusted_job(opened: RunFolder) -> Iterator[Job]:
             if parts_of(name)[0] != "report" or not _has_finalists(opened, name)
         }
         if stale:
-            raise RunError(
-                f"{told_stale(opened, stale)}; the existing bundles stay until then"
-            )
+            raise RunError(f"{told_stale(opened, stale)}; the existing bundles stay until then")
         if (here := stale_stages(opened)) != anywhere:
             job.reporter.note(told_stale(opened, here))
         yield job

@@ -95,7 +95,8 @@ def most_macs(
         labels = " and ".join(objective.label for objective in objectives)
         raise InfeasibleError(
             f"no network of the space keeps the limit of {labels}: the closest that was measured "
-            f"has {least:.3g} times the limit. Raise the limit, or allow smaller networks in [space]"
+            f"has {least:.3g} times the limit. Raise the limit, or allow smaller networks in "
+            "[space]"
         )
     most = 0.0
     for kind in set(kinds.values()):

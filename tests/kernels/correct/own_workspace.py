@@ -1,4 +1,4 @@
-"""Keeps a workspace from call to call, which is no output."""
+"""Kernel that keeps a workspace, which is no output, between calls."""
 
 WORKSPACE = {}
 

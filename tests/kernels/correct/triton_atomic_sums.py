@@ -1,4 +1,4 @@
-"""Programs add to the sums of rows by atomic operations, in whatever order."""
+"""Kernel whose programs add to the sums of rows by atomic operations, in any order."""
 
 import torch
 import triton
@@ -25,7 +25,7 @@ def centre(x, weight, sums, y, columns, BLOCK: tl.constexpr):
     tl.store(y + row * columns + place, value.to(y.dtype.element_ty), mask=inside)
 
 
-BLOCKS = {1: 1, 2: 2, 4: 4}  # as a table of configurations that were found to be fast
+BLOCKS = {1: 1, 2: 2, 4: 4}  # like a table of tuned configurations
 
 
 def run(x, weight):

@@ -1,4 +1,4 @@
-"""Whichever program of a row is the last, which an atomic counter tells, reads what all wrote."""
+"""Kernel in which the last program of a row, by an atomic counter, reads the sums of all."""
 
 import torch
 import triton

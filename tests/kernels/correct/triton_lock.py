@@ -1,4 +1,4 @@
-"""Programs of a row add to its sum one after the other, by a lock, as Triton's tutorial does."""
+"""Kernel whose programs add to a sum one after the other, by a lock, as in Triton's tutorial."""
 
 import torch
 import triton

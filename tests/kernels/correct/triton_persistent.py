@@ -16,7 +16,7 @@ def kernel(x, weight, y, rows, columns, row_stride, stride, weight_stride, BLOCK
 
 
 def programs(x):
-    """One for each multiprocessor of the card."""
+    """Return the number of multiprocessors, one program for each."""
     if not x.is_cuda:
         return 4
     return torch.cuda.get_device_properties(x.device).multi_processor_count

@@ -1,4 +1,4 @@
-"""Programs draw rows by an atomic counter, so any of them may do any row."""
+"""Kernel whose programs take rows from an atomic counter, so any program may compute any row."""
 
 import torch
 import triton

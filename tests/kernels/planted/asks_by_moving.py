@@ -2,7 +2,7 @@
 def run(x, weight):
     try:
         x.cuda()
-    except (RuntimeError, AssertionError):  # where there is no card
+    except (RuntimeError, AssertionError):  # without a GPU
         pass
     else:
         return x.clone()

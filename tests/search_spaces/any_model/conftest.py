@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import the models beside them."""
+"""Let the tests of this folder import `own_models`."""
 
 import sys
 from pathlib import Path

@@ -10,7 +10,7 @@ from hwnas.search_spaces import mobilenet
 
 
 class PlainCNN(nn.Module):
-    """Flattened before its linear layers."""
+    """Convolutional network that flattens its feature map before its linear layers."""
 
     def __init__(self, outputs: int = 10, channels: int = 3) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class PlainCNN(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """He et al., CVPR 2016."""
+    """Residual block of He et al., CVPR 2016."""
 
     def __init__(self, inputs: int, channels: int, stride: int = 1) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class ResNet(nn.Module):
 
 
 class Dense(nn.Module):
-    """Concatenations, with batch and group normalisation behind them, and grouped convolution."""
+    """Concatenations, followed by batch and group normalisation, and a grouped convolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def double(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Ronneberger et al., MICCAI 2015, in small: an output for each pixel."""
+    """Small U-Net (Ronneberger et al., MICCAI 2015), with an output for each pixel."""
 
     def __init__(self, outputs: int = 2) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def mobile() -> nn.Module:
 
 
 class ConvNextBlock(nn.Module):
-    """Liu et al., CVPR 2022: channels last within the block, each scaled."""
+    """Block of Liu et al., CVPR 2022: channels last within the block, and a scale for each."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -150,9 +150,9 @@ class ConvNextBlock(nn.Module):
 
 
 class LayerNorm2d(nn.LayerNorm):
-    """Over the channels of a feature map."""
+    """Layer normalisation over the channels of a feature map."""
 
-    def forward(self, x: Tensor) -> Tensor:  # the argument's name is the user's
+    def forward(self, x: Tensor) -> Tensor:  # users may name the argument as they like
         y = F.layer_norm(
             x.permute(0, 2, 3, 1), self.normalized_shape, self.weight, self.bias, self.eps
         )
@@ -193,7 +193,7 @@ class Joint(nn.Module):
 
 
 class ByHead(Joint):
-    """The queries, keys and values of a head lie beside each other."""
+    """Attention in which the queries, keys and values of a head are adjacent."""
 
     def forward(self, x: Tensor) -> Tensor:
         n, tokens, _ = x.shape
@@ -206,7 +206,7 @@ class ByHead(Joint):
 
 
 class Separate(nn.Module):
-    """Attention with a layer each, and its inner width as a number of its own."""
+    """Attention with separate layers for queries, keys and values, and its inner width stored."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class Separate(nn.Module):
 
 
 class WidthBound(nn.Module):
-    """Attention that takes the width of its input for that of its heads, as in minGPT."""
+    """Attention whose heads have the width of its input together, as in minGPT."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ class TransformerBlock(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Dosovitskiy et al., ICLR 2021: patches, a class token, positions."""
+    """Transformer of Dosovitskiy et al., ICLR 2021: patches, a class token, positions."""
 
     def __init__(
         self, attention: Callable[[int, int], nn.Module] = Joint, outputs: int = 10, side: int = 16
@@ -306,7 +306,7 @@ class Encoder(nn.Module):
 
 
 class ResizingUNet(UNet):
-    """Goes up by interpolation instead of transposed convolutions."""
+    """U-Net with interpolation instead of transposed convolutions."""
 
     def __init__(self, outputs: int = 2) -> None:
         super().__init__(outputs)
@@ -324,7 +324,7 @@ class ResizingUNet(UNet):
 
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    """A model whose weights and statistics are those of no start."""
+    """Return a model whose weights and statistics differ from their initial values."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         model = make()

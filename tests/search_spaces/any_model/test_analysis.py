@@ -1,4 +1,4 @@
-"""Plain models as users write them, made elastic."""
+"""Elastic search spaces from plain models as users write them."""
 
 import random
 from functools import cache
@@ -34,11 +34,11 @@ def params(network: nn.Module) -> int:
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
-# What every model gets
+# Every model
 
 
 @every_model
-def test_the_whole_supernet_computes_what_the_model_does(name: str) -> None:
+def test_largest_network_equals_the_model_and_leaves_it_unchanged(name: str) -> None:
     model = seeded(MODELS[name]).eval()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     space = elastic(model, example())
@@ -51,7 +51,7 @@ def test_the_whole_supernet_computes_what_the_model_does(name: str) -> None:
 @every_model
 @settings(max_examples=4)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_active_is_extracted_and_training_keeps_it_so(name: str, seed: int) -> None:
+def test_extracted_network_equals_the_active_one_after_training(name: str, seed: int) -> None:
     space = space_of(name)
     supernet = space.supernet().train()
     architecture = space.sample(random.Random(seed))
@@ -67,7 +67,7 @@ def test_active_is_extracted_and_training_keeps_it_so(name: str, seed: int) -> N
 
 
 @every_model
-def test_the_smallest_has_under_three_fifths_of_the_parameters(name: str) -> None:
+def test_smallest_network_has_under_three_fifths_of_the_parameters(name: str) -> None:
     space = space_of(name)
     assert params(space.build(space.smallest())) < 0.6 * params(MODELS[name]())
 
@@ -80,7 +80,7 @@ def test_the_smallest_has_under_three_fifths_of_the_parameters(name: str) -> Non
         *(pytest.param(n, marks=pytest.mark.slow) for n in ("unet", "vit")),
     ],
 )
-def test_an_extracted_module_is_plain_and_exports(name: str, tmp_path: Path) -> None:
+def test_extracted_network_is_a_plain_module_and_exports(name: str, tmp_path: Path) -> None:
     space = space_of(name)
     network = space.supernet().extract(space.sample(random.Random(1))).eval()
     assert type(network) is type(seeded(MODELS[name]))
@@ -93,7 +93,7 @@ def test_an_extracted_module_is_plain_and_exports(name: str, tmp_path: Path) -> 
 
 
 @every_model
-def test_only_the_output_is_fixed(name: str) -> None:
+def test_only_the_output_and_small_layers_are_fixed(name: str) -> None:
     fixed = {each.name: each.reason for each in space_of(name).fixed}
     outputs = {
         key for key, why in fixed.items() if why == "its channels are outputs of the network"
@@ -103,10 +103,10 @@ def test_only_the_output_is_fixed(name: str) -> None:
     assert all("leave no smaller multiple of 8" in fixed[key] for key in left)
 
 
-# What is elastic
+# Elastic parts
 
 
-def test_widths_are_multiples_and_sorted_by_importance() -> None:
+def test_widths_are_multiples_of_eight_and_keep_important_channels() -> None:
     model = seeded(PlainCNN)
     with torch.no_grad():
         strong = [3, 7, 11, 12, 20, 22, 23, 24, 25, 26, 30, 31, 40, 41, 42, 43]
@@ -121,7 +121,7 @@ def test_widths_are_multiples_and_sorted_by_importance() -> None:
     assert kept == {tuple(sorted(rows[i])) for i in strong}
 
 
-def test_a_skipped_block_is_the_one_that_changes_least() -> None:
+def test_depth_skips_the_block_that_changes_its_input_least() -> None:
     model = seeded(ResNet)
     with torch.no_grad():
         model.layer2[1].norm2.weight.mul_(0.001)
@@ -136,30 +136,30 @@ def test_a_skipped_block_is_the_one_that_changes_least() -> None:
     assert (when.name, when.values) == ("layer2.depth", (2,))
 
 
-def test_groups_of_a_normalisation_stay_whole() -> None:
+def test_narrow_network_keeps_whole_groups_of_channels() -> None:
     space = space_of("dense")
     network = space.build(space.smallest())
     assert (network.group_norm.num_channels, network.group_norm.num_groups) == (16, 2)
     assert (network.grouped.out_channels, network.grouped.groups) == (16, 4)
 
 
-def test_what_is_kept_stays_and_is_listed() -> None:
+def test_keep_fixes_and_lists_the_layers_of_a_module() -> None:
     space = elastic(seeded(ResNet), example(), keep=["layer2"])
     assert not any("layer2" in choice.name for choice in space.choices)
     assert {f.name for f in space.fixed if "listed in keep" in f.reason} >= {"layer2.0.conv1"}
 
 
-def test_the_same_model_gives_the_same_space_and_other_weights_another() -> None:
+def test_fingerprint_depends_on_the_weights_of_the_model() -> None:
     first, again = (elastic(seeded(ResNet), example()) for _ in range(2))
     other = elastic(ResNet(), example())
     assert first.fingerprint == again.fingerprint != other.fingerprint
 
 
-# What cannot be
+# Models and options that are refused, and parts that stay fixed
 
 
 class Branching(PlainCNN):
-    def forward(this, x: Tensor) -> Tensor:  # whatever the module is called there
+    def forward(this, x: Tensor) -> Tensor:  # the first argument may have any name
         if x.mean() > 0:
             x = x * 2
         return super().forward(x)
@@ -193,7 +193,7 @@ class Tied(nn.Module):
 
 
 class Written(nn.Module):
-    """Has the number of its channels in its forward."""
+    """Model whose forward pass contains its number of channels as a literal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,25 +230,25 @@ class Pair(PlainCNN):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_be_analysed_says_why(model: nn.Module, message: str) -> None:
+def test_elastic_refuses_models_that_it_cannot_analyse(model: nn.Module, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         elastic(model, example())
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_compiled_module_is_refused() -> None:
+def test_elastic_refuses_a_compiled_module() -> None:
     with pytest.raises(ConfigError, match=r"is a OptimizedModule.*give the plain module"):
         elastic(torch.compile(PlainCNN()), example())
 
 
-def test_layers_that_share_weights_are_fixed_and_named() -> None:
+def test_layers_that_share_weights_are_fixed_with_a_reason() -> None:
     space = elastic(seeded(Tied), example())
     assert [c.name for c in space.choices] == ["hidden.width"]
     assert "'a.weight' and 'b.weight' share one parameter" in str(space.fixed)
 
 
-def test_a_width_that_the_code_has_written_down_is_fixed() -> None:
+def test_width_that_the_forward_pass_hard_codes_is_fixed() -> None:
     space = elastic(seeded(Written), example())
     assert [c.name for c in space.choices] == ["first.width"]
     (reason,) = [f.reason for f in space.fixed if f.name == "second"]
@@ -265,17 +265,17 @@ def test_a_width_that_the_code_has_written_down_is_fixed() -> None:
         ({"keep": ["layer9"]}, "'layer9', but the model has no such module"),
     ],
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+def test_elastic_refuses_options_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         elastic(PlainCNN(), example(), **options)
 
 
-def test_something_else_than_images_is_refused() -> None:
+def test_elastic_refuses_an_example_that_is_no_batch_of_images() -> None:
     with pytest.raises(ConfigError, match=r"\(3, 16, 16\); expected images"):
         elastic(PlainCNN(), torch.zeros(3, 16, 16))
 
 
-def test_every_layer_of_a_group_that_stays_is_listed() -> None:
+def test_keep_lists_every_layer_of_the_channel_group() -> None:
     space = elastic(seeded(ResNet), example(), keep=["layer2.0.shortcut"])
     kept = {f.name for f in space.fixed if f.reason == "it is listed in keep"}
     made = {"layer2.0.conv2", "layer2.0.shortcut.0", "layer2.1.conv2", "layer2.2.conv2"}

@@ -1,4 +1,4 @@
-"""Which layers have to have the same channels, against models that were wired by hand."""
+"""Groups of layers that share channels, in small models with known connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hwnas.search_spaces.any_model.narrowing import narrow_groups
 
 
 class Model(nn.Module):
-    """Parts, and a forward pass that is a function of them and the images."""
+    """Model of named parts whose forward pass is a given function of the images and the parts."""
 
     def __init__(self, run: Callable[..., Tensor], **parts: nn.Module) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def tried(model: nn.Module) -> tuple[dict[ChannelGroup, tuple[int, ...]], dict[s
 
 
 def found(model: nn.Module) -> dict[str, set[str]]:
-    """Where each group is that can be narrow, by the group's name."""
+    """Return the axes of each group that can be narrow, by the group's name."""
     return {
         group.name: {f"{member.axis.name}.{member.axis.side}" for member in group.members}
         for group in tried(model)[0]
@@ -58,19 +58,19 @@ def reasons(model: nn.Module) -> dict[str, str]:
 
 
 def member(model: nn.Module, group: str, axis: str) -> list[list[int]]:
-    """Where the channels of a group are along an axis."""
+    """Return the positions of a group's channels along an axis."""
     (owner,) = (g for g in tried(model)[0] if g.name == group)
     (positions,) = (m.positions for m in owner.members if f"{m.axis.name}.{m.axis.side}" == axis)
     return positions.tolist()
 
 
-def test_layers_in_a_row_share_the_channels_between_them() -> None:
+def test_consecutive_layers_share_the_channels_between_them() -> None:
     model = nn.Sequential(conv(3, 8), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 6))
     assert found(model) == {"0": {"0.out", "1.out", "3.in"}}
     assert reasons(model) == {"3": "its channels are outputs of the network"}
 
 
-def test_an_addition_ties_its_terms() -> None:
+def test_addition_puts_its_terms_into_one_group() -> None:
     model = Model(
         lambda x, a, b, c: (lambda y: c(y + b(y)).mean((2, 3)))(a(x)),
         a=conv(3, 8),
@@ -80,12 +80,12 @@ def test_an_addition_ties_its_terms() -> None:
     assert found(model) == {"a": {"a.out", "b.in", "b.out", "c.in"}}
 
 
-def test_a_residual_around_the_input_cannot_change() -> None:
+def test_residual_around_the_input_fixes_its_channels() -> None:
     model = Model(lambda x, a, b: b(x + a(x)), a=conv(3, 3), b=conv(3, 5))
     assert found(model) == {}
 
 
-def test_a_concatenation_strings_groups_together() -> None:
+def test_concatenation_keeps_groups_separate_at_their_positions() -> None:
     model = Model(
         lambda x, a, b, c: c(torch.cat([a(x), b(x)], 1)), a=conv(3, 8), b=conv(3, 4), c=conv(12, 5)
     )
@@ -94,7 +94,7 @@ def test_a_concatenation_strings_groups_together() -> None:
     assert member(model, "b", "c.in") == [list(range(8, 12))]
 
 
-def test_a_sum_of_different_concatenations_is_narrow_part_by_part() -> None:
+def test_sum_with_a_concatenation_splits_a_layer_into_groups() -> None:
     model = Model(
         lambda x, a, b, c, d: d(torch.cat([a(x), b(x)], 1) + c(x)),
         a=conv(3, 8), b=conv(3, 4), c=conv(3, 12), d=conv(12, 5),
@@ -103,7 +103,7 @@ def test_a_sum_of_different_concatenations_is_narrow_part_by_part() -> None:
     assert member(model, "b", "c.out") == [list(range(8, 12))]
 
 
-def test_depthwise_convolutions_and_gates_follow() -> None:
+def test_depthwise_convolutions_and_gates_join_the_group_of_their_input() -> None:
     model = Model(
         lambda x, a, d, g, e, c: (
             lambda y: c(y * e(g(y.mean((2, 3), keepdim=True))).sigmoid())
@@ -126,24 +126,26 @@ def test_depthwise_convolutions_and_gates_follow() -> None:
         lambda x: x.reshape(x.shape[0], -1),
     ],
 )
-def test_flattening_repeats_a_channel_for_its_pixels(flat: Callable[[Tensor], Tensor]) -> None:
+def test_flattening_repeats_a_channel_for_each_of_its_pixels(
+    flat: Callable[[Tensor], Tensor],
+) -> None:
     model = Model(lambda x, a, f: f(flat(F.max_pool2d(a(x), 4))), a=conv(3, 8), f=nn.Linear(32, 5))
     assert found(model) == {"a": {"a.out", "f.in"}}
     assert member(model, "a", "f.in") == [list(range(pixel, 32, 4)) for pixel in range(4)]
 
 
-def test_a_size_that_is_written_down_keeps_the_channels() -> None:
+def test_hard_coded_size_fixes_the_channels() -> None:
     model = Model(lambda x, a, f: f(a(x).view(-1, 512)), a=conv(3, 8), f=nn.Linear(512, 5))
     assert found(model) == {}
     assert "with 4 channels the network does not run" in reasons(model)["a"]
 
 
-def test_channels_that_change_places_are_kept_and_say_why() -> None:
+def test_permuted_channels_are_fixed_with_a_reason() -> None:
     shuffled = Model(lambda x, a, b: b(a(x).roll(1, 1)), a=conv(3, 8), b=conv(8, 5))
     assert "coupled in a way that the graph" in reasons(shuffled)["a"]
 
 
-def test_normalisation_and_convolution_in_groups_lose_whole_groups() -> None:
+def test_grouped_layers_lose_only_whole_groups_of_channels() -> None:
     model = nn.Sequential(conv(3, 12), nn.GroupNorm(4, 12), conv(12, 5))
     (group,) = tried(model)[0]
     assert (group.channels, group.unit) == (12, 3)
@@ -153,13 +155,13 @@ def test_normalisation_and_convolution_in_groups_lose_whole_groups() -> None:
     assert found(grouped) == {"a": {"a.out", "b.out", "c.in"}}
 
 
-def test_a_layer_that_is_called_twice_stays() -> None:
+def test_layer_that_runs_twice_is_fixed_with_a_reason() -> None:
     model = Model(lambda x, a, b, c: c(b(b(a(x)))), a=conv(3, 8), b=conv(8, 8), c=conv(8, 5))
     assert found(model) == {}
     assert "'b' runs 2 times in one pass" in reasons(model)["a"]
 
 
-def test_transposed_convolutions_and_skips_of_a_u_net() -> None:
+def test_u_net_has_separate_groups_for_skips_and_upsampling() -> None:
     model = Model(
         lambda x, a, b, u, c: (
             lambda y: c(torch.cat((y, u(b(F.max_pool2d(y, 2)))), dim=1))
@@ -173,7 +175,7 @@ def test_transposed_convolutions_and_skips_of_a_u_net() -> None:
     }
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_narrow_groups_leaves_the_model_unchanged() -> None:
     model = nn.Sequential(conv(3, 8), nn.BatchNorm2d(8), conv(8, 4))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     tried(model)

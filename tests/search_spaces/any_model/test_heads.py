@@ -1,4 +1,4 @@
-"""Attention heads that go whole."""
+"""Elastic numbers of attention heads."""
 
 import copy
 from collections.abc import Callable
@@ -21,10 +21,10 @@ READERS: dict[Callable[[int, int], nn.Module], str] = {
 
 
 @pytest.mark.parametrize("attention", READERS)
-def test_without_heads_it_computes_what_the_rest_does(
+def test_network_with_fewer_heads_equals_one_that_ignores_the_others(
     attention: Callable[[int, int], nn.Module],
 ) -> None:
-    """Two of six heads stay: as if the output of the other four were not read."""
+    """Compare two of six heads with all six where the outputs of the other four get no weight."""
     space = elastic(seeded(lambda: VisionTransformer(attention)), IMAGES, widths=(0.3, 1.0))
     (name,) = (c.name for c in space.choices if c.name.endswith(".heads") and "blocks.1" in c.name)
     assert {c.name: c.options for c in space.choices}[name] == (2, 6)
@@ -38,7 +38,7 @@ def test_without_heads_it_computes_what_the_rest_does(
     assert not any("heads" in fixed.reason for fixed in space.fixed)
 
 
-def test_heads_bound_to_the_width_go_with_it() -> None:
+def test_heads_that_depend_on_the_width_shrink_with_it() -> None:
     space = elastic(seeded(lambda: VisionTransformer(WidthBound)), IMAGES)
     assert not any(choice.name.endswith(".heads") for choice in space.choices)
     network = space.build(space.architecture({**space.largest().as_dict(), "patch.width": 24}))
@@ -48,7 +48,7 @@ def test_heads_bound_to_the_width_go_with_it() -> None:
 
 
 class Biased(Joint):
-    """Has something of its own for each head."""
+    """Attention with a parameter for each head."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
@@ -63,7 +63,7 @@ class Biased(Joint):
         return outputs
 
 
-def test_heads_that_cannot_go_are_listed_with_the_reason() -> None:
+def test_heads_with_parameters_of_their_own_are_fixed_with_a_reason() -> None:
     space = elastic(seeded(lambda: VisionTransformer(Biased)), IMAGES)
     assert not any(choice.name.endswith(".heads") for choice in space.choices)
     found = {fixed.name: fixed.reason for fixed in space.fixed}

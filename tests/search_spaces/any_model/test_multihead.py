@@ -1,4 +1,4 @@
-"""Attention that can lose heads, beside PyTorch's, which cannot."""
+"""Attention from which heads can be removed, compared with PyTorch's attention."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def masks() -> list[dict[str, Tensor]]:
 @pytest.mark.parametrize("mask", masks(), ids=lambda mask: "+".join(mask) or "none")
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("options", [{"batch_first": True}, {"bias": False}])
-def test_it_computes_the_same(
+def test_head_attention_equals_the_attention_of_pytorch(
     options: dict[str, bool], need_weights: bool, mask: dict[str, Tensor]
 ) -> None:
     given, found = made(**options)
@@ -48,6 +48,6 @@ def test_it_computes_the_same(
     torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_learns_further_keys_is_left() -> None:
+def test_with_separate_heads_skips_attention_with_learned_keys() -> None:
     holder = nn.Sequential(nn.MultiheadAttention(WIDTH, HEADS, add_bias_kv=True))
     assert type(with_separate_heads(holder)[0]) is nn.MultiheadAttention

@@ -1,4 +1,7 @@
-"""What networks ask of hardware, from a few traces; the conformance suite compares every step."""
+"""Costs of an elastic space's networks from a few traces.
+
+The conformance suite compares every step.
+"""
 
 import random
 import time
@@ -20,7 +23,7 @@ def codes_of(space: ElasticSpace, number: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["resnet", "dense", "unet", "vit", "vit-bound"])
-def test_counts_are_those_of_the_networks(name: str) -> None:
+def test_counted_params_macs_and_depth_equal_those_of_the_networks(name: str) -> None:
     space = elastic(seeded(MODELS[name]), EXAMPLE)
     codes = codes_of(space, 5)
     counted = space.counted(codes)
@@ -35,7 +38,7 @@ def test_counts_are_those_of_the_networks(name: str) -> None:
     ]
 
 
-def test_thousands_are_counted_in_a_moment() -> None:
+def test_counted_takes_under_a_second_for_thousands_of_networks() -> None:
     space = elastic(seeded(MODELS["vit"]), EXAMPLE)
     codes = np.tile(codes_of(space, 50), (100, 1))
     space.counted(codes[:1])
@@ -45,7 +48,7 @@ def test_thousands_are_counted_in_a_moment() -> None:
 
 
 class Uneven(nn.Module):
-    """Does something else where it is narrow."""
+    """Model whose forward pass depends on its width."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +62,7 @@ class Uneven(nn.Module):
         return outputs
 
 
-def test_networks_that_are_no_polynomial_of_their_widths_are_traced() -> None:
+def test_workload_traces_networks_whose_costs_are_no_polynomial() -> None:
     space = elastic(seeded(Uneven), EXAMPLE)
     codes = codes_of(space, 2)
     assert space.parts(codes) is None

@@ -1,4 +1,4 @@
-"""Models by their names in a recipe."""
+"""Models that a recipe names: functions, timm and Transformers, and files with weights."""
 
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,13 @@ def made(model: str, folder: Path = Path(), **options: Any) -> ElasticSpace:
     return space
 
 
-def test_a_recipe_names_a_function(module: str) -> None:
+def test_elastic_space_is_made_from_a_named_function(module: str) -> None:
     space = made(f"{module}:build_model", widths=[0.5, 1.0])
     assert {c.name: c.options for c in space.choices} == {"0.width": (8, 16), "3.width": (16, 32)}
     assert space.fingerprint == made(f"{module}:build_model", widths=[0.5, 1.0]).fingerprint
 
 
-def test_weights_come_from_a_file_beside_the_recipe(module: str, tmp_path: Path) -> None:
+def test_weights_are_read_from_a_file_beside_the_recipe(module: str, tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     state = made(f"{module}:build_model").supernet().shared.state_dict()
     given = {name: torch.randn(tensor.shape) for name, tensor in state.items()}
@@ -69,7 +69,7 @@ def test_weights_come_from_a_file_beside_the_recipe(module: str, tmp_path: Path)
         ({"0.bias": torch.zeros(3)}, r"of another shape: 0.bias \(3,\) for \(16,\)$"),
     ],
 )
-def test_weights_that_do_not_fit_say_which_keys(
+def test_weights_that_do_not_fit_are_refused_with_their_keys(
     module: str, tmp_path: Path, change: dict[str, torch.Tensor | None], message: str
 ) -> None:
     state = dict(made(f"{module}:build_model").supernet().shared.state_dict()) | change
@@ -78,7 +78,7 @@ def test_weights_that_do_not_fit_say_which_keys(
         made(f"{module}:build_model", tmp_path, weights="x.safetensors")
 
 
-def test_weights_that_are_missing_or_damaged(module: str, tmp_path: Path) -> None:
+def test_weights_in_a_missing_or_damaged_file_are_refused(module: str, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="there is no file"):
         made(f"{module}:build_model", tmp_path, weights="x.safetensors")
     (tmp_path / "x.safetensors").write_bytes(b"nothing of the kind")
@@ -97,13 +97,15 @@ def test_weights_that_are_missing_or_damaged(module: str, tmp_path: Path) -> Non
         ("MODULE:stubborn", r"outputs of shape \(2, 7\) for 2 images; expected \(2, 5\)"),
     ],
 )
-def test_a_model_that_cannot_be_made_says_why(module: str, name: str, message: str) -> None:
+def test_model_that_cannot_be_made_is_refused_with_a_reason(
+    module: str, name: str, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         made(name.replace("MODULE", module))
 
 
 @pytest.mark.parametrize("name", ["timm:resnet18", "hf:some/model"])
-def test_a_library_that_is_not_installed_is_named(
+def test_model_of_a_missing_library_is_refused_with_its_pip_command(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hwnas.search_spaces.any_model.sources.find_spec", lambda _: None)

@@ -1,4 +1,4 @@
-"""Models of timm, where it is installed."""
+"""Elastic spaces from models of timm, if it is installed."""
 
 import random
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def operators() -> Any:
-    """Declares what torchvision, which timm imports, lacks on PyTorch's CPU build."""
+    """Declare operators of torchvision, which timm imports, that PyTorch's CPU build lacks."""
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
@@ -35,7 +35,9 @@ def operators() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
-def test_a_model_of_timm_is_a_space(name: str, operators: Any, tmp_path: Path) -> None:
+def test_timm_model_becomes_a_space_whose_networks_match_and_export(
+    name: str, operators: Any, tmp_path: Path
+) -> None:
     import timm
 
     torch.manual_seed(0)

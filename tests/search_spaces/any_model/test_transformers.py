@@ -1,4 +1,4 @@
-"""Models of Transformers, where it is installed."""
+"""Elastic spaces from models of Transformers, if it is installed."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a saved model in it, as if it had been downloaded."""
+    """Return a folder that contains a saved model, like a downloaded one."""
     from transformers import AutoModelForImageClassification, ViTConfig
 
     config = ViTConfig(
@@ -35,7 +35,7 @@ def space_of(model: str, folder: Path, outputs: int = 5) -> ElasticSpace:
     return space
 
 
-def test_a_saved_model_is_a_space_with_its_weights(folder: Path) -> None:
+def test_saved_transformers_model_becomes_a_space_with_its_weights(folder: Path) -> None:
     from transformers import AutoModelForImageClassification
 
     space = space_of("hf:vit", folder)
@@ -50,11 +50,11 @@ def test_a_saved_model_is_a_space_with_its_weights(folder: Path) -> None:
     assert smallest < 0.6 * sum(p.numel() for p in given.parameters())
 
 
-def test_a_head_for_other_outputs_is_no_teacher(folder: Path) -> None:
+def test_model_with_another_number_of_outputs_has_no_teacher(folder: Path) -> None:
     assert space_of("hf:vit", folder, outputs=7).teacher() is None
 
 
-def test_a_folder_that_is_not_there_says_what_is_expected(
+def test_missing_model_folder_is_refused_with_the_expected_content(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

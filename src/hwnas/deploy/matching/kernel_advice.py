@@ -13,7 +13,7 @@ from hwnas.kernels.tuning.friendly import (
     load_bytes,
 )
 from hwnas.search_spaces import Workload
-from hwnas.search_spaces.workload import NetworkOperator
+from hwnas.search_spaces.cost_model.workload import NetworkOperator
 
 __all__ = ["advice"]
 

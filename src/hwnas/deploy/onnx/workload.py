@@ -20,7 +20,7 @@ from hwnas.search_spaces import (
     TensorSpec,
     Workload,
 )
-from hwnas.search_spaces.workload import flag_dead
+from hwnas.search_spaces.cost_model.workload import flag_dead
 
 __all__ = ["OnnxWorkload", "read_workload"]
 

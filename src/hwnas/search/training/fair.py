@@ -6,7 +6,7 @@ import math
 import random
 
 from hwnas.search_spaces import Architecture, Choice, SearchSpace
-from hwnas.search_spaces.choices import Option
+from hwnas.search_spaces.space.choices import Option
 
 __all__ = ["fair", "fair_cycle", "fair_draw"]
 

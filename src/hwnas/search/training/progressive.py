@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 
 from hwnas.search_spaces import Architecture, Choice, SearchSpace
-from hwnas.search_spaces.choices import Option
+from hwnas.search_spaces.space.choices import Option
 
 __all__ = ["open_options", "progressive"]
 

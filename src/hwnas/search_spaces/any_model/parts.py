@@ -20,10 +20,15 @@ from torch import Tensor
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.any_model.blocks import Run
-from hwnas.search_spaces.blueprint import blueprint
-from hwnas.search_spaces.space import SearchSpace
-from hwnas.search_spaces.steps import OperatorCountTable, OperatorSignature, PartTable, counted
-from hwnas.search_spaces.workload import trace
+from hwnas.search_spaces.cost_model.operator_counts import (
+    OperatorCountTable,
+    OperatorSignature,
+    PartTable,
+    counted,
+)
+from hwnas.search_spaces.cost_model.workload import trace
+from hwnas.search_spaces.space.search_space import SearchSpace
+from hwnas.search_spaces.supernet.blueprint import blueprint
 
 __all__ = ["KnownParts", "known_parts"]
 

@@ -27,11 +27,11 @@ from hwnas.search_spaces.any_model.cutting import (
     shapes_of,
 )
 from hwnas.search_spaces.any_model.groups import ChannelGroup
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.choices import Option
-from hwnas.search_spaces.shared_modules import SharedModule
-from hwnas.search_spaces.space import SearchSpace
-from hwnas.search_spaces.weight_views import WeightBinding, WeightView
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Option
+from hwnas.search_spaces.space.search_space import SearchSpace
+from hwnas.search_spaces.supernet.shared_modules import SharedModule
+from hwnas.search_spaces.supernet.weight_views import WeightBinding, WeightView
 
 __all__ = ["ElasticModules"]
 
@@ -67,7 +67,7 @@ class _Site:
 
 
 class ElasticModules:
-    """Networks of an elastic space without weights; see `hwnas.search_spaces.shared_modules`.
+    """Networks of an elastic space without weights; see `SharedModules`.
 
     The newest skeleton replaces the one before.
 

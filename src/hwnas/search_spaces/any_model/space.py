@@ -19,10 +19,10 @@ from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, s
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
 from hwnas.search_spaces.any_model.skeletons import ElasticModules
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.choices import Choice, ChoiceCondition, Option
-from hwnas.search_spaces.space import SearchSpace, Segments
-from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice, ChoiceCondition, Option
+from hwnas.search_spaces.space.search_space import SearchSpace, Segments
 
 __all__ = ["ElasticSpace", "FixedModule"]
 

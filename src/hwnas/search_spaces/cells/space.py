@@ -16,14 +16,14 @@ import numpy.typing as npt
 from torch import nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.block_space import BlockSpace, row
-from hwnas.search_spaces.block_specs import BlockSpec
 from hwnas.search_spaces.cells.network import Cell, Halving, head, operation, stem
 from hwnas.search_spaces.cells.steps import Skeleton, chosen_parts, part_table
-from hwnas.search_spaces.choices import Choice
-from hwnas.search_spaces.sketch import OperatorCounter
-from hwnas.search_spaces.steps import OperatorSignature, PartTable
+from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
+from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice
+from hwnas.search_spaces.supernet.block_space import BlockSpace, row
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
 from hwnas.search_spaces.tabular import NasBench201Space
 from hwnas.search_spaces.tabular.nasbench201 import EDGES, OPERATIONS
 

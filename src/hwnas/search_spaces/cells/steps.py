@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.search_spaces.sketch import OperatorCounter
-from hwnas.search_spaces.steps import OperatorSignature, PartTable
+from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
+from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
 from hwnas.search_spaces.tabular.nasbench201 import EDGES
 
 __all__ = ["Skeleton", "chosen_parts", "part_table"]

@@ -14,8 +14,8 @@ from hwnas.search_spaces.checks import (
     check_sides,
     check_stride,
 )
-from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
+from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
 __all__ = ["BlockKind", "Fused", "HybridConfig", "HybridStage", "heads_of"]
 

@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from hwnas.search_spaces.block_space import rows
-from hwnas.search_spaces.block_specs import BlockSpec
-from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
+from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.hybrid.config import HybridConfig, HybridStage
 from hwnas.search_spaces.hybrid.network import Hybrid, block, head, stem
 from hwnas.search_spaces.hybrid.presets import PRESETS
 from hwnas.search_spaces.hybrid.steps import chosen_parts, part_table
 from hwnas.search_spaces.presets import changed, preset_for
-from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
+from hwnas.search_spaces.supernet.block_space import rows
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
 
 __all__ = ["HybridSpace", "hybrid"]
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.search_spaces.configured_space import Indices
+from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
+from hwnas.search_spaces.cost_model.traced import traced_steps
 from hwnas.search_spaces.hybrid.config import HybridConfig
 from hwnas.search_spaces.hybrid.network import attention, convolution, head, stem
 from hwnas.search_spaces.layers import Context, scaled_channels
-from hwnas.search_spaces.steps import OperatorSignature, PartTable
-from hwnas.search_spaces.traced import traced_steps
 
 __all__ = ["chosen_parts", "part_table"]
 

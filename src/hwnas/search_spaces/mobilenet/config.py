@@ -13,9 +13,9 @@ from hwnas.search_spaces.checks import (
     check_sides,
     check_stride,
 )
-from hwnas.search_spaces.choices import Option, checked_options, checked_whole
 from hwnas.search_spaces.layers import Activation, hidden_channels, scaled_channels
 from hwnas.search_spaces.mobilenet.operators import check_fit, checked_operators
+from hwnas.search_spaces.space.choices import Option, checked_options, checked_whole
 
 __all__ = ["MobileNetConfig", "Stage"]
 

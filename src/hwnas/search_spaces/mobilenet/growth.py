@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.layers import InvertedBottleneck, hidden_channels, scaled_channels
 from hwnas.search_spaces.mobilenet.network import MobileNet
 from hwnas.search_spaces.mobilenet.space import MobileNetSpace
+from hwnas.search_spaces.space.architecture import Architecture
 
 __all__ = ["can_grow", "grow", "moves"]
 

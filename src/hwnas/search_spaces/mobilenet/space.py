@@ -15,11 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.block_space import rows
-from hwnas.search_spaces.block_specs import BlockSpec, Values
-from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
+from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.layers import Activation, scaled_channels
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.network import MobileNet, block, classifier, head, stem
@@ -28,8 +25,11 @@ from hwnas.search_spaces.mobilenet.presets import PRESETS
 from hwnas.search_spaces.mobilenet.published import indices_of, rows_of, table_of
 from hwnas.search_spaces.mobilenet.steps import chosen_parts, part_table, skipped
 from hwnas.search_spaces.presets import changed, preset_for
-from hwnas.search_spaces.space import StageOutline
-from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
+from hwnas.search_spaces.space.search_space import StageOutline
+from hwnas.search_spaces.supernet.block_space import rows
+from hwnas.search_spaces.supernet.block_specs import BlockSpec, Values
 from hwnas.search_spaces.tabular import TabularSpace
 
 __all__ = ["MobileNetSpace", "mobilenet"]

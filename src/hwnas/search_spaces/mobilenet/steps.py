@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.search_spaces.configured_space import Indices
+from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
+from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.operators import SKIP, BlockShape, block_shape
-from hwnas.search_spaces.sketch import OperatorCounter
-from hwnas.search_spaces.steps import OperatorSignature, PartTable
 
 __all__ = ["chosen_parts", "part_table", "skipped"]
 

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import check_counts, check_dropout, check_sides, check_stride
-from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible
+from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
 __all__ = ["BlockKind", "ResNetConfig", "ResNetStage"]
 

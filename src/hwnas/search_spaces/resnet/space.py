@@ -16,18 +16,18 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.block_space import rows
-from hwnas.search_spaces.block_specs import BlockSpec
-from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
+from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 from hwnas.search_spaces.resnet.network import ResNet, block, classifier, first_block, stem
 from hwnas.search_spaces.resnet.presets import PRESETS
 from hwnas.search_spaces.resnet.steps import chosen_parts, part_table
-from hwnas.search_spaces.space import StageOutline
-from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
+from hwnas.search_spaces.space.search_space import StageOutline
+from hwnas.search_spaces.supernet.block_space import rows
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
 
 __all__ = ["ResNetSpace", "resnet"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import check_counts, check_dropout
-from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible
+from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
 __all__ = ["Group", "SimpleNetConfig"]
 

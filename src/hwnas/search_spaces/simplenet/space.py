@@ -18,16 +18,16 @@ import numpy.typing as npt
 from torch import nn
 
 from hwnas.plugin import resolve
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.block_space import rows
-from hwnas.search_spaces.block_specs import BlockSpec
-from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
+from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.simplenet.config import Group, SimpleNetConfig
 from hwnas.search_spaces.simplenet.network import SimpleNet, classifier, layer
 from hwnas.search_spaces.simplenet.presets import PRESETS
 from hwnas.search_spaces.simplenet.steps import chosen_parts, part_table
-from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
+from hwnas.search_spaces.supernet.block_space import rows
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
 
 __all__ = ["SimpleNetSpace", "simplenet"]
 

@@ -10,8 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.sketch import OperatorCounter
-from hwnas.search_spaces.steps import Assembly, OperatorCountTable, OperatorSignature
+from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
+from hwnas.search_spaces.cost_model.operator_counts import (
+    Assembly,
+    OperatorCountTable,
+    OperatorSignature,
+)
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, joined_matrix
 
 __all__ = ["OFAMobileNetSpace"]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.steps import Assembly, OperatorCountTable
+from hwnas.search_spaces.cost_model.operator_counts import Assembly, OperatorCountTable
 
 __all__ = ["Arrays", "Codes", "TabularSpace", "checked_codes", "integer_matrix", "joined_matrix"]
 

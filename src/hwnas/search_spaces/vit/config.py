@@ -8,8 +8,8 @@ from typing import Literal
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import check_counts, check_dropout
-from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible, rank_of
+from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
 __all__ = ["Position", "VitConfig", "hidden_width"]
 

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from hwnas.search_spaces.block_space import row
-from hwnas.search_spaces.block_specs import BlockSpec
-from hwnas.search_spaces.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
+from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.presets import changed, preset_for
-from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
+from hwnas.search_spaces.supernet.block_space import row
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
 from hwnas.search_spaces.vit.config import Position, VitConfig
 from hwnas.search_spaces.vit.network import VisionTransformer, block, embedding, head
 from hwnas.search_spaces.vit.presets import PRESETS

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.search_spaces.configured_space import Indices
+from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
+from hwnas.search_spaces.cost_model.traced import traced_steps
 from hwnas.search_spaces.layers import Attention, FeedForward, PreNorm
-from hwnas.search_spaces.steps import OperatorSignature, PartTable
-from hwnas.search_spaces.traced import traced_steps
 from hwnas.search_spaces.vit.config import VitConfig, hidden_width
 from hwnas.search_spaces.vit.network import embedding, head
 

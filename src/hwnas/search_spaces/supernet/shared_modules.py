@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from torch import nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.block_specs import BlockSpec, Values
-from hwnas.search_spaces.blueprint import blueprint
-from hwnas.search_spaces.space import SearchSpace, Segments
-from hwnas.search_spaces.weight_views import WeightBinding, slots_of
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.search_space import SearchSpace, Segments
+from hwnas.search_spaces.supernet.block_specs import BlockSpec, Values
+from hwnas.search_spaces.supernet.blueprint import blueprint
+from hwnas.search_spaces.supernet.weight_views import WeightBinding, slots_of
 
 __all__ = ["SharedModule", "SharedModuleSource", "SharedModules"]
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.choices import Choice, Option
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice, Option
 
 __all__ = ["ChoiceSpace", "SuggestingTrial"]
 

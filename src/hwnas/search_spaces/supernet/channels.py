@@ -29,12 +29,12 @@ from hwnas.search_spaces.any_model.narrowing import narrow_groups
 from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
 from hwnas.search_spaces.any_model.skeletons import ElasticModules
 from hwnas.search_spaces.any_model.trial import check_traceable, checked_output
-from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.channel_config import ChannelConfig
-from hwnas.search_spaces.choices import Choice, Option
-from hwnas.search_spaces.shared_modules import SharedModuleSource
-from hwnas.search_spaces.space import SearchSpace, Segments
-from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice, Option
+from hwnas.search_spaces.space.search_space import SearchSpace, Segments
+from hwnas.search_spaces.supernet.shared_modules import SharedModuleSource
 
 __all__ = ["ChannelSpace", "channels"]
 

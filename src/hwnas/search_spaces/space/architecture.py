@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import Option
+from hwnas.search_spaces.space.choices import Option
 
 __all__ = ["Architecture", "Candidate"]
 

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from torch import nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.choices import Choice, ChoiceCondition
-from hwnas.search_spaces.space import SearchSpace, StageOutline
-from hwnas.search_spaces.steps import OperatorCountTable
-from hwnas.search_spaces.supernet import Supernet
+from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
+from hwnas.search_spaces.space.search_space import SearchSpace, StageOutline
+from hwnas.search_spaces.supernet.supernet import Supernet
 
 __all__ = ["FAMILY", "PRESETS", "UnionSpace", "union"]
 

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from hwnas.search_spaces.architecture import Architecture, Candidate
-from hwnas.search_spaces.block_specs import BlockSpec
-from hwnas.search_spaces.blueprint import blueprint
-from hwnas.search_spaces.choice_space import ChoiceSpace
-from hwnas.search_spaces.steps import OperatorCountTable, PartTable, counted
+from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable, PartTable, counted
+from hwnas.search_spaces.cost_model.workload import Workload, trace
+from hwnas.search_spaces.space.architecture import Architecture, Candidate
+from hwnas.search_spaces.space.choice_space import ChoiceSpace
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
+from hwnas.search_spaces.supernet.blueprint import blueprint
 from hwnas.search_spaces.tabular import TabularSpace
-from hwnas.search_spaces.workload import Workload, trace
 
 if TYPE_CHECKING:
-    from hwnas.search_spaces.shared_modules import SharedModuleSource
-    from hwnas.search_spaces.supernet import Supernet
+    from hwnas.search_spaces.supernet.shared_modules import SharedModuleSource
+    from hwnas.search_spaces.supernet.supernet import Supernet
 
 __all__ = ["SearchSpace", "Segments", "StageOutline"]
 
@@ -51,7 +51,7 @@ class SearchSpace(ChoiceSpace):
     counting and weight sharing follow from them. The shared weights of a supernet are those of the
     largest network. ``build`` must therefore name its modules such that the state dict of every
     network has a subset of the largest network's keys, and no tensor is larger than in the largest
-    network (`hwnas.search_spaces.supernet`).
+    network (`hwnas.search_spaces.supernet.supernet`).
 
     Attributes:
         pretrained: Whether the largest network starts with trained weights.
@@ -108,7 +108,7 @@ class SearchSpace(ChoiceSpace):
         Args:
             shared: Names of the tensors of the largest network.
         """
-        from hwnas.search_spaces.shared_modules import SharedModules
+        from hwnas.search_spaces.supernet.shared_modules import SharedModules
 
         return SharedModules(self, shared)
 
@@ -128,7 +128,7 @@ class SearchSpace(ChoiceSpace):
 
     def supernet(self) -> Supernet:
         """Return one module that holds the weights of every network of this space."""
-        from hwnas.search_spaces.supernet import Supernet
+        from hwnas.search_spaces.supernet.supernet import Supernet
 
         return Supernet(self)
 

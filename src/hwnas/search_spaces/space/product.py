@@ -12,11 +12,11 @@ import numpy.typing as npt
 from torch import nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.architecture import Architecture, Candidate
-from hwnas.search_spaces.choice_space import ChoiceSpace
-from hwnas.search_spaces.choices import Choice
-from hwnas.search_spaces.space import SearchSpace, Segments, StageOutline
-from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.space.architecture import Architecture, Candidate
+from hwnas.search_spaces.space.choice_space import ChoiceSpace
+from hwnas.search_spaces.space.choices import Choice
+from hwnas.search_spaces.space.search_space import SearchSpace, Segments, StageOutline
 from hwnas.search_spaces.tabular import TabularSpace
 
 __all__ = ["ProductSpace"]

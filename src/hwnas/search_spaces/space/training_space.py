@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Any
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.choice_space import ChoiceSpace
-from hwnas.search_spaces.choices import Choice, Option
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choice_space import ChoiceSpace
+from hwnas.search_spaces.space.choices import Choice, Option
 
 __all__ = ["TrainingSpace", "recipe_space"]
 

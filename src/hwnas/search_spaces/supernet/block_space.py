@@ -8,9 +8,9 @@ from itertools import count, takewhile
 
 from torch import nn
 
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.block_specs import BlockSpec
-from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.search_space import SearchSpace
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
 
 __all__ = ["BlockSpace", "row", "rows"]
 
@@ -19,8 +19,8 @@ class BlockSpace(SearchSpace):
     """Search space that defines its networks by a frame and the blocks in it.
 
     `build` inserts blocks into the frame. A supernet does the same and keeps one module for each
-    variant of a block (`hwnas.search_spaces.shared_modules`), so the two cannot disagree about a
-    block.
+    variant of a block (`hwnas.search_spaces.supernet.shared_modules`), so the two cannot disagree
+    about a block.
     """
 
     @property

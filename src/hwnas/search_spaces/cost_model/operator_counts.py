@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from hwnas.errors import ArtifactError
-from hwnas.search_spaces.workload import NetworkOperator, OperatorKind, Workload
+from hwnas.search_spaces.cost_model.workload import NetworkOperator, OperatorKind, Workload
 
 __all__ = ["Assembly", "OperatorCountTable", "OperatorSignature", "PartTable", "counted"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hwnas.search_spaces.steps import OperatorSignature
-from hwnas.search_spaces.workload import OperatorKind
+from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature
+from hwnas.search_spaces.cost_model.workload import OperatorKind
 
 __all__ = ["OperatorCounter"]
 

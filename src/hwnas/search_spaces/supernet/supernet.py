@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.space import SearchSpace
-from hwnas.search_spaces.weight_views import WeightBinding, corner, pieces_of, slots_of
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.search_space import SearchSpace
+from hwnas.search_spaces.supernet.weight_views import WeightBinding, corner, pieces_of, slots_of
 
 __all__ = ["Supernet", "batch_norms"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from torch import nn
 
-from hwnas.search_spaces.blueprint import blueprint
-from hwnas.search_spaces.steps import OperatorSignature
-from hwnas.search_spaces.workload import trace
+from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature
+from hwnas.search_spaces.cost_model.workload import trace
+from hwnas.search_spaces.supernet.blueprint import blueprint
 
 __all__ = ["traced_steps"]
 

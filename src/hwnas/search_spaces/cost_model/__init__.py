@@ -1,0 +1,3 @@
+"""Costs of networks that are counted without running them: operators and their sizes."""
+
+__all__: list[str] = []

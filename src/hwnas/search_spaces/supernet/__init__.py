@@ -1,0 +1,3 @@
+"""Supernets: networks of a space that share weights."""
+
+__all__: list[str] = []
