@@ -48,7 +48,7 @@ def big(
 
 @pytest.fixture(scope="module")
 def median(packed: Bundle, digits: NDArray[np.uint8]) -> float:
-    """Threshold at which half of the images go on to the big network."""
+    """Threshold at which half of the images are passed on to the big network."""
     sure = CONFIDENCES["margin"](probabilities(packed.predict(digits)))
     return float(np.median(sure))
 

@@ -43,7 +43,7 @@ def of_wide(wide: Path) -> PeakMemory:
 def test_peak_memory_counts_activations_without_the_runtime(of_wide: PeakMemory) -> None:
     activations = 4 * 64 * 256 * 256
     assert 0 < of_wide.loaded_bytes < 0.2 * activations
-    assert activations < of_wide.peak_bytes < 6 * activations  # copied to another layout, twice
+    assert activations < of_wide.peak_bytes < 6 * activations  # two copies in another layout
 
 
 def test_peak_memory_counts_weights_when_loaded(heavy: Path) -> None:

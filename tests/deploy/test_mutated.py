@@ -43,7 +43,7 @@ def test_damaged_bundles_work_or_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("case", [771, 1169])
-def test_verify_shortens_very_long_names_in_its_message(
+def test_verify_refuses_damaged_bundles_with_a_short_message(
     fuzz: Any, sources: list[Path], tmp_path: Path, case: int
 ) -> None:
     """An array of golden.npz and a kind of outputs have names of thousands of letters."""

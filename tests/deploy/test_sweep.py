@@ -45,7 +45,7 @@ def swept(exported: Export, folder: Path, *names: str, **options: Any) -> Sweep:
     return sweep(material, variants, [ORT, TORCH], folder, settings=QUICK, **options)
 
 
-def test_sweep_times_variants_on_supporting_runtimes_and_chooses_the_fastest(
+def test_sweep_times_supported_variants_and_chooses_the_fastest(
     exported: Export, tmp_path: Path
 ) -> None:
     shares: list[float] = []
@@ -167,7 +167,7 @@ def test_variants_report_which_can_be_made_from_the_inputs(
     assert made == ConvertedNetwork(tmp_path / "int8.onnx")
 
 
-def test_quality_has_a_wide_loss_interval_without_observed_loss() -> None:
+def test_quality_has_a_nonzero_loss_interval_without_observed_loss() -> None:
     """Without loss, the standard error and the normal approximation's interval are 0 wide."""
     found = Quality("accuracy", "maximize", 1.0, 0.0, 0.0, 0.0, "fraction", 50, "test")
     assert -0.06 < found.loss_interval.low < 0 < found.loss_interval.high < 0.06

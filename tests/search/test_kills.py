@@ -197,7 +197,7 @@ def descendants(family: psutil.Process, word: str) -> list[psutil.Process]:
 
 
 LIVES = [["worker", "worker", "raylet"], ["worker", "search"], ["worker", "search"], ["raylet"]]
-"""What is killed one after the other: a worker, Ray's own process, or the search itself."""
+"""Victims of the kills in each run: a worker, Ray's own process, or the searching process."""
 
 
 @pytest.mark.slow

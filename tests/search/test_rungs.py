@@ -53,7 +53,7 @@ def searched(objectives: list[Objective], trials: int = 60, **more: object) -> S
 
 
 @pytest.mark.parametrize("objectives", [[ACCURACY], BOTH], ids=["one", "two"])
-class TestSearch:
+class TestSearchWithRungs:
     def test_promotes_few_candidates_and_evaluates_none_twice(
         self, objectives: list[Objective], tmp_path: Path
     ) -> None:

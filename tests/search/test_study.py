@@ -152,7 +152,7 @@ def test_study_in_memory_equals_one_on_disk(tmp_path: Path) -> None:
     assert [t.state for t in in_memory.complete] == [TrialState.COMPLETE] * 4
 
 
-class TestRefusedStudy:
+class TestStudyChecks:
     @pytest.mark.parametrize("content", [b"not a database", b"SQLite format 3\0 and no more"])
     def test_refuses_a_file_with_other_content(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "study.db"

@@ -6,7 +6,7 @@ from hwnas.search_spaces import MobileNetSpace
 from hwnas.search_spaces.supernet.blueprint import blueprint
 
 
-def test_a_blueprint_has_the_names_and_shapes_of_the_network_and_no_numbers() -> None:
+def test_blueprint_network_has_names_and_shapes_but_no_values() -> None:
     space = MobileNetSpace.from_preset("tiny", (8, 8, 1), 10)
     real = space.build(space.largest()).state_dict()
     with blueprint():
@@ -15,7 +15,7 @@ def test_a_blueprint_has_the_names_and_shapes_of_the_network_and_no_numbers() ->
     assert all(tensor.is_meta for tensor in drawn.values())
 
 
-def test_real_tensors_are_filled_as_ever() -> None:
+def test_blueprint_does_not_affect_tensors_on_a_real_device() -> None:
     with blueprint():
         filled = torch.empty(3, device="cpu").fill_(2.0)
     assert filled.tolist() == [2.0, 2.0, 2.0]

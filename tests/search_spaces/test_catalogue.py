@@ -1,4 +1,4 @@
-"""The list of shipped spaces."""
+"""The list of the spaces and presets of hwnas."""
 
 import pytest
 
@@ -25,12 +25,12 @@ def entries() -> list[SpaceEntry]:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_is_listed(entries: list[SpaceEntry], name: str) -> None:
+def test_spaces_lists_every_preset(entries: list[SpaceEntry], name: str) -> None:
     assert {entry.preset for entry in entries if entry.name == name} == set(PRESETS[name])
 
 
-def test_every_space_is_listed_with_its_size(entries: list[SpaceEntry]) -> None:
-    # How large the space of a model is depends on the model.
+def test_spaces_lists_every_space_with_its_size(entries: list[SpaceEntry]) -> None:
+    # The size of an elastic space depends on its model.
     assert {entry.name for entry in entries} == set(SPACES) - {"elastic"}
     cells = next(entry for entry in entries if entry.name == "nasbench201")
     assert (cells.choices, cells.size) == (6, 15_625)

@@ -1,4 +1,4 @@
-"""Spaces of channel ratios, beyond what every space keeps to (test_space_conformance.py)."""
+"""Spaces of channel ratios; test_space_conformance.py has the checks of every space."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hwnas.search_spaces.catalogue import named_space
 
 
 class Mixed(nn.Module):
-    """Concatenation, group normalisation, a transposed convolution, flattening."""
+    """Model with concatenation, group normalisation, a transposed convolution and flattening."""
 
     def __init__(self, outputs: int, wide: int = 16) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def own(model: object, **options: object) -> ChannelSpace:
     return channels((8, 8, 1), 10, model=name, **options)  # type: ignore[arg-type]
 
 
-def test_at_full_size_it_is_the_model() -> None:
+def test_largest_network_of_a_channel_space_equals_the_model() -> None:
     space = channels((32, 32, 3), 10)
     torch.manual_seed(0)
     model = space.config.make()
@@ -82,7 +82,7 @@ def test_at_full_size_it_is_the_model() -> None:
         torch.testing.assert_close(largest(images), model(images), rtol=0, atol=0)
 
 
-def test_each_ratio_is_that_of_its_layer() -> None:
+def test_channel_ratio_narrows_its_layer_and_the_connected_ones() -> None:
     space = own(Mixed, ratios=(0.5, 1))
     values = {choice.name: choice.options[-1] for choice in space.choices}
     network = space.build(space.architecture({**values, "lower.0.ratio": 0.5}))
@@ -96,21 +96,21 @@ def test_each_ratio_is_that_of_its_layer() -> None:
 
 @pytest.mark.parametrize("model", [Mixed, shipped])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_active_and_extracted_agree(model: object, seed: int) -> None:
+def test_channel_space_extracted_network_equals_the_active_one(model: object, seed: int) -> None:
     space = own(model)
     torch.manual_seed(seed)
     supernet, architecture = space.supernet(), space.sample(random.Random(seed))
     supernet.activate(architecture)
     images = torch.randn(4, 1, 8, 8)
     with torch.no_grad():
-        supernet.train()(images)  # other statistics than those of the start
+        supernet.train()(images)  # changes the running statistics
         network = supernet.eval().extract(architecture)
         expected = network(images)
         torch.testing.assert_close(supernet(images), expected, rtol=1e-5, atol=1e-5)
     assert not any("mask" in name for name in network.state_dict())
 
 
-def test_an_export_computes_what_the_network_does(tmp_path: Path) -> None:
+def test_channel_space_export_equals_the_network(tmp_path: Path) -> None:
     space = own(Mixed)
     torch.manual_seed(0)
     network = space.supernet().extract(space.sample(random.Random(0))).eval()
@@ -123,8 +123,8 @@ def test_an_export_computes_what_the_network_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_outputs_keep_their_size_at_the_start_of_training() -> None:
-    """Weights that sum over fewer channels are larger, as their initialisation would have it."""
+def test_narrow_network_begins_with_outputs_of_similar_size() -> None:
+    """Weights that sum over fewer channels are larger, as after an initialisation of their own."""
     space = channels((16, 16, 3), 10, model="simplenet-310k")
     torch.manual_seed(0)
     images = torch.randn(64, 3, 16, 16)
@@ -136,7 +136,7 @@ def test_outputs_keep_their_size_at_the_start_of_training() -> None:
     assert 0.5 < spread[0] / spread[1] < 2
 
 
-def test_channels_are_multiples_of_the_divisor_and_of_normalisation_groups() -> None:
+def test_channels_are_multiples_of_divisor_and_normalisation_groups() -> None:
     space = own(Mixed, ratios=(0.3, 0.6, 1), divisor=1)
     found = space.channels_of(space.smallest())
     assert found == {"first": 4, "lower.0": 10, "up": 7, "mix": 5}
@@ -144,13 +144,13 @@ def test_channels_are_multiples_of_the_divisor_and_of_normalisation_groups() -> 
     assert set(rounded.channels_of(rounded.smallest()).values()) == {8}
 
 
-def test_ratios_that_round_to_the_same_channels_are_one_option() -> None:
+def test_channel_ratios_that_round_to_equal_channels_are_one_option() -> None:
     space = own(Mixed, ratios=(0.25, 0.5, 0.75, 1), divisor=16)
     options = {choice.name: choice.options for choice in space.choices}
     assert options == {"lower.0.ratio": (0.5, 1), "up.ratio": (0.75, 1)}
 
 
-def test_a_recipe_names_the_model_and_its_options() -> None:
+def test_named_space_makes_a_channel_space_from_model_and_options() -> None:
     options = {"model": f"{__name__}:Mixed", "options": {"wide": 32}, "ratios": [0.5, 1.0]}
     space = named_space("channels", (8, 8, 1), 3, options)
     assert isinstance(space, ChannelSpace)
@@ -162,18 +162,18 @@ def test_a_recipe_names_the_model_and_its_options() -> None:
 
 
 @pytest.mark.parametrize("ratios", [(0.0, 1), (0.5, 1.5), (-0.5,), (float("nan"),)])
-def test_a_ratio_out_of_range_is_refused(ratios: tuple[float, ...]) -> None:
+def test_channels_refuses_a_ratio_out_of_range(ratios: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match=r"ratios has .*; expected shares .* in \(0, 1\]"):
         channels((32, 32, 3), 10, ratios=ratios)
 
 
 @pytest.mark.parametrize("ratios", [(), (1, 0.5), (0.5, 0.5)])
-def test_ratios_have_to_increase(ratios: tuple[float, ...]) -> None:
+def test_channels_refuses_ratios_that_do_not_increase(ratios: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match="expected at least one, increasing"):
         channels((32, 32, 3), 10, ratios=ratios)
 
 
-def test_models_that_do_not_serve_are_refused() -> None:
+def test_channels_refuses_unusable_models() -> None:
     with pytest.raises(ConfigError, match=r"unknown model of space channels 'resnet2'.*resnet20"):
         channels((32, 32, 3), 10, model="resnet2")
     with pytest.raises(ConfigError, match=r"no channels that can be cropped: 0 .*outputs"):
@@ -189,7 +189,7 @@ def test_models_that_do_not_serve_are_refused() -> None:
 
 
 class Activated(nn.Module):
-    """Shows the function that it applies, as some models do."""
+    """Module whose text contains the address of a function, as in some models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ def activated() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 32, 3), Activated(), nn.Flatten(), nn.Linear(32 * 36, 10))
 
 
-def test_where_a_model_lies_in_memory_is_no_part_of_the_space() -> None:
+def test_channel_space_fingerprint_ignores_addresses_in_a_model_repr() -> None:
     one, other = own(activated), own(activated)
     assert str(one._blank) != str(other._blank)
     assert one.fingerprint == other.fingerprint

@@ -1,4 +1,4 @@
-"""A configuration is refused in one line, or all that it describes can be built and shared."""
+"""Random configurations of each family: refused in one line, or a space whose networks run."""
 
 import random
 from collections.abc import Callable
@@ -30,13 +30,13 @@ from hwnas.search_spaces import (
 
 
 def some(*options: Any, most: int = 2) -> st.SearchStrategy[tuple[Any, ...]]:
-    """Some of the options, increasing."""
+    """Return a strategy for some of the options, in increasing order."""
     chosen = st.lists(st.sampled_from(options), min_size=1, max_size=most, unique=True)
     return chosen.map(lambda found: tuple(sorted(found)))
 
 
 def stages(make: Callable[..., Any], **fields: st.SearchStrategy[Any]) -> Any:
-    """Up to two stages, made when the configuration is."""
+    """Return a strategy for one or two stages, which are made together with the configuration."""
     each = st.fixed_dictionaries(fields)
     return st.lists(each, min_size=1, max_size=2).map(
         lambda found: lambda: tuple(make(**one) for one in found)
@@ -140,7 +140,7 @@ FAMILIES = {
 
 
 def space_of(family: str, fields: dict[str, Any], in_channels: int) -> SearchSpace | ConfigError:
-    """The space, or why there is none."""
+    """Return the space, or the error that refuses its configuration."""
     make, configure, _ = FAMILIES[family]
     try:
         made = {n: value() if callable(value) else value for n, value in fields.items()}
@@ -152,7 +152,9 @@ def space_of(family: str, fields: dict[str, Any], in_channels: int) -> SearchSpa
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=20)
 @given(data=st.data(), in_channels=ONE_OR_THREE)
-def test_it_is_refused_or_it_works(family: str, data: st.DataObject, in_channels: int) -> None:
+def test_config_is_refused_in_one_line_or_gives_a_working_space(
+    family: str, data: st.DataObject, in_channels: int
+) -> None:
     space = space_of(family, data.draw(FAMILIES[family][2]), in_channels)
     if isinstance(space, ConfigError):
         assert len(str(space).splitlines()) == 1

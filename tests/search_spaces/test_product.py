@@ -1,4 +1,4 @@
-"""Spaces of several roles; as one space they keep to what every space does."""
+"""Product spaces, which search networks together with other roles, such as training recipes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECIPES = TrainingSpace({"learning_rate": (0.01, 0.001), "flip": (True, False), 
 
 
 class Formats(ChoiceSpace):
-    """A role of one's own, with a condition."""
+    """Space of a custom role, with a conditional choice."""
 
     name = "format"
     choices = (
@@ -43,7 +43,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @settings(max_examples=30)
 @given(seed=seeds)
-def test_a_point_and_its_candidate_say_the_same(seed: int) -> None:
+def test_product_space_converts_points_to_candidates_and_back(seed: int) -> None:
     point = SPACE.sample(random.Random(seed))
     candidate = SPACE.candidate(point)
     assert [role for role, _ in candidate.roles] == ["format", "network", "recipe"]
@@ -56,7 +56,7 @@ def test_a_point_and_its_candidate_say_the_same(seed: int) -> None:
 
 @settings(max_examples=20)
 @given(seed=seeds)
-def test_a_mutant_and_a_child_have_all_roles(seed: int) -> None:
+def test_product_space_mutants_and_children_have_all_roles(seed: int) -> None:
     rng = random.Random(seed)
     a, b = SPACE.sample(rng), SPACE.sample(rng)
     mutant, child = SPACE.mutate(a, rng), SPACE.crossover(a, b, rng)
@@ -64,7 +64,7 @@ def test_a_mutant_and_a_child_have_all_roles(seed: int) -> None:
     assert len(SPACE.candidate(child).roles) == 3
 
 
-def test_equal_networks_of_other_recipes_are_other_candidates() -> None:
+def test_candidates_with_different_recipes_have_different_ids() -> None:
     network = NETWORKS.smallest()
     fast, slow = (
         Candidate.of(network, recipe=RECIPES.architecture({"learning_rate": rate, "flip": False}))
@@ -73,7 +73,7 @@ def test_equal_networks_of_other_recipes_are_other_candidates() -> None:
     assert len({fast.id, slow.id, Candidate.of(network).id}) == 3
 
 
-def test_there_are_as_many_points_as_pairs_of_parts() -> None:
+def test_product_space_size_is_the_product_of_its_parts() -> None:
     cells = nasbench201((8, 8, 3), 4, channels=4, cells=1)
     assert ProductSpace(cells, {"recipe": RECIPES}).size() == 4 * cells.size()
     assert SPACE.size() == NETWORKS.size() * 4 * 3
@@ -82,7 +82,7 @@ def test_there_are_as_many_points_as_pairs_of_parts() -> None:
     assert len(np.unique(SPACE.canonical(codes), axis=0)) == 2
 
 
-def test_a_trial_proposes_all_roles_by_name() -> None:
+def test_product_space_suggests_all_roles_by_name() -> None:
     trial = optuna.create_study().ask()
     point = SPACE.suggest(trial)
     assert SPACE.check(point) == point
@@ -92,7 +92,7 @@ def test_a_trial_proposes_all_roles_by_name() -> None:
     assert fixed["recipe.learning_rate"] == trial.params["recipe.learning_rate"]
 
 
-def test_what_hardware_sees_is_the_network() -> None:
+def test_product_space_has_the_costs_of_its_networks() -> None:
     rng = random.Random(0)
     points = [SPACE.sample(rng) for _ in range(4)]
     networks = [SPACE.candidate(point).network for point in points]
@@ -109,7 +109,7 @@ def test_what_hardware_sees_is_the_network() -> None:
     assert NETWORKS.point(Candidate.of(networks[0])) == networks[0]
 
 
-def test_another_recipe_space_makes_another_space() -> None:
+def test_product_space_fingerprint_depends_on_the_recipe_space() -> None:
     other = TrainingSpace({"learning_rate": (0.01, 0.001), "flip": (True, False), "epochs": (3.0,)})
     one = ProductSpace(NETWORKS, {"recipe": RECIPES})
     assert ProductSpace(NETWORKS, {"recipe": other}).fingerprint != one.fingerprint
@@ -120,23 +120,23 @@ def test_another_recipe_space_makes_another_space() -> None:
         one.point(candidate)
 
 
-def test_a_candidate_of_other_roles_is_refused() -> None:
+def test_product_space_refuses_candidates_with_other_roles() -> None:
     with pytest.raises(ConfigError, match=r"has the roles \['network'\]; mobilenet.* has \['form"):
         SPACE.point(Candidate.of(NETWORKS.smallest()))
     with pytest.raises(ConfigError, match="expected at least one, with another name"):
         ProductSpace(NETWORKS, {})
 
 
-class TestNames:
-    """Of a recipe's ``[space] name``."""
+class TestJointSpace:
+    """`joint_space`, which makes the space that a recipe's ``[space] name`` lists."""
 
     def joint(self, *names: str, **options: object) -> object:
         return joint_space(names, (8, 8, 1), 10, options)
 
-    def test_one_name_is_that_space(self) -> None:
+    def test_single_name_gives_that_space(self) -> None:
         assert self.joint("mobilenet", preset="tiny").fingerprint == NETWORKS.fingerprint
 
-    def test_a_role_takes_the_options_of_its_table(self) -> None:
+    def test_role_takes_the_options_of_its_table(self) -> None:
         table = {"learning_rate": [0.1, 0.2], "weight_decay": [], "shift_pixels": [1]}
         space = self.joint("mobilenet", "recipe", preset="tiny", recipe=table)
         assert space.roles["recipe"].choices[0] == Choice("learning_rate", (0.1, 0.2))
@@ -167,14 +167,14 @@ class TestNames:
             ),
         ],
     )
-    def test_what_does_not_go_together_is_refused(
+    def test_refuses_names_and_options_that_do_not_fit(
         self, names: tuple[str, ...], options: dict[str, object], message: str
     ) -> None:
         with pytest.raises(ConfigError, match=message):
             self.joint(*names, **options)
 
 
-def test_recipes_that_are_all_the_same_are_refused() -> None:
+def test_training_space_refuses_settings_without_two_options() -> None:
     with pytest.raises(
         ConfigError, match=r"no setting of space\.recipe has two options or more; give some"
     ):

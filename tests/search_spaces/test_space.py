@@ -1,4 +1,4 @@
-"""What a space says about choices that make no sense."""
+"""Search spaces: errors of invalid choices, and fingerprints."""
 
 import pytest
 from torch import nn
@@ -8,7 +8,7 @@ from hwnas.search_spaces import Architecture, Choice, ChoiceCondition, SearchSpa
 
 
 class Given(SearchSpace):
-    """A space of whatever choices it is given."""
+    """Search space with given choices."""
 
     name = "given"
     choices: tuple[Choice, ...] = ()
@@ -40,12 +40,12 @@ DEPTH = Choice("depth", (1, 2))
         ),
     ],
 )
-def test_choices_that_make_no_sense_are_refused(choices: tuple[Choice, ...], message: str) -> None:
+def test_search_space_refuses_invalid_choices(choices: tuple[Choice, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Given(*choices).largest()
 
 
-def test_the_fingerprint_follows_choices_and_conditions() -> None:
+def test_search_space_fingerprint_depends_on_choices_and_conditions() -> None:
     kernel = Choice("kernel", (3, 5))
     spaces = [
         Given(DEPTH),

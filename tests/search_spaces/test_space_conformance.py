@@ -1,4 +1,4 @@
-"""What every search space keeps to. A new space adds itself to `SPACES` and gets all checks."""
+"""The conformance suite of search spaces. A new space is added to `SPACES` and gets all checks."""
 
 import itertools
 import json
@@ -60,7 +60,7 @@ from hwnas.search_spaces.supernet.blueprint import blueprint
 
 
 class GatedBlock(nn.Module):
-    """Convolution and normalisation, then, if asked for, a gate; with a residual."""
+    """Residual block of convolution, normalisation and an optional gate."""
 
     def __init__(self, width: int, kernel_size: int, squeezed: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class GatedNetwork(nn.Module):
 
 
 class GatedSpace(SearchSpace):
-    """A user's own space: text options, and conditions two deep."""
+    """Space as a user may write it, with text options and nested conditions."""
 
     name = "gated"
     choices = (
@@ -121,7 +121,7 @@ class GatedSpace(SearchSpace):
 
 
 class SiblingSpace(BlockSpace):
-    """A user's own space that says what stands where; blocks may be absent among what stays."""
+    """Space of blocks as a user may write it; blocks between fixed ones may be absent."""
 
     name = "siblings"
     choices = (Choice("width", (4, 8)), Choice("depth", (1, 2, 4)), Choice("kernel", (1, 3)))
@@ -145,7 +145,7 @@ class SiblingSpace(BlockSpace):
 
 
 class Joined(nn.Module):
-    """A model that knows nothing of search spaces: a residual, and a concatenation."""
+    """Plain model with a residual and a concatenation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -302,7 +302,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def samples_of_all_spaces() -> str:
-    """Ids of three sampled architectures of each space, as JSON."""
+    """Return the ids of three sampled architectures of each space, as JSON."""
     rng = random.Random(7)
     return json.dumps({n: [s.sample(rng).id for _ in range(3)] for n, s in SPACES.items()})
 
@@ -336,7 +336,9 @@ def test_decode_is_the_inverse_of_encode(space: SearchSpace, seed: int) -> None:
 @every_space
 @settings(max_examples=30)
 @given(data=st.data())
-def test_every_vector_in_range_is_a_member(space: SearchSpace, data: st.DataObject) -> None:
+def test_decode_makes_a_member_of_every_vector_in_range(
+    space: SearchSpace, data: st.DataObject
+) -> None:
     vector = [data.draw(st.integers(0, len(choice.options) - 1)) for choice in space.choices]
     architecture = space.decode(vector)
     assert space.check(architecture) == architecture
@@ -346,7 +348,7 @@ def test_every_vector_in_range_is_a_member(space: SearchSpace, data: st.DataObje
 @every_space
 @settings(max_examples=20)
 @given(seed=seeds)
-def test_canonical_codes_are_those_of_decoded_networks(space: SearchSpace, seed: int) -> None:
+def test_canonical_codes_equal_those_of_decoded_networks(space: SearchSpace, seed: int) -> None:
     rng = np.random.default_rng(seed)
     options = [len(choice.options) for choice in space.choices]
     codes = rng.integers(0, options, (8, len(options)))
@@ -359,7 +361,9 @@ def test_canonical_codes_are_those_of_decoded_networks(space: SearchSpace, seed:
 
 @every_space
 @pytest.mark.parametrize("bad", [-1, 99, 0.5, float("nan")])
-def test_a_code_out_of_range_names_the_choice_and_row(space: SearchSpace, bad: float) -> None:
+def test_canonical_refuses_a_code_out_of_range_with_choice_and_row(
+    space: SearchSpace, bad: float
+) -> None:
     codes = np.zeros((3, len(space.choices)))
     codes[1, 0] = bad
     with pytest.raises(ConfigError, match=rf"{space.choices[0].name}: index .* of row 1 is not in"):
@@ -370,14 +374,16 @@ def test_a_code_out_of_range_names_the_choice_and_row(space: SearchSpace, bad: f
 
 @every_space
 @pytest.mark.parametrize("bad", [-1, 99, 0.5, float("nan")])
-def test_a_vector_out_of_range_names_the_choice(space: SearchSpace, bad: float) -> None:
+def test_decode_refuses_an_index_out_of_range_and_names_the_choice(
+    space: SearchSpace, bad: float
+) -> None:
     vector = [bad] + [0] * (len(space.choices) - 1)
     with pytest.raises(ConfigError, match=space.choices[0].name):
         space.decode(vector)
 
 
 @every_space
-def test_a_vector_of_another_length_is_refused(space: SearchSpace) -> None:
+def test_decode_refuses_a_vector_of_the_wrong_length(space: SearchSpace) -> None:
     with pytest.raises(ConfigError, match=rf"expected \({len(space.choices)},\)"):
         space.decode([0] * (len(space.choices) + 1))
 
@@ -385,7 +391,7 @@ def test_a_vector_of_another_length_is_refused(space: SearchSpace) -> None:
 @every_space
 @settings(max_examples=20)
 @given(seed=seeds)
-def test_json_round_trip(space: SearchSpace, seed: int) -> None:
+def test_architecture_survives_conversion_to_json(space: SearchSpace, seed: int) -> None:
     architecture = sampled(space, seed)
     read = Architecture.from_json(json.loads(json.dumps(architecture.to_json())))
     assert read == architecture
@@ -393,7 +399,7 @@ def test_json_round_trip(space: SearchSpace, seed: int) -> None:
 
 
 @every_space
-def test_an_architecture_of_another_space_is_refused(space: SearchSpace) -> None:
+def test_space_refuses_an_architecture_of_another_space(space: SearchSpace) -> None:
     foreign = replace(space.smallest(), space="another-00000000")
     for use in (space.check, space.encode, space.build, lambda a: space.mutate(a, random.Random())):
         with pytest.raises(ConfigError, match="another-00000000"):
@@ -401,7 +407,7 @@ def test_an_architecture_of_another_space_is_refused(space: SearchSpace) -> None
 
 
 @every_space
-def test_missing_unknown_and_forbidden_values_are_named(space: SearchSpace) -> None:
+def test_architecture_refuses_missing_unknown_and_forbidden_values(space: SearchSpace) -> None:
     values = space.largest().as_dict()
     first = space.choices[0]
     with pytest.raises(ConfigError, match=f"no value for {first.name}"):
@@ -413,7 +419,7 @@ def test_missing_unknown_and_forbidden_values_are_named(space: SearchSpace) -> N
 
 
 @conditional_space
-def test_a_choice_without_effect_makes_no_new_architecture(space: SearchSpace) -> None:
+def test_architecture_ignores_choices_without_effect(space: SearchSpace) -> None:
     smallest = space.smallest().as_dict()
     without_effect = [choice for choice in space.choices if choice.name not in smallest]
     assert without_effect
@@ -422,11 +428,11 @@ def test_a_choice_without_effect_makes_no_new_architecture(space: SearchSpace) -
             assert space.architecture({**smallest, choice.name: option}) == space.smallest()
 
 
-# What many networks ask of hardware
+# Costs of many networks
 
 
 def steps_of(table: OperatorCountTable) -> list[dict[OperatorSignature, int]]:
-    """How often each network takes each step."""
+    """Return the number of times that each network has each operator."""
     return [
         {step: int(n) for step, n in zip(table.steps, row, strict=True) if n}
         for row in table.counts.toarray()
@@ -434,14 +440,14 @@ def steps_of(table: OperatorCountTable) -> list[dict[OperatorSignature, int]]:
 
 
 @every_space
-def test_steps_of_codes_are_those_of_traced_networks(space: SearchSpace) -> None:
+def test_steps_of_extreme_networks_equal_those_of_a_trace(space: SearchSpace) -> None:
     steps_are_traced(space, [space.smallest(), space.largest()])
 
 
 @every_space
 @settings(max_examples=3)
 @given(seed=seeds)
-def test_steps_of_any_code_are_those_of_the_traced_network(space: SearchSpace, seed: int) -> None:
+def test_steps_of_a_sampled_network_equal_those_of_a_trace(space: SearchSpace, seed: int) -> None:
     steps_are_traced(space, [sampled(space, seed)])
 
 
@@ -458,8 +464,8 @@ def steps_are_traced(space: SearchSpace, networks: list[Architecture]) -> None:
     assert counted["weight_bytes"].tolist() == [w.weight_bytes for w in workloads]
 
 
-def test_the_shipped_spaces_know_their_steps() -> None:
-    unknown = {"gated", "siblings"}  # a user's own networks, built by hand
+def test_steps_are_known_for_all_spaces_of_hwnas() -> None:
+    unknown = {"gated", "siblings"}  # the two spaces above, as users may write them
     for name, space in EVERY.items():
         codes = np.array([space.encode(space.smallest())])
         assert (space.steps(codes) is None) == (name in unknown)
@@ -480,12 +486,12 @@ def test_steps_do_not_depend_on_choices_that_have_no_effect(space: SearchSpace) 
 @every_space
 @settings(max_examples=20)
 @given(seed=seeds)
-def test_the_same_seed_gives_the_same_sample(space: SearchSpace, seed: int) -> None:
+def test_sample_repeats_for_the_same_seed(space: SearchSpace, seed: int) -> None:
     assert sampled(space, seed) == sampled(space, seed)
 
 
-def test_a_spawned_process_samples_the_same() -> None:
-    """With another hash seed, so nothing may depend on the order of a set."""
+def test_sample_is_the_same_in_another_process() -> None:
+    """The process has another hash seed, so nothing may depend on the order of a set."""
     done = subprocess.run(
         [sys.executable, "-c", RECOMPUTED, __file__],
         env={**os.environ, "PYTHONHASHSEED": "12345"},
@@ -497,7 +503,7 @@ def test_a_spawned_process_samples_the_same() -> None:
 
 
 @every_space
-def test_sampling_reaches_every_option(space: SearchSpace) -> None:
+def test_sample_reaches_every_option(space: SearchSpace) -> None:
     rng = random.Random(0)
     seen = {pair for _ in range(600) for pair in space.sample(rng).values}
     assert seen == {(choice.name, option) for choice in space.choices for option in choice.options}
@@ -506,7 +512,7 @@ def test_sampling_reaches_every_option(space: SearchSpace) -> None:
 @every_space
 @settings(max_examples=30)
 @given(seed=seeds, rate=st.none() | st.floats(0.01, 1.0))
-def test_a_mutant_is_another_member(space: SearchSpace, seed: int, rate: float | None) -> None:
+def test_mutate_returns_another_member(space: SearchSpace, seed: int, rate: float | None) -> None:
     parent = sampled(space, seed)
     child = space.mutate(parent, random.Random(seed), rate)
     assert child != parent
@@ -515,7 +521,7 @@ def test_a_mutant_is_another_member(space: SearchSpace, seed: int, rate: float |
 
 @every_space
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.5])
-def test_a_mutation_rate_out_of_range_is_refused(space: SearchSpace, rate: float) -> None:
+def test_mutate_refuses_a_rate_out_of_range(space: SearchSpace, rate: float) -> None:
     with pytest.raises(ConfigError, match="mutation rate"):
         space.mutate(space.smallest(), random.Random(0), rate)
 
@@ -523,7 +529,7 @@ def test_a_mutation_rate_out_of_range_is_refused(space: SearchSpace, rate: float
 @every_space
 @settings(max_examples=30)
 @given(seed=seeds)
-def test_a_child_takes_each_choice_from_a_parent(space: SearchSpace, seed: int) -> None:
+def test_crossover_takes_each_option_from_a_parent(space: SearchSpace, seed: int) -> None:
     rng = random.Random(seed)
     a, b = space.sample(rng), space.sample(rng)
     child = space.crossover(a, b, rng)
@@ -535,7 +541,7 @@ def test_a_child_takes_each_choice_from_a_parent(space: SearchSpace, seed: int) 
 
 
 @every_space
-def test_an_optuna_trial_proposes_members(space: SearchSpace) -> None:
+def test_suggest_returns_the_member_of_an_optuna_trial(space: SearchSpace) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(3):
         trial = study.ask()
@@ -554,8 +560,8 @@ def test_size_is_the_number_of_different_architectures(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_different_ids_are_different_networks(name: str) -> None:
-    """The text of a module tells its parts and their sizes; with the input, the whole network."""
+def test_architecture_ids_differ_exactly_if_networks_differ(name: str) -> None:
+    """A module's text contains its parts and sizes; with the input shape, it identifies it."""
     space = SPACES[name]
     members = set(enumerated(space))
     networks = {(str(space.build(a)), space.input_shape(a)) for a in members}
@@ -573,7 +579,7 @@ def test_largest_and_smallest_bound_the_parameters(space: SearchSpace) -> None:
     assert max(middle) <= params(space.largest())
 
 
-# One set of weights
+# Weight sharing
 
 
 @contextmanager
@@ -600,7 +606,7 @@ def recalibrate(network: nn.Module, batches: list[Tensor]) -> None:
 
 @cache
 def trained_a_little(space: SearchSpace) -> Supernet:
-    """A supernet whose weights and statistics are not those of its start."""
+    """Return a supernet whose weights and statistics differ from their initial values."""
     torch.manual_seed(0)
     supernet = space.supernet().train()
     optimiser = torch.optim.SGD(supernet.parameters(), lr=0.01)
@@ -616,8 +622,8 @@ def trained_a_little(space: SearchSpace) -> Supernet:
 @runnable_space
 @settings(max_examples=6)
 @given(seed=seeds)
-def test_active_and_extracted_agree(space: SearchSpace, seed: int) -> None:
-    """The law of weight sharing: after training steps, and after recalibration of each."""
+def test_extracted_network_equals_the_active_one(space: SearchSpace, seed: int) -> None:
+    """Compare the two after training steps, and after a recalibration of each."""
     supernet = trained_a_little(space).eval()
     architecture = sampled(space, seed ^ 1)
     batch = images(space, architecture, seed=seed)
@@ -638,8 +644,10 @@ def test_active_and_extracted_agree(space: SearchSpace, seed: int) -> None:
 @runnable_space
 @settings(max_examples=6)
 @given(seed=seeds)
-def test_what_is_active_is_what_is_built(space: SearchSpace, seed: int) -> None:
-    """A network put together of blocks, whatever was active before, is that of `build`."""
+def test_active_network_equals_the_built_one_with_its_weights(
+    space: SearchSpace, seed: int
+) -> None:
+    """Compare the active network with that of `build`, after other networks were active."""
     supernet, architecture = trained_a_little(space).eval(), sampled(space, seed)
     for each in (space.smallest(), sampled(space, seed ^ 1), space.largest(), architecture):
         supernet.activate(each)
@@ -653,10 +661,10 @@ def test_what_is_active_is_what_is_built(space: SearchSpace, seed: int) -> None:
 
 
 @block_space
-def test_activating_a_network_builds_none(
+def test_activate_makes_each_block_once_and_builds_no_network(
     space: SearchSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each block that it needs is made once; so a network of known blocks takes microseconds."""
+    """Each block is made once, so activating a network of known blocks takes microseconds."""
     supernet, rng, made = trained_a_little(space), random.Random(0), list[str]()
 
     def counted(place: BlockSpec, key: object, module: object = BlockSpec.module) -> nn.Module:
@@ -675,14 +683,14 @@ def test_activating_a_network_builds_none(
     assert not made
 
 
-def test_the_shipped_spaces_say_what_stands_where() -> None:
+def test_places_are_known_for_all_spaces_of_blocks() -> None:
     whole = {"gated", "elastic", "channels-resnet"}
     for name, space in (SPACES | LARGE).items():
         assert (not space.places) == (name in whole)
 
 
 @runnable_space
-def test_gradients_reach_exactly_the_active_corner(space: SearchSpace) -> None:
+def test_gradients_reach_exactly_the_active_weights(space: SearchSpace) -> None:
     supernet = trained_a_little(space).train()
     architecture = sampled(space, 3)
     batch = images(space, architecture, batch=8)
@@ -709,7 +717,7 @@ def test_gradients_reach_exactly_the_active_corner(space: SearchSpace) -> None:
 
 
 def centre_or_first(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """The corner, worked out by slices: first channels, central kernel elements."""
+    """Return the part of a given shape: the first channels, and the central kernel elements."""
     if tensor.dim() < 4:
         return tensor[tuple(slice(n) for n in shape)]
     height, width = ((t - s) // 2 for t, s in zip(tensor.shape[2:], shape[2:], strict=True))
@@ -718,7 +726,7 @@ def centre_or_first(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 @runnable_space
-def test_extract_gives_a_plain_module_and_leaves_the_supernet(space: SearchSpace) -> None:
+def test_extract_returns_a_plain_module_and_keeps_the_supernet(space: SearchSpace) -> None:
     supernet = trained_a_little(space).eval()
     before = {name: t.clone() for name, t in supernet.state_dict().items()}
     architecture = space.smallest()
@@ -736,7 +744,7 @@ def test_extract_gives_a_plain_module_and_leaves_the_supernet(space: SearchSpace
 
 
 @runnable_space
-def test_a_network_on_meta_and_a_real_one_have_the_same_workload(space: SearchSpace) -> None:
+def test_trace_gives_equal_workloads_on_meta_and_on_a_real_device(space: SearchSpace) -> None:
     architecture = sampled(space, 5)
     with torch.device("meta"):
         skeleton = space.build(architecture)

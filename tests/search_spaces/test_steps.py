@@ -25,7 +25,9 @@ def workloads() -> list[Workload]:
     return [space.workload(space.sample(rng)) for _ in range(5)]
 
 
-def test_a_table_of_workloads_adds_up_to_what_each_workload_says(workloads: list[Workload]) -> None:
+def test_operator_count_table_adds_up_to_the_costs_of_each_workload(
+    workloads: list[Workload],
+) -> None:
     table = OperatorCountTable.of_workloads(workloads)
     assert len(table) == 5
     assert table.macs.tolist() == [workload.macs for workload in workloads]
@@ -37,12 +39,14 @@ def test_a_table_of_workloads_adds_up_to_what_each_workload_says(workloads: list
         assert sum(read) <= counted <= workload.weight_bytes
     operators = table.total(np.ones(len(table.steps)))
     folded = Counter({w.id: sum(op.folded for op in w.operators) for w in workloads})
-    assert all(folded.values())  # the networks have batch normalisations, which vanish on export
+    assert all(
+        folded.values()
+    )  # the networks have batch normalisations, which are folded on export
     assert operators.tolist() == [len(w.operators) - folded[w.id] for w in workloads]
     assert len(table.steps) < sum(map(int, operators))  # equal steps are one
 
 
-def test_parts_and_whole_networks_give_the_same_table() -> None:
+def test_operator_count_table_is_equal_from_parts_and_whole_networks() -> None:
     a, b, c = (
         OperatorSignature("conv", macs=5),
         OperatorSignature("pool"),
@@ -63,14 +67,14 @@ def test_parts_and_whole_networks_give_the_same_table() -> None:
     assert together.total(count[b]).tolist() == [0, 0, 2, 2]
 
 
-def test_rows_keep_their_order() -> None:
+def test_operator_count_table_rows_keep_the_requested_order() -> None:
     table = OperatorCountTable.of(
         Counter({OperatorSignature("conv", macs=i): 1}) for i in (1, 2, 3)
     )
     assert table.rows(np.array([2, 0])).macs.tolist() == [3, 1]
 
 
-def test_views_move_nothing_and_in_place_results_move_there_and_back() -> None:
+def test_views_move_no_bytes_and_in_place_operators_read_and_write() -> None:
     import torch
 
     class Both(torch.nn.Module):
@@ -83,7 +87,7 @@ def test_views_move_nothing_and_in_place_results_move_there_and_back() -> None:
     assert by_kind["activation"].bytes_moved == 2 * 4 * 32
 
 
-def test_a_table_comes_back_from_its_arrays(workloads: list[Workload]) -> None:
+def test_operator_count_table_survives_conversion_to_arrays(workloads: list[Workload]) -> None:
     table = OperatorCountTable.of_workloads(workloads)
     again = OperatorCountTable.from_arrays(table.to_arrays())
     assert again.steps == table.steps
@@ -92,14 +96,14 @@ def test_a_table_comes_back_from_its_arrays(workloads: list[Workload]) -> None:
         OperatorCountTable.from_arrays({"steps": table.to_arrays()["steps"]})
 
 
-def test_tables_can_be_put_together(workloads: list[Workload]) -> None:
+def test_operator_count_tables_can_be_stacked(workloads: list[Workload]) -> None:
     apart = [OperatorCountTable.of_workloads(some) for some in (workloads[:2], workloads[2:])]
     together = OperatorCountTable.stacked(apart)
     assert together.macs.tolist() == OperatorCountTable.of_workloads(workloads).macs.tolist()
     assert len(set(together.steps)) == len(together.steps)
 
 
-def test_a_batch_is_so_many_times_an_image() -> None:
+def test_operator_count_table_per_image_divides_by_the_batch_size() -> None:
     space = mobilenet((16, 16, 3), 10)
     network = space.sample(random.Random(1))
     one = OperatorCountTable.of_workloads([space.workload(network)])

@@ -1,4 +1,4 @@
-"""Weight sharing beyond the laws that all spaces keep (test_space_conformance.py)."""
+"""Supernets; test_space_conformance.py has the checks of weight sharing in every space."""
 
 import copy
 import gc
@@ -20,7 +20,7 @@ SPACE = mobilenet((8, 8, 1), 10)
 
 
 class TwoNames(SearchSpace):
-    """Breaks the rule: the small network names its layer as the large one does not."""
+    """Invalid space: the small network has a layer name that the large one lacks."""
 
     name = "two-names"
     choices = (Choice("size", ("small", "large")),)
@@ -34,7 +34,7 @@ class TwoNames(SearchSpace):
 
 
 class Swelling(TwoNames):
-    """Breaks the rule: the largest network is not the largest in every tensor."""
+    """Invalid space: the largest network is not the largest in every tensor."""
 
     name = "swelling"
 
@@ -43,14 +43,14 @@ class Swelling(TwoNames):
         return nn.Sequential(nn.Flatten(), nn.Linear(4, wide))
 
 
-def test_the_corner_of_a_kernel_is_its_centre() -> None:
+def test_corner_of_a_kernel_is_its_centre() -> None:
     kernel = torch.arange(2 * 1 * 5 * 5).view(2, 1, 5, 5)
     part = corner(kernel, torch.Size((1, 1, 3, 3)))
     assert part.tolist() == [[[[6, 7, 8], [11, 12, 13], [16, 17, 18]]]]
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), min_size=1, max_size=4))
-def test_a_corner_is_a_view_of_the_asked_shape(sizes: list[tuple[int, int]]) -> None:
+def test_corner_is_a_view_of_the_requested_shape(sizes: list[tuple[int, int]]) -> None:
     shape = torch.Size(small for small, _ in sizes)
     whole = torch.zeros([small + more for small, more in sizes])
     part = corner(whole, shape)
@@ -60,18 +60,18 @@ def test_a_corner_is_a_view_of_the_asked_shape(sizes: list[tuple[int, int]]) -> 
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (5, 4), (4,), (4, 4, 1)])
-def test_shapes_that_do_not_nest_are_refused(shape: tuple[int, ...]) -> None:
+def test_corner_refuses_shapes_that_do_not_nest(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="do not fit into the shared"):
         corner(torch.zeros(4, 4), torch.Size(shape))
 
 
-def test_a_space_whose_names_do_not_nest_is_told_so() -> None:
+def test_supernet_refuses_networks_whose_parameter_names_do_not_nest() -> None:
     supernet = TwoNames().supernet()
     with pytest.raises(ConfigError, match=r"two-names: the largest network has no '1\.small"):
         supernet.activate(TwoNames().smallest())
 
 
-def test_a_space_whose_sizes_do_not_nest_is_told_so() -> None:
+def test_supernet_refuses_networks_whose_parameter_shapes_do_not_nest() -> None:
     supernet = Swelling().supernet()
     supernet.activate(Swelling().smallest())
     with pytest.raises(
@@ -97,7 +97,7 @@ def trained_statistics(supernet: Supernet) -> Supernet:
     return supernet.eval()
 
 
-def test_a_move_to_another_type_takes_the_running_statistics_along() -> None:
+def test_supernet_moves_running_statistics_to_another_dtype() -> None:
     supernet = trained_statistics(SPACE.supernet()).double()
     agrees_with_itself(supernet)
     supernet.train()
@@ -105,7 +105,7 @@ def test_a_move_to_another_type_takes_the_running_statistics_along() -> None:
     agrees_with_itself(supernet.eval())
 
 
-def test_copies_do_not_share_weights_with_the_original() -> None:
+def test_supernet_copies_share_no_weights_with_the_original() -> None:
     supernet = trained_statistics(SPACE.supernet())
     for other in (copy.deepcopy(supernet), pickle.loads(pickle.dumps(supernet))):
         agrees_with_itself(other)
@@ -116,7 +116,7 @@ def test_copies_do_not_share_weights_with_the_original() -> None:
     assert next(supernet.parameters()).any()
 
 
-def test_saved_weights_give_the_same_outputs() -> None:
+def test_supernet_has_the_same_outputs_with_loaded_weights() -> None:
     supernet, fresh = trained_statistics(SPACE.supernet()), SPACE.supernet().eval()
     fresh.load_state_dict(supernet.state_dict())
     x = torch.randn(2, *SPACE.input_shape(SPACE.largest()))
@@ -124,21 +124,21 @@ def test_saved_weights_give_the_same_outputs() -> None:
         torch.testing.assert_close(fresh(x), supernet(x), rtol=0, atol=0)
 
 
-def test_the_largest_network_is_active_at_first() -> None:
+def test_supernet_begins_with_the_largest_network() -> None:
     supernet = SPACE.supernet().eval()
     x = torch.randn(2, *SPACE.input_shape(SPACE.largest()))
     with torch.no_grad():
         torch.testing.assert_close(supernet(x), supernet.shared(x), rtol=1e-6, atol=1e-6)
 
 
-def test_only_the_shared_network_is_saved_and_trained() -> None:
+def test_supernet_saves_and_trains_only_the_shared_network() -> None:
     supernet = SPACE.supernet()
     supernet.activate(SPACE.smallest())
     assert all(name.startswith("shared.") for name in supernet.state_dict())
     assert not any(parameter.is_meta for parameter in supernet.parameters())
 
 
-def test_train_and_eval_reach_the_active_network_whenever_it_is_chosen() -> None:
+def test_supernet_train_and_eval_apply_to_later_active_networks() -> None:
     supernet = SPACE.supernet().eval()
     supernet.activate(SPACE.smallest())
     assert not any(norm.training for norm in batch_norms(supernet))
@@ -148,7 +148,7 @@ def test_train_and_eval_reach_the_active_network_whenever_it_is_chosen() -> None
     assert all(norm.training for norm in batch_norms(supernet))
 
 
-def test_batch_norms_are_those_of_the_forward_pass() -> None:
+def test_batch_norms_are_those_of_the_active_network() -> None:
     supernet = SPACE.supernet()
     supernet.activate(SPACE.smallest())
     extracted = batch_norms(supernet.extract(SPACE.smallest()))
@@ -157,7 +157,7 @@ def test_batch_norms_are_those_of_the_forward_pass() -> None:
 
 
 class Wide(TwoNames):
-    """Networks that are built as a whole, more of them than are remembered."""
+    """Space of networks that are built as a whole, and of more networks than the cache holds."""
 
     name = "wide"
     choices = (Choice("width", tuple(range(1, 101))),)
@@ -167,7 +167,7 @@ class Wide(TwoNames):
         return nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.Linear(width, 3))
 
 
-def test_more_architectures_than_are_remembered_still_work() -> None:
+def test_supernet_rebuilds_networks_beyond_its_cache() -> None:
     space = Wide()
     supernet, images = space.supernet().eval(), torch.randn(2, 1, 1, 4)
     networks = [space.architecture({"width": width}) for width in range(1, 101)]
@@ -184,8 +184,8 @@ def activated(supernet: Supernet, architecture: Architecture) -> nn.Module:
     return supernet.active
 
 
-def test_more_blocks_than_are_remembered_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each place only so many are kept; the rest is forgotten and made again."""
+def test_supernet_rebuilds_blocks_beyond_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place keeps a limited number of blocks; others are dropped and made again."""
     monkeypatch.setattr("hwnas.search_spaces.supernet.shared_modules._KEPT_BLOCKS", 2)
     supernet, rng = SPACE.supernet().eval(), random.Random(0)
     seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()

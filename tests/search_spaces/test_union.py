@@ -1,4 +1,4 @@
-"""Spaces whose networks have nothing in common, searched as one."""
+"""Union spaces, which search several spaces without shared weights as one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMBERS = {"residual": resnet((8, 8, 1), 10), "mobile": mobilenet((8, 8, 1), 10)
 SPACE = UnionSpace(MEMBERS)
 
 
-def test_a_network_is_the_one_of_its_own_space() -> None:
+def test_union_space_builds_the_networks_of_its_members() -> None:
     for label, member in MEMBERS.items():
         own = member.sample(random.Random(3))
         network = SPACE.of_member(label, own)
@@ -25,7 +25,7 @@ def test_a_network_is_the_one_of_its_own_space() -> None:
         assert SPACE.outline(network) == member.outline(own)
 
 
-def test_both_kinds_are_drawn_and_counted_in_the_order_of_their_codes() -> None:
+def test_union_space_samples_all_members_and_counts_in_order() -> None:
     drawn = [SPACE.sample(random.Random(seed)) for seed in range(20)]
     families = [network.as_dict()["family"] for network in drawn]
     assert set(families) == set(MEMBERS)
@@ -34,21 +34,21 @@ def test_both_kinds_are_drawn_and_counted_in_the_order_of_their_codes() -> None:
     assert SPACE.counted(codes)["macs"].tolist() == macs
 
 
-def test_there_is_no_supernet() -> None:
+def test_union_space_has_no_supernet() -> None:
     assert not SPACE.nests
     with pytest.raises(ConfigError, match="residual, mobile share no weights"):
         SPACE.supernet()
 
 
 @pytest.mark.parametrize("side", [8, 28, 64])
-def test_the_preset_for_cpus_has_smaller_networks_first(side: int) -> None:
+def test_union_preset_cpu_orders_members_by_their_smallest_network(side: int) -> None:
     made = union((side, side, 3), 10, "cpu")
     assert list(made.members) == ["inverted", "compact"]
     smallest = [member.workload(member.smallest()).macs for member in made.members.values()]
     assert smallest == sorted(set(smallest))
 
 
-def test_tables_of_a_recipe_name_the_spaces() -> None:
+def test_union_makes_its_members_from_tables_of_a_recipe() -> None:
     tables: list[dict[str, Any]] = [
         {"name": "resnet", "preset": "tiny", "width": [0.5]},
         {"name": "resnet", "preset": "tiny", "label": "wide", "width": [2.0], "resolution": [12]},
@@ -71,6 +71,6 @@ def test_tables_of_a_recipe_name_the_spaces() -> None:
         ({"members": [{"name": "resnet"}, {"name": "resnet"}]}, "two called 'resnet'"),
     ],
 )
-def test_what_is_no_union_is_refused(options: dict[str, Any], message: str) -> None:
+def test_union_refuses_wrong_members_and_presets(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         union((8, 8, 1), 10, **options)

@@ -1,4 +1,4 @@
-"""What a network asks of hardware, against figures worked out by hand."""
+"""Workloads of networks, compared with results by hand."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ FLOAT = 4  # bytes
 
 
 class Network(nn.Module):
-    """Parts that are trained, and a forward pass that is a function of them and the images."""
+    """Network of named parts whose forward pass is a given function of the images and the parts."""
 
     def __init__(self, forward: Any, **parts: nn.Module) -> None:
         super().__init__()
@@ -46,31 +46,33 @@ class Network(nn.Module):
         (nn.Linear(6, 10, bias=False), "linear", (4 * 6) * 6 * 10),
     ],
 )
-def test_macs_by_hand(layer: nn.Module, kind: str, macs: int) -> None:
+def test_workload_macs_of_layers_equal_results_computed_by_hand(
+    layer: nn.Module, kind: str, macs: int
+) -> None:
     workload = trace(layer, (4, 6, 6))
     assert workload.macs == macs
     assert [operator.kind for operator in workload.operators if operator.macs] == [kind]
 
 
-def test_a_gate_counts_a_multiplication_for_each_element() -> None:
+def test_workload_counts_a_gate_as_one_multiplication_per_element() -> None:
     workload = trace(Network(lambda x: x * x.mean((2, 3), keepdim=True)), (4, 6, 6))
     assert workload.macs == 4 * 6 * 6
 
 
-def test_a_matrix_product_of_two_activations_counts() -> None:
+def test_workload_counts_matrix_products_of_activations() -> None:
     workload = trace(Network(lambda x: x @ x.transpose(2, 3)), (4, 6, 5))
     assert workload.macs == 4 * 6 * 6 * 5
     assert workload.counts()["matmul"] == 1
 
 
 @given(batch=st.integers(1, 64))
-def test_macs_grow_with_the_batch(batch: int) -> None:
+def test_workload_macs_are_proportional_to_the_batch_size(batch: int) -> None:
     layer = nn.Conv2d(3, 8, 3)
     assert trace(layer, (3, 8, 8), batch).macs == batch * trace(layer, (3, 8, 8)).macs
 
 
 @given(widths=st.lists(st.integers(1, 12), min_size=2, max_size=5))
-def test_macs_and_parameters_of_a_chain_add_up(widths: list[int]) -> None:
+def test_workload_macs_and_params_of_a_chain_add_up(widths: list[int]) -> None:
     layers = [nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise(widths)]
     whole = trace(nn.Sequential(*layers), (widths[0], 5, 5))
     parts = [trace(layer, (layer.in_channels, 5, 5)) for layer in layers]
@@ -82,12 +84,12 @@ def test_macs_and_parameters_of_a_chain_add_up(widths: list[int]) -> None:
 # The graph
 
 
-def test_a_kernel_and_a_stride_are_recorded() -> None:
+def test_workload_records_kernel_size_and_stride() -> None:
     (operator,) = trace(nn.Conv2d(3, 8, 5, stride=2), (3, 9, 9)).operators
     assert (operator.kernel_size, operator.stride, operator.name) == (5, 2, "convolution")
 
 
-def test_an_operator_moves_its_inputs_weights_and_outputs_once() -> None:
+def test_bytes_moved_counts_inputs_weights_and_outputs_once() -> None:
     workload = trace(nn.Conv2d(3, 8, 1, bias=False), (3, 4, 4))
     (operator,) = workload.operators
     assert workload.bytes_moved(operator) == FLOAT * (3 * 16 + 3 * 8 + 8 * 16)
@@ -95,7 +97,7 @@ def test_an_operator_moves_its_inputs_weights_and_outputs_once() -> None:
     assert squared.bytes_moved(squared.operators[0]) == FLOAT * (3 * 16 + 3 * 16)
 
 
-def test_a_branch_that_reaches_no_output_is_dead() -> None:
+def test_workload_marks_a_branch_that_reaches_no_output_as_dead() -> None:
     def forward(x: Tensor, used: nn.Module, unused: nn.Module) -> Tensor:
         unused(x).relu()
         return used(x).relu()
@@ -111,8 +113,8 @@ def test_a_branch_that_reaches_no_output_is_dead() -> None:
     assert workload.counts() == {"pointwise": 1, "activation": 1}
 
 
-def test_what_is_done_in_place_is_read_by_what_follows() -> None:
-    """The activation writes into its input; lost, it would count as dead."""
+def test_workload_connects_in_place_operators_to_later_ones() -> None:
+    """The activation writes into its input; without that connection it would count as dead."""
     block = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 1))
     first, activation, second = trace(block, (3, 4, 4)).operators
     assert activation.in_place
@@ -121,7 +123,7 @@ def test_what_is_done_in_place_is_read_by_what_follows() -> None:
     assert activation.outputs[0] in second.inputs
 
 
-def test_a_residual_is_read_by_both_of_its_ends() -> None:
+def test_workload_connects_a_residual_to_both_of_its_readers() -> None:
     workload = trace(Network(lambda x, conv: x + conv(x), conv=nn.Conv2d(3, 3, 1)), (3, 4, 4))
     image = next(tensor.id for tensor in workload.tensors if tensor.role == "input")
     conv, add = workload.operators
@@ -130,13 +132,13 @@ def test_a_residual_is_read_by_both_of_its_ends() -> None:
     assert workload.outputs == add.outputs
 
 
-def test_two_outputs_are_both_needed() -> None:
+def test_workload_keeps_the_operators_of_several_outputs() -> None:
     workload = trace(Network(lambda x: {"a": x.relu(), "b": x.sigmoid()}), (3, 4, 4))
     assert len(workload.outputs) == 2
     assert not any(operator.dead for operator in workload.operators)
 
 
-def test_a_weight_that_is_used_twice_is_stored_once() -> None:
+def test_workload_counts_the_bytes_of_a_shared_weight_once() -> None:
     tied = Network(lambda x, fc: fc(fc(x)), fc=nn.Linear(6, 6, bias=False))
     workload = trace(tied, (1, 1, 6))
     assert workload.weight_bytes == FLOAT * 36
@@ -146,12 +148,12 @@ def test_a_weight_that_is_used_twice_is_stored_once() -> None:
 # Memory
 
 
-def test_the_peak_of_a_chain_is_its_largest_pair_of_neighbours() -> None:
+def test_peak_memory_of_a_chain_is_its_largest_pair_of_neighbours() -> None:
     chain = nn.Sequential(nn.Conv2d(2, 6, 1), nn.Conv2d(6, 4, 1), nn.Conv2d(4, 1, 1))
     assert trace(chain, (2, 5, 5)).peak_activation_bytes == FLOAT * 25 * (6 + 4)
 
 
-def test_a_residual_stays_in_memory_until_it_is_added() -> None:
+def test_peak_memory_includes_a_residual_until_it_is_added() -> None:
     def forward(x: Tensor, expand: nn.Module, project: nn.Module) -> Tensor:
         y: Tensor = x + project(expand(x))
         return y
@@ -162,12 +164,12 @@ def test_a_residual_stays_in_memory_until_it_is_added() -> None:
 
 
 @pytest.mark.parametrize(("inplace", "channels"), [(True, 1 + 6), (False, 6 + 6)])
-def test_an_activation_in_place_takes_no_memory(inplace: bool, channels: int) -> None:
+def test_peak_memory_excludes_in_place_activations(inplace: bool, channels: int) -> None:
     network = nn.Sequential(nn.Conv2d(1, 6, 1), nn.ReLU(inplace=inplace))
     assert trace(network, (1, 5, 5)).peak_activation_bytes == FLOAT * 25 * channels
 
 
-def test_a_view_takes_no_memory_and_keeps_what_it_looks_at() -> None:
+def test_peak_memory_excludes_views_but_includes_their_tensors() -> None:
     def forward(x: Tensor) -> Tensor:
         flat = x.relu().flatten(1)
         return flat.sigmoid() + flat
@@ -176,7 +178,7 @@ def test_a_view_takes_no_memory_and_keeps_what_it_looks_at() -> None:
     assert trace(Network(forward), (2, 5, 5)).peak_activation_bytes == FLOAT * 50 * 3
 
 
-def test_an_unused_input_counts_while_it_is_there() -> None:
+def test_peak_memory_includes_an_unused_input() -> None:
     network = Network(lambda x, fc: fc.weight * 2, fc=nn.Linear(2, 2))
     assert trace(network, (1, 5, 5)).peak_activation_bytes == FLOAT * (25 + 4)
 
@@ -186,7 +188,7 @@ def test_an_unused_input_counts_while_it_is_there() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("training", [True, False])
-def test_a_trace_leaves_the_module_as_it_was(device: str, training: bool) -> None:
+def test_trace_leaves_the_module_unchanged(device: str, training: bool) -> None:
     with torch.device(device):
         network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
     network.train(training)
@@ -200,7 +202,7 @@ def test_a_trace_leaves_the_module_as_it_was(device: str, training: bool) -> Non
             torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
 
 
-def test_the_same_network_gives_the_same_workload() -> None:
+def test_trace_gives_equal_workloads_for_the_same_network() -> None:
     space = mobilenet((28, 28, 1), 10)
     network, shape = space.build(space.smallest()), space.input_shape(space.smallest())
     first, second = trace(network, shape), trace(network, shape)
@@ -208,7 +210,7 @@ def test_the_same_network_gives_the_same_workload() -> None:
     assert first.id == second.id
 
 
-def test_another_network_gives_another_workload() -> None:
+def test_trace_gives_different_ids_for_different_networks() -> None:
     space = mobilenet((28, 28, 1), 10)
     workloads = [
         trace(space.build(a), space.input_shape(a)) for a in (space.smallest(), space.largest())
@@ -216,7 +218,7 @@ def test_another_network_gives_another_workload() -> None:
     assert len({workload.id for workload in workloads}) == 2
 
 
-def test_remembered_layouts_tell_arguments_apart() -> None:
+def test_trace_cache_distinguishes_equal_arguments_of_other_types() -> None:
     """1 == 1.0 == True in Python, but the results differ in type and in shape."""
     results = [
         trace(Network(forward), (3, 4, 4))
@@ -232,7 +234,7 @@ def test_remembered_layouts_tell_arguments_apart() -> None:
     assert [len(output.shape) for output in outputs] == [4, 4, 3, 4]
 
 
-def test_shapes_are_those_of_a_real_forward_pass() -> None:
+def test_trace_shapes_equal_those_of_a_real_forward_pass() -> None:
     space = mobilenet((8, 8, 1), 10)
     network, shape = space.build(space.largest()).eval(), space.input_shape(space.largest())
     seen: list[tuple[int, ...]] = []
@@ -246,26 +248,26 @@ def test_shapes_are_those_of_a_real_forward_pass() -> None:
     assert [workload.tensors[o.outputs[0]].shape for o in convolutions] == seen
 
 
-def test_a_network_that_looks_at_values_is_refused() -> None:
+def test_trace_refuses_a_network_that_branches_on_values() -> None:
     network = Network(lambda x: x if x.sum() > 0 else -x)
     with pytest.raises(ConfigError, match=r"Network cannot be traced at \(3, 4, 4\)"):
         trace(network, (3, 4, 4))
 
 
-def test_images_of_the_wrong_shape_are_refused() -> None:
+def test_trace_refuses_images_of_the_wrong_shape() -> None:
     with pytest.raises(ConfigError, match=r"Conv2d cannot be traced at \(1, 4, 4\)"):
         trace(nn.Conv2d(3, 4, 1), (1, 4, 4))
 
 
-def test_operators_and_tensors_are_values() -> None:
+def test_workload_is_frozen_and_hashable() -> None:
     workload = trace(nn.Conv2d(3, 4, 1), (3, 4, 4))
     with pytest.raises(dataclasses.FrozenInstanceError):
         workload.operators[0].macs = 0  # type: ignore[misc]
     assert len({workload, trace(nn.Conv2d(3, 4, 1), (3, 4, 4))}) == 1
 
 
-def test_max_pooling_writes_its_result_alone() -> None:
-    """PyTorch makes indices for the gradient, twice the size of the result; no runtime does."""
+def test_workload_of_max_pooling_counts_no_indices() -> None:
+    """PyTorch makes indices for gradients, twice as large as the result; runtimes do not."""
     workload = trace(nn.MaxPool2d(2), (4, 8, 8))
     (pool,) = workload.operators
     assert pool.kind == "pool"

@@ -76,7 +76,7 @@ def test_a_limit_on_a_count_is_exact(job: Job, metric: str) -> None:
     kept = SearchGoal((Objective(metric, "minimize", limit=least),))
     check_limits(job, kept, {})
     missed = SearchGoal((replace(kept.objectives[0], limit=least - 1),))
-    with pytest.raises(InfeasibleError, match=f"{metric} at most .*has {least:,}"):
+    with pytest.raises(InfeasibleError, match=f"{metric} of at most .* is {least:,}"):
         check_limits(job, missed, {})
 
 

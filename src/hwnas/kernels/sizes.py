@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 
 from hwnas.errors import ConfigError
 
-if TYPE_CHECKING:
-    from hwnas.kernels.operator import Operator
-
 __all__ = ["dtype_name", "dtype_read", "sizes_read", "sizes_text"]
 
 _MOST = 2**31 - 1  # most that kernels can index with 32 bits
+
+
+class Sized(Protocol):
+    """Part of an operator that says which types and sizes it takes."""
+
+    @property
+    def name(self) -> str:
+        """Name of the operator."""
+
+    @property
+    def dtypes(self) -> Sequence[torch.dtype]:
+        """Types of its first input."""
+
+    @property
+    def checked(self) -> Sequence[Mapping[str, int]]:
+        """Sizes that its tests use; an optional input has size 0 in some of them."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -22,11 +35,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def dtype_read(operator: Operator, name: str, called: str = "") -> torch.dtype:
+def dtype_read(operator: Sized, name: str, called: str = "") -> torch.dtype:
     """Return the type of a name from `dtype_name`, if an operator takes it.
 
     Args:
-        operator: Operator that has to take the type.
+        operator: Sized that has to take the type.
         name: Name of the type.
         called: Name of the operator in the message, if not its own.
 
@@ -46,7 +59,7 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def sizes_read(operator: Operator, text: str) -> dict[str, int]:
+def sizes_read(operator: Sized, text: str) -> dict[str, int]:
     """Return the sizes of an operator from a text of `sizes_text`, in any order.
 
     Sizes of optional inputs are 0 if they are not given.

@@ -1,8 +1,7 @@
 """Search spaces, their architectures and supernets, and the workload of each network."""
 
-from collections.abc import Callable, Mapping
-
-from hwnas.search_spaces.any_model import ElasticSpace, elastic, named_elastic
+from hwnas.search_spaces.any_model import ElasticSpace, elastic
+from hwnas.search_spaces.catalogue import ROLES, SPACES, union
 from hwnas.search_spaces.cells import CellSpace, nasbench201
 from hwnas.search_spaces.channel_config import ChannelConfig
 from hwnas.search_spaces.cost_model.operator_counts import (
@@ -28,7 +27,7 @@ from hwnas.search_spaces.space.choices import Choice, ChoiceCondition, Option
 from hwnas.search_spaces.space.product import ProductSpace
 from hwnas.search_spaces.space.search_space import SearchSpace
 from hwnas.search_spaces.space.training_space import TrainingSpace, recipe_space
-from hwnas.search_spaces.space.union import UnionSpace, union
+from hwnas.search_spaces.space.union import UnionSpace
 from hwnas.search_spaces.supernet.channels import ChannelSpace, channels
 from hwnas.search_spaces.supernet.supernet import Supernet, batch_norms
 from hwnas.search_spaces.vit import VitConfig, VitSpace, vit
@@ -86,18 +85,3 @@ __all__ = [
     "union",
     "vit",
 ]
-
-SPACES: Mapping[str, Callable[..., SearchSpace]] = {
-    "channels": channels,
-    "elastic": named_elastic,
-    "hybrid": hybrid,
-    "mobilenet": mobilenet,
-    "nasbench201": nasbench201,
-    "resnet": resnet,
-    "simplenet": simplenet,
-    "union": union,
-    "vit": vit,
-}
-
-# Spaces that a search may combine with a space of networks, by role.
-ROLES: Mapping[str, Callable[..., ChoiceSpace]] = {"recipe": recipe_space}

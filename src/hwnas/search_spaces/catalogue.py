@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hwnas.errors import ConfigError
 from hwnas.plugin import build, resolve
-from hwnas.search_spaces import ROLES, SPACES, ChoiceSpace, ProductSpace, SearchSpace
+from hwnas.search_spaces.any_model import named_elastic
+from hwnas.search_spaces.cells import nasbench201
+from hwnas.search_spaces.hybrid import hybrid
+from hwnas.search_spaces.mobilenet import mobilenet
+from hwnas.search_spaces.resnet import resnet
+from hwnas.search_spaces.simplenet import simplenet
+from hwnas.search_spaces.space.choice_space import ChoiceSpace
+from hwnas.search_spaces.space.product import ProductSpace
+from hwnas.search_spaces.space.search_space import SearchSpace
+from hwnas.search_spaces.space.training_space import recipe_space
+from hwnas.search_spaces.space.union import UnionSpace
+from hwnas.search_spaces.supernet.channels import channels
+from hwnas.search_spaces.vit import vit
 
-__all__ = ["SpaceEntry", "joint_space", "named_space", "spaces"]
+__all__ = ["ROLES", "SPACES", "SpaceEntry", "joint_space", "named_space", "spaces", "union"]
 
 _DIGITS, _SMALL, _LARGE = (8, 8, 1), (32, 32, 3), (224, 224, 3)
 _EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
@@ -53,7 +65,7 @@ _EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "large": _LARGE,
         "deit-tiny": _LARGE,
     },
-    "union": {"cpu": _LARGE},
+    "union": {"cpu": _SMALL},
     "nasbench201": {"": _SMALL},
     "channels": {"": _SMALL},
 }
@@ -61,6 +73,81 @@ _EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
 
 The size of the space ``elastic`` depends on the user's model, so it is not listed.
 """
+
+
+_DENSE_STAGE = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
+
+_UNIONS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    # Inverted bottlenecks for low latencies, dense networks of one block a stage for higher ones:
+    # at 32 pixels they have 0.5 to 10 and 3.5 to 29 million multiply-accumulates.
+    "cpu": (
+        {"name": "resnet", "preset": "inverted"},
+        {
+            "name": "resnet",
+            "preset": "compact",
+            "width": (0.5, 1.0, 1.5),
+            "stages": [{"channels": channels, **_DENSE_STAGE} for channels in (32, 64, 128)],
+        },
+    )
+}
+"""Tables of the member spaces of a union, by name of the preset."""
+
+
+def union(
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    preset: str | None = None,
+    members: Sequence[Mapping[str, Any]] | None = None,
+    resolution: Sequence[int] | None = None,
+    folder: Path = Path(),
+) -> UnionSpace:
+    """Return the space of a recipe's ``[space] name = "union"``.
+
+    Args:
+        image_shape: Height, width and channels of the data's images.
+        outputs: Length of the output vector, e.g. the number of classes.
+        preset: ``"cpu"``: residual networks that CPUs run fast on small images: inverted
+            bottlenecks for low latencies, dense networks for higher ones.
+        members: One table a member, like ``[space]`` itself, in place of the preset's. The names of
+            its choices begin with its ``label``, or else its preset, or else its name.
+        resolution: Options for the input's height and width, for members that have none of their
+            own; None stands for the longer side of the images if a preset is given.
+        folder: Folder that relative paths start from.
+
+    Raises:
+        ConfigError: A preset, a name or an option is unknown, or two members have the same label.
+    """
+    if members is None:
+        known = f"expected one of {', '.join(_UNIONS)}, or tables [[space.members]]"
+        if preset is None or preset not in _UNIONS:
+            raise ConfigError(f"space.preset is {preset!r}; {known}")
+        resolution = resolution or (max(image_shape[:2]),)
+        members = _UNIONS[preset]
+    made: dict[str, SearchSpace] = {}
+    for table in members:
+        options = dict(table) if resolution is None else {"resolution": tuple(resolution), **table}
+        name = str(options.pop("name", ""))
+        label = str(options.pop("label", options.get("preset", name)))
+        if label in made:
+            raise ConfigError(f"space.members has two called {label!r}; give one another label")
+        made[label] = named_space(name, image_shape, outputs, options, folder, "space.members")
+    return UnionSpace(made)
+
+
+SPACES: Mapping[str, Callable[..., SearchSpace]] = {
+    "channels": channels,
+    "elastic": named_elastic,
+    "hybrid": hybrid,
+    "mobilenet": mobilenet,
+    "nasbench201": nasbench201,
+    "resnet": resnet,
+    "simplenet": simplenet,
+    "union": union,
+    "vit": vit,
+}
+
+# Spaces that a search may combine with a space of networks, by role.
+ROLES: Mapping[str, Callable[..., ChoiceSpace]] = {"recipe": recipe_space}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""An agent with its door open, on this machine, and the host that added it."""
+"""Agents that listen on this machine, and a host that added one of them."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ NAME = "pi5"
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The host's folder; an agent in the same process has another."""
+    """Folder of the host; an agent in the same process has another folder."""
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -47,7 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Running:
-    """An agent in this process."""
+    """Agent that runs in this process."""
 
     server: AgentServer
     token: str
@@ -73,12 +73,12 @@ def token_in(lines: list[str]) -> str:
 
 @pytest.fixture
 def device(agent: Running) -> AddedDevice:
-    """The agent in this process, added."""
+    """Device of the agent in this process."""
     return add_device(NAME, agent.address, agent.token, patience_s=2.0)
 
 
 class Outside:
-    """An agent in a process of its own, to be killed and started again."""
+    """Agent in another process, which tests kill and start again."""
 
     def __init__(self, pack: Path, folder: Path) -> None:
         self._pack, self.folder = pack, folder
@@ -121,7 +121,7 @@ def outside(pack: Path, tmp_path: Path) -> Iterator[Outside]:
 
 
 def graph_of(nodes: list[Any], folder: Path, name: str, **tensors: Any) -> Path:
-    """A model with one image input x and the output y."""
+    """Write a model with one image input x and the output y."""
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 1, 2, 2])
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [*"abcd"])
     weights = [numpy_helper.from_array(np.asarray(v), k) for k, v in tensors.items()]
@@ -134,7 +134,7 @@ def graph_of(nodes: list[Any], folder: Path, name: str, **tensors: Any) -> Path:
 
 @pytest.fixture(scope="session")
 def looping(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Valid, and never ends when it runs."""
+    """Valid model that never finishes a run."""
     value = helper.make_tensor_value_info
     body = helper.make_graph(
         [
@@ -156,7 +156,7 @@ def looping(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Valid, without a loop, and takes minutes to run once."""
+    """Valid model without a loop that takes minutes for one run."""
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["one"]),
         helper.make_node("Expand", ["one", "shape"], ["m0"]),
@@ -170,7 +170,7 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def huge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Valid, and takes more memory than there is."""
+    """Valid model that needs more memory than the machine has."""
     nodes = [
         helper.make_node("Expand", ["x", "shape"], ["large"]),
         helper.make_node("ReduceSum", ["large"], ["sum"]),

@@ -1,4 +1,4 @@
-"""A device elsewhere as a user of hwnas sees it: targets like any other, on another machine."""
+"""Remote devices, as users see them: targets on another machine, used like local targets."""
 
 import json
 import threading
@@ -23,7 +23,7 @@ from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState
 from hwnas.deploy.measure.memory import peak_memory
 from hwnas.deploy.measure.profiling import profile_kernels
-from hwnas.deploy.measure.timing import TimedNetwork
+from hwnas.deploy.measure.measurement import TimedNetwork
 from hwnas.deploy.runtimes.checks import graphics_card
 from hwnas.deploy.targets.catalogue import machine
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavailable, StorageError
@@ -31,7 +31,7 @@ from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavaila
 HERE, THERE = "cpu-onnxruntime-fp32-b1-t1", f"{NAME}-onnxruntime-fp32-b1-t1"
 
 
-def test_it_is_measured_as_if_it_were_here(device: AddedDevice, model: Path) -> None:
+def test_measure_times_a_network_on_a_remote_device(device: AddedDevice, model: Path) -> None:
     shares: list[float] = []
     found = measure({"network": model}, Target.parse(THERE), QUICK, shares.append)["network"]
     assert (found.target, found.n, found.clock) == (THERE, 5, "cpu")
@@ -42,7 +42,7 @@ def test_it_is_measured_as_if_it_were_here(device: AddedDevice, model: Path) -> 
     assert shares == sorted(shares)
 
 
-def test_targets_here_and_there_in_one_call(device: AddedDevice, model: Path) -> None:
+def test_measure_together_mixes_local_and_remote_targets(device: AddedDevice, model: Path) -> None:
     names = [THERE, HERE, f"{NAME}-onnxruntime-int8-b2-t1"]
     subjects = {name: TimedNetwork(model, Target.parse(name)) for name in names}
     shares: list[float] = []
@@ -52,16 +52,16 @@ def test_targets_here_and_there_in_one_call(device: AddedDevice, model: Path) ->
     assert shares[-1] == 1.0
 
 
-def test_nothing_stays_on_the_agent_but_the_model(agent: Running, device: AddedDevice) -> None:
+def test_agent_keeps_no_jobs_or_work_files(agent: Running, device: AddedDevice) -> None:
     assert ask(device).jobs == 0
     assert not list((agent.folder / "jobs").iterdir())
     assert not list((agent.folder / "work").iterdir())
 
 
-def test_a_model_that_the_agents_disk_has_damaged_is_sent_again(
+def test_client_sends_a_model_again_that_was_damaged_on_the_agent(
     agent: Running, device: AddedDevice, model: Path
 ) -> None:
-    """A truncated file made every later job with this model fail."""
+    """Regression test: a truncated file made every later job with this model fail."""
     measure({"network": model}, Target.parse(THERE), QUICK)
     [stored] = (agent.folder / "models").glob(f"{digest_of(model.read_bytes())}.onnx")
     stored.write_bytes(stored.read_bytes()[:-100])
@@ -69,7 +69,7 @@ def test_a_model_that_the_agents_disk_has_damaged_is_sent_again(
     assert stored.read_bytes() == model.read_bytes()
 
 
-def test_a_model_that_is_damaged_while_its_job_waits_is_sent_again(
+def test_client_sends_a_model_again_that_is_damaged_while_its_job_waits(
     agent: Running, device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = agent.server.api.models
@@ -91,7 +91,7 @@ def attempts_by(sandbox: Sandbox) -> Any:
     return lambda queue, entry, job, run, progress: sandbox(job, progress, entry.stop)
 
 
-def test_weights_beside_the_file_are_sent_along(
+def test_client_sends_external_weights_with_the_model(
     device: AddedDevice, model: Path, tmp_path: Path
 ) -> None:
     split = tmp_path / "split.onnx"
@@ -102,7 +102,7 @@ def test_weights_beside_the_file_are_sent_along(
     assert measure({"split": split}, Target.parse(THERE), QUICK)["split"].latency_ms > 0
 
 
-def test_what_goes_wrong_there_is_told_in_names_of_here(
+def test_remote_errors_contain_the_local_names_of_files_and_targets(
     device: AddedDevice, model: Path, tmp_path: Path, huge: Path
 ) -> None:
     cut = tmp_path / "cut.onnx"
@@ -137,7 +137,7 @@ def two_inputs(folder: Path) -> Path:
     return path
 
 
-def test_what_needs_this_machine_is_refused(device: AddedDevice, model: Path) -> None:
+def test_memory_profile_and_energy_refuse_remote_targets(device: AddedDevice, model: Path) -> None:
     from hwnas.deploy.measure.energy import energy_counter
 
     target = Target.parse(THERE)
@@ -148,7 +148,7 @@ def test_what_needs_this_machine_is_refused(device: AddedDevice, model: Path) ->
         energy_counter(NAME)
 
 
-def test_a_graphics_card_that_is_not_there_is_no_device(agent: Running) -> None:
+def test_add_device_refuses_missing_or_unknown_hardware(agent: Running) -> None:
     if graphics_card():
         pytest.skip("there is one")
     with pytest.raises(DeviceError, match="has no runtime for cuda: this onnxruntime has no"):
@@ -158,14 +158,14 @@ def test_a_graphics_card_that_is_not_there_is_no_device(agent: Running) -> None:
     assert not is_added("jetson")
 
 
-def test_names_of_targets(device: AddedDevice) -> None:
+def test_target_accepts_the_names_of_added_devices(device: AddedDevice) -> None:
     assert Target.parse(THERE).name == THERE
     known = rf"known: cpu, cuda, {NAME}; the closest target is '{NAME}-"
     with pytest.raises(ConfigError, match=known):
         Target.parse("pi4-onnxruntime-fp32-b1-t1")
 
 
-def test_devices_tell_whether_they_answer(device: AddedDevice) -> None:
+def test_devices_report_whether_an_agent_answers(device: AddedDevice) -> None:
     found = {each.target: each for each in devices()}
     assert found[f"{NAME}-onnxruntime-fp32-b{{B}}-t{{T}}"].usable
     assert "load_1min" in found[f"{NAME}-onnxruntime-fp32-b{{B}}-t{{T}}"].details
@@ -178,7 +178,7 @@ def test_devices_tell_whether_they_answer(device: AddedDevice) -> None:
 # Adding
 
 
-def test_a_device_is_kept_where_only_its_owner_reads_it(device: AddedDevice, home: Path) -> None:
+def test_added_device_file_is_readable_only_by_its_owner(device: AddedDevice, home: Path) -> None:
     assert added_names() == [NAME]
     assert read_added(NAME) == device
     path = home / "agents" / f"{NAME}.json"
@@ -188,7 +188,7 @@ def test_a_device_is_kept_where_only_its_owner_reads_it(device: AddedDevice, hom
         read_added(NAME)
 
 
-def test_a_damaged_device_is_named(device: AddedDevice, home: Path) -> None:
+def test_read_added_names_a_damaged_file(device: AddedDevice, home: Path) -> None:
     path = home / "agents" / f"{NAME}.json"
     whole = json.loads(path.read_text())
     for damaged in (
@@ -202,7 +202,7 @@ def test_a_damaged_device_is_named(device: AddedDevice, home: Path) -> None:
             read_added(NAME)
 
 
-def test_wrong_tokens_and_names(agent: Running) -> None:
+def test_add_device_refuses_wrong_tokens_names_and_addresses(agent: Running) -> None:
     with pytest.raises(DeviceError, match=r"refuses the token .*--new-token"):
         add_device(NAME, agent.address, "wrong")
     assert added_names() == []
@@ -214,13 +214,13 @@ def test_wrong_tokens_and_names(agent: Running) -> None:
             add_device(NAME, address, agent.token, "hwnas agent")
 
 
-def test_a_name_stays_with_its_machine(agent: Running, device: AddedDevice) -> None:
+def test_add_device_refuses_a_name_of_another_machine(agent: Running, device: AddedDevice) -> None:
     assert add_device(NAME, agent.address, agent.token).certificate == device.certificate
     with pytest.raises(ConfigError, match=rf"hwnas devices remove {NAME}"):
         add_device(NAME, "https://127.0.0.1:9", agent.token)
 
 
-def test_nobody_answers(unused_address: str) -> None:
+def test_add_device_reports_that_no_agent_answers(unused_address: str) -> None:
     with pytest.raises(DeviceError, match=f"no agent answers at {unused_address}"):
         add_device(NAME, unused_address, "token")
 
@@ -234,7 +234,7 @@ def unused_address() -> Iterator[str]:
         yield f"https://127.0.0.1:{held.getsockname()[1]}"
 
 
-def test_a_changed_certificate_is_refused_until_it_is_pinned_again(
+def test_client_refuses_a_changed_certificate_until_it_is_added_again(
     agent: Running, device: AddedDevice, model: Path
 ) -> None:
     write_added(replace(device, certificate="0f" * 32))
@@ -246,17 +246,19 @@ def test_a_changed_certificate_is_refused_until_it_is_pinned_again(
     assert measure({"network": model}, Target.parse(THERE), QUICK)["network"].latency_ms > 0
 
 
-def test_somebody_in_between_who_does_not_know_the_token(agent: Running, tmp_path: Path) -> None:
-    """He shows a certificate of his own and passes all on: what was signed is of that one."""
+def test_client_refuses_a_man_in_the_middle_without_the_token(
+    agent: Running, tmp_path: Path
+) -> None:
+    """The man in the middle has its own certificate, so the request's signature does not match."""
     options = AgentOptions(port=0, folder=tmp_path / "other")
     with opened_door(options, lambda line: None) as other:
         other.key = agent.server.key
-        other.fingerprint = agent.server.fingerprint  # as the agent behind him checks and signs
+        other.fingerprint = agent.server.fingerprint  # as the real agent checks and signs
         with pytest.raises(DeviceError, match="refuses the token"):
             add_device(NAME, f"https://127.0.0.1:{other.server_port}", agent.token)
 
 
-def test_an_agent_that_cannot_prove_the_token_is_not_believed(
+def test_client_refuses_an_agent_that_does_not_prove_the_token(
     agent: Running, device: AddedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hwnas.deploy.agent import server
@@ -266,7 +268,9 @@ def test_an_agent_that_cannot_prove_the_token_is_not_believed(
         ask(device)
 
 
-def test_another_machine_at_the_same_address(device: AddedDevice, model: Path) -> None:
+def test_client_refuses_another_machine_at_the_same_address(
+    device: AddedDevice, model: Path
+) -> None:
     write_added(replace(device, processor="a Raspberry Pi"))
     with pytest.raises(
         DeviceError, match=rf"had the processor 'a Raspberry Pi' when .* now has .* remove {NAME}"
@@ -277,7 +281,7 @@ def test_another_machine_at_the_same_address(device: AddedDevice, model: Path) -
 # The agent's own files
 
 
-def test_files_that_others_can_read_are_refused(tmp_path: Path) -> None:
+def test_agent_refuses_files_that_other_users_can_read(tmp_path: Path) -> None:
     folder = tmp_path / "agent"
     told: list[str] = []
     with opened_door(AgentOptions(port=0, folder=folder), told.append):
@@ -305,7 +309,7 @@ def test_files_that_others_can_read_are_refused(tmp_path: Path) -> None:
     assert sum(line.startswith("token") for line in told) == 2
 
 
-def test_two_agents_in_one_folder_or_on_one_port(agent: Running, tmp_path: Path) -> None:
+def test_agent_refuses_a_folder_or_port_that_is_in_use(agent: Running, tmp_path: Path) -> None:
     with (
         pytest.raises(DeviceError, match="another agent uses"),
         opened_door(AgentOptions(port=0, folder=agent.folder), lambda line: None),
@@ -319,7 +323,7 @@ def test_two_agents_in_one_folder_or_on_one_port(agent: Running, tmp_path: Path)
         pass
 
 
-def test_a_full_disk_is_told(
+def test_client_reports_a_full_disk_of_the_agent(
     agent: Running, device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hwnas.deploy.agent import job_queue
@@ -333,16 +337,16 @@ def test_a_full_disk_is_told(
     monkeypatch.undo()
 
 
-# Coming and going
+# Interruptions
 
 
-def test_a_device_that_went_away(device: AddedDevice, model: Path) -> None:
+def test_client_reports_a_device_that_no_longer_answers(device: AddedDevice, model: Path) -> None:
     write_added(replace(device, address="https://127.0.0.1:9", patience_s=0.5))
     with pytest.raises(DeviceError, match=rf"{NAME} at .* does not answer for 0\.5 s"):
         measure({"network": model}, Target.parse(THERE), QUICK)
 
 
-def test_an_agent_that_is_killed_goes_on_where_it_was(outside: Outside, model: Path) -> None:
+def test_agent_continues_its_jobs_after_it_was_killed(outside: Outside, model: Path) -> None:
     add_device(NAME, outside.address, outside.token, patience_s=60.0)
     found: list[Any] = []
 
@@ -370,7 +374,7 @@ def wait_for_a_job(work: Path) -> None:
     time.sleep(0.3)
 
 
-def test_a_job_that_the_agent_forgot_is_sent_again(
+def test_client_sends_a_job_again_that_the_agent_lost(
     agent: Running, device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, forgotten = agent.server.api.queue, []

@@ -1,4 +1,4 @@
-"""The queue, with jobs that the test does itself."""
+"""Job queue of the agent, with workers that the tests provide."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ def new_id() -> str:
 
 
 class Worker:
-    """Does jobs at once, or never; remembers which."""
+    """Worker that finishes every job at once, except one that it never finishes."""
 
     def __init__(self, never: str = "") -> None:
         self.did: list[str] = []
@@ -59,7 +59,7 @@ def finished(queue: JobQueue, ids: list[str]) -> list[str]:
     return [state.state if state else "unknown" for state in states]
 
 
-def test_jobs_are_done_in_their_order_and_each_once(tmp_path: Path) -> None:
+def test_queue_runs_each_job_once_in_order(tmp_path: Path) -> None:
     queue, worker = JobQueue(tmp_path, AgentLimits()), Worker()
     ids = [new_id() for _ in range(5)]
     for number, id_ in enumerate(ids):
@@ -75,7 +75,7 @@ def test_jobs_are_done_in_their_order_and_each_once(tmp_path: Path) -> None:
     assert not queue.needed()
 
 
-def test_an_agent_that_died_goes_on(tmp_path: Path) -> None:
+def test_queue_continues_after_the_agent_was_killed(tmp_path: Path) -> None:
     first, stuck = JobQueue(tmp_path, AgentLimits()), Worker(never="b")
     ids = [new_id() for _ in range(3)]
     for name, id_ in zip("abc", ids, strict=True):
@@ -84,7 +84,7 @@ def test_an_agent_that_died_goes_on(tmp_path: Path) -> None:
     first.state(ids[0], 10.0)
     while (state := first.state(ids[1])) is None or state.share != 0.5:
         time.sleep(0.01)
-    # As a kill leaves it: the files are what there is.
+    # After a kill, only the files are left.
     second, worker = JobQueue(tmp_path, AgentLimits()), Worker()
     assert [getattr(second.state(id_), "state", None) for id_ in ids] == [
         "done", "waiting", "waiting",
@@ -97,7 +97,7 @@ def test_an_agent_that_died_goes_on(tmp_path: Path) -> None:
         running.join()
 
 
-def test_ending_the_agent_leaves_the_job_that_ran(tmp_path: Path) -> None:
+def test_queue_keeps_the_running_job_when_it_closes(tmp_path: Path) -> None:
     queue, id_ = JobQueue(tmp_path, AgentLimits()), new_id()
     queue.submit(id_, job("b"))
     worker = Worker(never="b")
@@ -108,14 +108,14 @@ def test_ending_the_agent_leaves_the_job_that_ran(tmp_path: Path) -> None:
     assert JobQueue(tmp_path, AgentLimits()).state(id_) == JobState("waiting")
 
 
-def test_a_job_that_always_ends_the_agent_is_given_up(tmp_path: Path) -> None:
+def test_queue_gives_up_a_job_that_ended_the_agent_five_times(tmp_path: Path) -> None:
     id_ = new_id()
     JobQueue(tmp_path, AgentLimits()).submit(id_, job("b"))
     for _ in range(5):
         queue = JobQueue(tmp_path, AgentLimits())
         following = queue._next()
         assert following is not None
-        queue._write(queue._path(id_), following[1], following[2])  # then it dies
+        queue._write(queue._path(id_), following[1], following[2])  # then the agent is killed
     queue, worker = JobQueue(tmp_path, AgentLimits()), Worker()
     thread = work(queue, worker)
     state = queue.state(id_, 10.0)
@@ -127,7 +127,7 @@ def test_a_job_that_always_ends_the_agent_is_given_up(tmp_path: Path) -> None:
     assert not worker.did
 
 
-def test_a_job_can_be_dropped_while_it_waits_or_runs(tmp_path: Path) -> None:
+def test_queue_drops_waiting_and_running_jobs(tmp_path: Path) -> None:
     queue, worker = JobQueue(tmp_path, AgentLimits()), Worker(never="b")
     running, waiting = new_id(), new_id()
     queue.submit(running, job("b"))
@@ -143,7 +143,7 @@ def test_a_job_can_be_dropped_while_it_waits_or_runs(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_ids_and_numbers_of_jobs_are_checked(tmp_path: Path) -> None:
+def test_queue_refuses_wrong_ids_and_too_many_jobs(tmp_path: Path) -> None:
     queue, id_ = JobQueue(tmp_path, replace(AgentLimits(), waiting=1)), new_id()
     queue.submit(id_, job("a"))
     with pytest.raises(ConfigError, match="belongs to another job"):
@@ -156,7 +156,7 @@ def test_ids_and_numbers_of_jobs_are_checked(tmp_path: Path) -> None:
         assert queue.state(wrong) is None
 
 
-def test_the_oldest_results_make_way(tmp_path: Path) -> None:
+def test_queue_removes_the_oldest_results(tmp_path: Path) -> None:
     queue, worker = JobQueue(tmp_path, replace(AgentLimits(), kept=3)), Worker()
     thread = work(queue, worker)
     ids = [new_id() for _ in range(5)]
@@ -169,14 +169,14 @@ def test_the_oldest_results_make_way(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
+def test_queue_renames_a_damaged_file(tmp_path: Path) -> None:
     (tmp_path / f"{new_id()}.json").write_text("{")
     queue = JobQueue(tmp_path, AgentLimits())
     assert len(queue) == 0
     assert [path.suffix for path in tmp_path.iterdir()] == [".damaged"]
 
 
-def test_a_job_whose_model_is_missing_is_forgotten_so_that_the_host_sends_it_again(
+def test_queue_drops_a_job_whose_model_is_missing(
     tmp_path: Path,
 ) -> None:
     queue, id_ = JobQueue(tmp_path, AgentLimits()), new_id()
@@ -193,7 +193,7 @@ def test_a_job_whose_model_is_missing_is_forgotten_so_that_the_host_sends_it_aga
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
+def test_queue_continues_after_an_unexpected_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue, ids = JobQueue(tmp_path, AgentLimits()), [new_id(), new_id()]
@@ -215,7 +215,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
     thread.join()
 
 
-def test_results_that_the_disk_has_damaged_are_as_if_they_had_never_been(tmp_path: Path) -> None:
+def test_queue_accepts_a_job_again_whose_result_is_damaged(tmp_path: Path) -> None:
     queue, id_ = JobQueue(tmp_path, AgentLimits()), new_id()
     queue.submit(id_, job("a"))
     thread = work(queue, Worker())

@@ -24,7 +24,7 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_a_model_is_kept_by_its_digest(model: Path, tmp_path: Path) -> None:
+def test_store_keeps_a_model_by_its_digest(model: Path, tmp_path: Path) -> None:
     store = ModelStore(tmp_path, AgentLimits())
     name = send(store, model.read_bytes())
     assert name in store
@@ -34,7 +34,7 @@ def test_a_model_is_kept_by_its_digest(model: Path, tmp_path: Path) -> None:
 
 
 @given(content=st.binary(min_size=1, max_size=200))
-def test_what_is_no_model_leaves_nothing(
+def test_store_refuses_other_content_and_leaves_no_file(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
@@ -43,7 +43,7 @@ def test_what_is_no_model_leaves_nothing(
     assert not files(folder)
 
 
-def test_an_archive_is_no_model(model: Path, tmp_path: Path) -> None:
+def test_store_refuses_an_archive(model: Path, tmp_path: Path) -> None:
     archive = tmp_path / "a.zip"
     with zipfile.ZipFile(archive, "w") as made:
         made.writestr("../../escaped.onnx", model.read_bytes())
@@ -52,7 +52,7 @@ def test_an_archive_is_no_model(model: Path, tmp_path: Path) -> None:
     assert not files(tmp_path / "store")
 
 
-def test_another_file_than_promised(model: Path, tmp_path: Path) -> None:
+def test_store_refuses_content_with_another_digest_or_length(model: Path, tmp_path: Path) -> None:
     store = ModelStore(tmp_path, AgentLimits())
     with pytest.raises(ArtifactError, match="SHA-256"):
         send(store, model.read_bytes(), "0f" * 32)
@@ -64,13 +64,13 @@ def test_another_file_than_promised(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "0f" * 32 + "/../x", "0f" * 32 + "\0"])
-def test_names_do_not_lead_out_of_the_folder(model: Path, tmp_path: Path, name: str) -> None:
+def test_store_refuses_names_outside_its_folder(model: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="64 hexadecimal digits"):
         send(ModelStore(tmp_path, AgentLimits()), model.read_bytes(), name)
     assert not files(tmp_path)
 
 
-def test_size_and_count_are_limited(model: Path, tmp_path: Path) -> None:
+def test_store_limits_size_and_number_of_models(model: Path, tmp_path: Path) -> None:
     content = model.read_bytes()
     small = ModelStore(tmp_path / "small", replace(AgentLimits(), model_bytes=len(content) - 1))
     with pytest.raises(ConfigError, match=f"expected 1 to {len(content) - 1}"):
@@ -84,23 +84,23 @@ def test_size_and_count_are_limited(model: Path, tmp_path: Path) -> None:
         send(two, content, needed=(first, third))
 
 
-def test_unfinished_files_of_an_agent_that_died_go(tmp_path: Path) -> None:
+def test_store_removes_unfinished_files_at_its_start(tmp_path: Path) -> None:
     (tmp_path / "x.part").write_bytes(b"half")
     ModelStore(tmp_path, AgentLimits())
     assert not files(tmp_path)
 
 
-def test_the_outline_of_a_model(model: Path, tmp_path: Path) -> None:
+def test_looks_like_onnx_refuses_malformed_fields(model: Path, tmp_path: Path) -> None:
     assert looks_like_onnx(model)
     path = tmp_path / "many"
-    path.write_bytes(b"\x08\x01" * 1_000_000)  # valid, tiny and endless
+    path.write_bytes(b"\x08\x01" * 1_000_000)  # valid fields, but a million of them
     assert not looks_like_onnx(path)
     path.write_bytes(b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f")  # longer than the file
     assert not looks_like_onnx(path)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "changed"])
-def test_a_file_that_was_damaged_is_not_there(model: Path, tmp_path: Path, damage: str) -> None:
+def test_store_removes_a_damaged_file(model: Path, tmp_path: Path, damage: str) -> None:
     store = ModelStore(tmp_path, AgentLimits())
     name = send(store, model.read_bytes())
     assert name in store, "so it has been looked at before"
@@ -113,7 +113,7 @@ def test_a_file_that_was_damaged_is_not_there(model: Path, tmp_path: Path, damag
     assert send(store, content) in store
 
 
-def test_a_copy_for_a_job_is_verified(model: Path, tmp_path: Path) -> None:
+def test_store_verifies_the_copy_for_a_job(model: Path, tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "store", AgentLimits())
     name = send(store, model.read_bytes())
     store.copy(name, tmp_path / "copy")
@@ -124,7 +124,7 @@ def test_a_copy_for_a_job_is_verified(model: Path, tmp_path: Path) -> None:
             store.copy(name, tmp_path / "copy")
 
 
-def test_a_model_is_on_the_disk_before_it_has_its_name(
+def test_store_syncs_a_model_to_disk_before_renaming_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []

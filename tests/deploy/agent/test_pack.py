@@ -1,4 +1,4 @@
-"""The packed agent holds what it needs and needs nothing else."""
+"""Packed agent: it contains the modules that it needs and imports no others."""
 
 import subprocess
 import sys
@@ -56,7 +56,9 @@ print("measured")
 """
 
 
-def test_it_imports_only_what_it_may(pack: Path, model: Path, tmp_path: Path) -> None:
+def test_packed_agent_imports_only_allowed_packages(
+    pack: Path, model: Path, tmp_path: Path
+) -> None:
     allowed = ALLOWED | NEEDS | {"hwnas"}
     code = HIDDEN.format(
         allowed=repr(allowed), pack=str(pack), model=str(model), folder=str(tmp_path)
@@ -65,7 +67,7 @@ def test_it_imports_only_what_it_may(pack: Path, model: Path, tmp_path: Path) ->
     assert done.stdout.strip() == "measured", done.stderr
 
 
-def test_it_holds_no_more_than_that(pack: Path) -> None:
+def test_packed_agent_contains_only_the_deploy_layer(pack: Path) -> None:
     names = set(zipfile.ZipFile(pack).namelist())
     assert {
         "__main__.py",
@@ -78,12 +80,12 @@ def test_it_holds_no_more_than_that(pack: Path) -> None:
     assert pack.stat().st_size < 200_000
 
 
-def test_where_it_cannot_be_written(tmp_path: Path) -> None:
+def test_write_pack_refuses_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a folder"):
         write_pack(tmp_path)
 
 
-def test_it_says_what_is_wrong_in_one_line(pack: Path) -> None:
+def test_packed_agent_reports_a_wrong_option_in_one_line(pack: Path) -> None:
     command = [sys.executable, str(pack), "serve", "--port", "99999"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
@@ -91,7 +93,7 @@ def test_it_says_what_is_wrong_in_one_line(pack: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_with_nothing_but_what_it_needs(
+def test_packed_agent_works_in_an_environment_with_only_its_dependencies(
     pack: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)

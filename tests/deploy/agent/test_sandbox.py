@@ -1,4 +1,4 @@
-"""Models that mean no good, in the process that is there for that."""
+"""Sandboxed process of the agent, with harmful and invalid models."""
 
 import hashlib
 import shutil
@@ -23,7 +23,7 @@ TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
 
 class Place:
-    """A folder of models and a sandbox over it."""
+    """Folder of models with a sandbox that runs them."""
 
     def __init__(self, folder: Path, pack: Path, limits: AgentLimits) -> None:
         self.models = folder / "models"
@@ -56,7 +56,7 @@ def place(pack: Path, tmp_path: Path) -> Place:
     return Place(tmp_path, pack, replace(AgentLimits(), network_s=20.0, memory_bytes=2**30))
 
 
-def test_a_network_is_timed_and_leaves_nothing(place: Place, model: Path) -> None:
+def test_sandbox_times_a_network_and_leaves_no_files(place: Place, model: Path) -> None:
     state = place.do(model)
     assert state is not None
     assert state.state == "done", state
@@ -67,12 +67,14 @@ def test_a_network_is_timed_and_leaves_nothing(place: Place, model: Path) -> Non
     assert not list(place.sandbox.folder.iterdir())
 
 
-def test_a_loop_is_refused(place: Place, looping: Path) -> None:
+def test_sandbox_refuses_a_model_with_a_loop(place: Place, looping: Path) -> None:
     onnx.checker.check_model(onnx.load(looping))
     assert "'Loop', which may never end" in place.refused(looping)
 
 
-def test_what_takes_too_long_is_ended(pack: Path, tmp_path: Path, endless: Path) -> None:
+def test_sandbox_ends_a_model_that_takes_too_long(
+    pack: Path, tmp_path: Path, endless: Path
+) -> None:
     place = Place(tmp_path, pack, replace(AgentLimits(), network_s=2.0))
     onnx.checker.check_model(onnx.load(endless))
     began = time.monotonic()
@@ -82,19 +84,21 @@ def test_what_takes_too_long_is_ended(pack: Path, tmp_path: Path, endless: Path)
     assert not list(place.sandbox.folder.iterdir())
 
 
-def test_a_huge_allocation_is_refused(place: Place, huge: Path) -> None:
+def test_sandbox_refuses_a_huge_allocation(place: Place, huge: Path) -> None:
     onnx.checker.check_model(onnx.load(huge))
     assert "not enough memory" in place.refused(huge)
 
 
-def test_a_job_can_be_stopped(place: Place, endless: Path) -> None:
+def test_sandbox_stops_a_job(place: Place, endless: Path) -> None:
     threading.Timer(1.0, place.stop.set).start()
     began = time.monotonic()
     assert place.do(endless) is None
     assert time.monotonic() - began < 10
 
 
-def test_files_that_are_no_models(place: Place, model: Path, tmp_path: Path) -> None:
+def test_sandbox_refuses_damaged_and_invalid_models(
+    place: Place, model: Path, tmp_path: Path
+) -> None:
     cut = tmp_path / "cut.onnx"
     cut.write_bytes(model.read_bytes()[:5000])
     assert "ArtifactError" in place.refused(cut)
@@ -102,14 +106,14 @@ def test_files_that_are_no_models(place: Place, model: Path, tmp_path: Path) -> 
     assert "not a valid ONNX model" in place.refused(unknown)
 
 
-def test_a_target_that_the_machine_cannot_be(place: Place, model: Path) -> None:
+def test_sandbox_refuses_a_target_with_too_many_threads(place: Place, model: Path) -> None:
     told = place.refused(model, "cpu-onnxruntime-fp32-b1-t999999")
     assert told.startswith("DeviceError")
     assert "999999 threads" in told
 
 
 @pytest.mark.parametrize("where", ["initializer", "attribute", "body"])
-def test_weights_in_other_files_are_refused_wherever_they_are(where: str, tmp_path: Path) -> None:
+def test_check_model_refuses_external_weights_in_any_graph(where: str, tmp_path: Path) -> None:
     tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[1])
     tensor.data_location = onnx.TensorProto.EXTERNAL
     entry = tensor.external_data.add()
@@ -128,7 +132,7 @@ def test_weights_in_other_files_are_refused_wherever_they_are(where: str, tmp_pa
         check_model(path)
 
 
-def test_a_process_that_dies_is_reported(place: Place, endless: Path) -> None:
+def test_sandbox_reports_a_killed_process(place: Place, endless: Path) -> None:
     def kill() -> None:
         for child in psutil.Process().children():
             child.kill()
@@ -138,7 +142,9 @@ def test_a_process_that_dies_is_reported(place: Place, endless: Path) -> None:
         place.do(endless)
 
 
-def test_no_memory_at_all_is_reported(pack: Path, tmp_path: Path, model: Path) -> None:
+def test_sandbox_reports_a_memory_limit_that_is_too_small(
+    pack: Path, tmp_path: Path, model: Path
+) -> None:
     place = Place(tmp_path, pack, replace(AgentLimits(), memory_bytes=2**20))
     try:
         told = place.refused(model)
@@ -147,7 +153,7 @@ def test_no_memory_at_all_is_reported(pack: Path, tmp_path: Path, model: Path) -
     assert told.startswith("DeviceError")
 
 
-def test_it_is_told_nothing_that_it_need_not_know(
+def test_sandbox_hides_the_environment_from_its_process(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HWNAS_TOKEN", "secret")

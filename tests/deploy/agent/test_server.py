@@ -1,4 +1,4 @@
-"""What the door answers to those who may not ask, and that it stays open for those who may."""
+"""Server of the agent: it refuses unauthorised requests and stays available to authorised ones."""
 
 import contextlib
 import http.client
@@ -31,7 +31,7 @@ REFUSED = {401, 404}
 
 
 def reply_to(agent: Agent, content: bytes) -> bytes:
-    """All that comes back for some bytes, after which there are no more."""
+    """Send the bytes, close that direction, and return the whole reply."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     address = ("127.0.0.1", agent.server.server_port)
@@ -71,19 +71,21 @@ PATHS = ["/", "/v1/about", "/v1/models/" + "0f" * 32, "/v1/jobs/" + "0f" * 16, "
 @pytest.mark.parametrize(
     "method", ["GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "TRACE", "PATCH", "BREW"]
 )
-def test_without_the_token_everything_is_refused(agent: Agent, method: str) -> None:
+def test_server_refuses_every_method_without_the_token(agent: Agent, method: str) -> None:
     for path in PATHS:
         assert ask_plainly(agent, method, path).status in REFUSED, path
 
 
-def test_health_says_that_it_is_up_and_no_more(agent: Agent) -> None:
+def test_health_reports_only_that_the_server_is_up(agent: Agent) -> None:
     reply = reply_to(agent, b"GET /health HTTP/1.1\r\n\r\n")
     assert status_of(reply) == 200
     assert reply.endswith(b'{"status": "up"}')
     assert b"hwnas 0" not in reply
 
 
-def test_wrong_keys_and_old_or_changed_requests(agent: Agent, device: AddedDevice) -> None:
+def test_server_refuses_wrong_keys_and_replayed_or_changed_requests(
+    agent: Agent, device: AddedDevice
+) -> None:
     challenge = ask_plainly(agent, "GET", "/").headers["X-Hwnas-Challenge"]
 
     def headers(key: str, path: str = "/v1/about", nonce: str = "n") -> dict[str, str]:
@@ -110,7 +112,7 @@ def test_wrong_keys_and_old_or_changed_requests(agent: Agent, device: AddedDevic
 
 @settings(max_examples=30)
 @given(content=st.binary(max_size=300))
-def test_bytes_that_are_no_request(agent: Agent, content: bytes) -> None:
+def test_server_refuses_random_bytes(agent: Agent, content: bytes) -> None:
     reply = reply_to(agent, content)
     assert reply == b"" or status_of(reply) in REFUSED
 
@@ -131,12 +133,14 @@ def test_bytes_that_are_no_request(agent: Agent, content: bytes) -> None:
     ],
     ids=range(10),
 )
-def test_malformed_and_oversized_requests(agent: Agent, content: bytes) -> None:
+def test_server_refuses_malformed_and_oversized_requests(agent: Agent, content: bytes) -> None:
     reply = reply_to(agent, content)
     assert reply == b"" or status_of(reply) in REFUSED
 
 
-def test_what_is_signed_and_makes_no_sense(agent: Agent, device: AddedDevice) -> None:
+def test_server_answers_signed_but_invalid_requests_with_an_error(
+    agent: Agent, device: AddedDevice
+) -> None:
     transport = HttpsTransport(device)
     for method, path, body, right in (
         ("GET", "/v1/nothing", b"", 404),
@@ -161,7 +165,9 @@ def test_what_is_signed_and_makes_no_sense(agent: Agent, device: AddedDevice) ->
     assert ask(device).jobs == 0
 
 
-def test_a_body_other_than_the_signed_one(agent: Agent, device: AddedDevice) -> None:
+def test_server_refuses_a_body_that_differs_from_the_signed_one(
+    agent: Agent, device: AddedDevice
+) -> None:
     transport = HttpsTransport(device)
     transport.request("GET", "/v1/about", b"", 10)
     challenge, path, nonce = transport._challenge, "/v1/jobs/" + "0" * 32, "q"
@@ -180,7 +186,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "_GREETING_S", 0.5)
 
 
-def test_slow_clients_are_left(agent: Agent, impatient: None, device: AddedDevice) -> None:
+def test_server_closes_slow_connections(agent: Agent, impatient: None, device: AddedDevice) -> None:
     address = ("127.0.0.1", agent.server.server_port)
     with socket.create_connection(address, 10) as silent:
         assert silent.recv(1) == b"", "no handshake, and the agent goes"
@@ -192,7 +198,7 @@ def test_slow_clients_are_left(agent: Agent, impatient: None, device: AddedDevic
         context.wrap_socket(plain) as dripping,
         contextlib.suppress(OSError),
     ):
-        for _ in range(100):  # never so slow that a single byte would be late
+        for _ in range(100):  # each byte arrives in time, but the whole request does not
             dripping.sendall(b"G")
             time.sleep(0.1)
     assert time.monotonic() - began < 8
@@ -200,7 +206,7 @@ def test_slow_clients_are_left(agent: Agent, impatient: None, device: AddedDevic
 
 @pytest.fixture
 def narrow(agent: Agent) -> Iterator[door.AgentServer]:
-    """The same agent behind a door for three."""
+    """Server of the same agent that allows three connections."""
     api = replace(agent.server.api, limits=replace(AgentLimits(), connections=3))
     certificate = Certificate(agent.folder / "certificate.pem")
     with door.AgentServer(("127.0.0.1", 0), api, agent.server.key, certificate) as server:
@@ -211,7 +217,7 @@ def narrow(agent: Agent) -> Iterator[door.AgentServer]:
         thread.join()
 
 
-def test_connections_are_few_and_then_there_is_room_again(
+def test_server_limits_connections_and_accepts_new_ones_later(
     narrow: door.AgentServer, device: AddedDevice
 ) -> None:
     address = ("127.0.0.1", narrow.server_port)
@@ -252,13 +258,15 @@ def attack(agent: Agent, times: int) -> None:
         assert reply == b"" or status_of(reply) in REFUSED, content[:100]
 
 
-def test_a_hundred_bodies_that_mean_no_good(agent: Agent, device: AddedDevice) -> None:
+def test_server_refuses_a_hundred_harmful_requests(agent: Agent, device: AddedDevice) -> None:
     attack(agent, 100)
     assert ask(device).jobs == 0
 
 
 @pytest.mark.slow
-def test_ten_thousand_bodies_take_bounded_memory(agent: Agent, device: AddedDevice) -> None:
+def test_server_needs_bounded_memory_for_ten_thousand_requests(
+    agent: Agent, device: AddedDevice
+) -> None:
     attack(agent, 200)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     attack(agent, 10_000)

@@ -8,7 +8,7 @@ PARTS = ("certificate", "challenge", "nonce", "PUT", "/v1/jobs/1", "digest")
 
 
 @given(index=st.integers(0, len(PARTS) - 1), other=st.text("abcdef0123456789/", min_size=1))
-def test_a_signature_holds_for_one_request_only(index: int, other: str) -> None:
+def test_signature_is_valid_for_one_request_only(index: int, other: str) -> None:
     key = key_of("token")
     changed = (*PARTS[:index], PARTS[index] + other, *PARTS[index + 1 :])
     assert same(request_signature(key, *PARTS), request_signature(key, *PARTS))
@@ -16,7 +16,7 @@ def test_a_signature_holds_for_one_request_only(index: int, other: str) -> None:
     assert not same(request_signature(key, *PARTS), request_signature(key_of(other), *PARTS))
 
 
-def test_the_token_does_not_show_in_the_key() -> None:
+def test_key_does_not_contain_the_token() -> None:
     assert "token" not in key_of("token")
     assert key_of("token\n") == key_of("token")
 
@@ -28,7 +28,7 @@ class Clock:
         return self.seconds
 
 
-def test_a_nonce_counts_once() -> None:
+def test_challenges_admit_a_nonce_once() -> None:
     challenges = Challenges()
     challenge = challenges.current()
     assert challenges.admit(challenge, "a")
@@ -37,7 +37,7 @@ def test_a_nonce_counts_once() -> None:
     assert not challenges.admit("another", "c")
 
 
-def test_a_challenge_is_renewed_and_the_one_before_still_counts() -> None:
+def test_challenges_are_renewed_and_keep_the_previous_one() -> None:
     clock = Clock()
     challenges = Challenges(clock)
     first = challenges.current()
@@ -54,7 +54,7 @@ def test_a_challenge_is_renewed_and_the_one_before_still_counts() -> None:
     assert not challenges.admit(second, "d")
 
 
-def test_nonces_take_bounded_memory() -> None:
+def test_challenges_keep_a_bounded_number_of_nonces() -> None:
     challenges = Challenges()
     most = signing._MOST_NONCES
     admitted = sum(challenges.admit(challenges.current(), str(n)) for n in range(5 * most))

@@ -1,4 +1,4 @@
-"""An agent at the other end of pipes; with a real ssh server where there is one."""
+"""Agent that is reached through pipes, and through a real ssh server if one is installed."""
 
 import getpass
 import shutil
@@ -17,20 +17,22 @@ from hwnas.deploy.agent.added import AddedDevice, write_added
 from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.agent.client import AgentClient
 from hwnas.deploy.agent.ssh import StdioTransport, ssh_arguments
-from hwnas.deploy.measure.timing import TimedNetwork
+from hwnas.deploy.measure.measurement import TimedNetwork
 from hwnas.errors import ConfigError, DeviceError
 
 
 @pytest.fixture
 def piped(pack: Path, tmp_path: Path) -> Iterator[StdioTransport]:
-    """The agent behind a program that says something of its own first, as login shells do."""
+    """Transport to an agent behind a program that prints a line first, as login shells do."""
     command = f"echo welcome; exec {sys.executable} {pack} serve --stdio --folder {tmp_path / 'a'}"
     transport = StdioTransport(["sh", "-c", command])
     yield transport
     transport.close()
 
 
-def test_a_job_through_pipes_and_again_after_they_broke(piped: StdioTransport, model: Path) -> None:
+def test_client_measures_through_pipes_and_again_after_they_broke(
+    piped: StdioTransport, model: Path
+) -> None:
     device = AddedDevice(NAME, "ssh://somebody@somewhere", command="hwnas agent", patience_s=60)
     write_added(device)
     client = AgentClient(device, piped)
@@ -43,12 +45,12 @@ def test_a_job_through_pipes_and_again_after_they_broke(piped: StdioTransport, m
     assert client.measured(subjects, QUICK)["network"].n == 5
 
 
-def test_what_is_refused_unread_does_not_disturb_the_next_request(piped: StdioTransport) -> None:
+def test_transport_answers_the_next_request_after_a_refused_body(piped: StdioTransport) -> None:
     assert piped.request("PUT", "/v1/nothing", b"x" * 100_000, 60)[0] == 404
     assert piped.request("GET", "/v1/about", b"", 60)[0] == 200
 
 
-def test_a_program_that_is_no_agent() -> None:
+def test_client_reports_a_program_that_is_not_an_agent() -> None:
     device = AddedDevice(NAME, "ssh://somebody@somewhere", command="hwnas agent", patience_s=0)
     for command, told in (
         (["sh", "-c", "echo no such host >&2; exit 255"], "no such host"),
@@ -62,7 +64,7 @@ def test_a_program_that_is_no_agent() -> None:
         AgentClient(device, StdioTransport(["no-such-ssh"])).about()
 
 
-def test_the_command_line_of_ssh() -> None:
+def test_ssh_arguments_contain_address_port_and_command() -> None:
     found = ssh_arguments("ssh://pi@device.local:2222", "python3 'my agent.pyz'")
     assert found[0] == "ssh"
     assert found[-2:] == ["pi@device.local", "python3 'my agent.pyz' serve --stdio"]
@@ -77,7 +79,7 @@ def test_the_command_line_of_ssh() -> None:
 
 @pytest.fixture
 def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A server of this user's own on a port that is free, and a client that knows it."""
+    """Port of an ssh server of this user, with a client that knows its keys."""
     sshd = shutil.which("sshd") or "/usr/sbin/sshd"
     if not Path(sshd).exists() or shutil.which("ssh-keygen") is None:
         pytest.skip("there is no sshd: apt-get install openssh-server")
@@ -97,7 +99,7 @@ def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]
     ]  # fmt: skip
     (tmp_path / "sshd_config").write_text("\n".join(settings) + "\n")
     server = subprocess.Popen([sshd, "-D", "-e", "-f", str(tmp_path / "sshd_config")])
-    wrapper = tmp_path / "bin" / "ssh"  # the real one, told where keys are
+    wrapper = tmp_path / "bin" / "ssh"  # the real ssh, with the paths of the keys
     wrapper.parent.mkdir()
     wrapper.write_text(
         f"#!/bin/sh\nexec {shutil.which('ssh')} -F none -i {tmp_path / 'user'} "
@@ -123,7 +125,7 @@ def wait_for(port: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_device_that_is_reached_by_ssh(
+def test_add_device_and_measure_work_through_ssh(
     ssh_server: int, pack: Path, model: Path, tmp_path: Path
 ) -> None:
     address = f"ssh://{getpass.getuser()}@127.0.0.1:{ssh_server}"

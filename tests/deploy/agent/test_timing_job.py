@@ -20,13 +20,13 @@ ANYTHING = st.recursive(
 )
 
 
-def test_it_survives_json() -> None:
+def test_timing_job_round_trips_through_json() -> None:
     assert TimingJob.from_json(json.loads(json.dumps(JOB.to_json()))) == JOB
     assert JOB.models == [ASKED.model]
 
 
 @given(subjects=ANYTHING, settings=ANYTHING)
-def test_anything_else_is_refused(subjects: Any, settings: Any) -> None:
+def test_timing_job_from_any_json_is_refused_or_within_limits(subjects: Any, settings: Any) -> None:
     whole = JOB.to_json()
     for damaged in (
         {**whole, "subjects": subjects},
@@ -51,13 +51,13 @@ def test_anything_else_is_refused(subjects: Any, settings: Any) -> None:
         ("retries", -1, "retries -1"),
     ],
 )
-def test_settings_that_ask_for_too_much(setting: str, value: Any, told: str) -> None:
+def test_timing_job_refuses_settings_beyond_its_limits(setting: str, value: Any, told: str) -> None:
     job = JOB.to_json()
     with pytest.raises(ConfigError, match=told):
         TimingJob.from_json({**job, "settings": {**job["settings"], setting: value}})
 
 
-def test_models_and_targets_are_names_of_their_kind() -> None:
+def test_timing_request_refuses_wrong_models_and_targets() -> None:
     for model in ("../../etc/passwd", "0f" * 31, "0F" * 32, 7):
         with pytest.raises(ConfigError, match="64 hexadecimal digits"):
             TimingRequest(model, ASKED.target)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_models_and_targets_are_names_of_their_kind() -> None:
             TimingRequest(ASKED.model, target)  # type: ignore[arg-type]
 
 
-def test_too_many_networks_and_too_long_names() -> None:
+def test_timing_job_limits_the_number_and_names_of_networks() -> None:
     with pytest.raises(ConfigError, match="1 to 512"):
         TimingJob({str(n): ASKED for n in range(513)}, TimingSettings())
     with pytest.raises(ConfigError, match="1 to 512"):
@@ -75,7 +75,7 @@ def test_too_many_networks_and_too_long_names() -> None:
         TimingJob({"x" * 201: ASKED}, TimingSettings())
 
 
-def test_a_name_that_cannot_be_written_down() -> None:
+def test_timing_job_refuses_names_that_are_not_utf8() -> None:
     with pytest.raises(ConfigError, match=r"a name is .*UTF-8"):
         TimingJob.from_json(json.loads(json.dumps(JOB.to_json()).replace("one", r"\ud800")))
     whole = json.loads(json.dumps(JOB.to_json()).replace("one", r"\ud83d\ude00"))
@@ -85,12 +85,12 @@ def test_a_name_that_cannot_be_written_down() -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b'{"a": NaN}', b'{"a": 1e', b"[" * 100_000, b"\xff", b"9" * 10_000]
 )
-def test_what_is_no_object(text: bytes) -> None:
+def test_read_object_refuses_anything_but_a_json_object(text: bytes) -> None:
     with pytest.raises(ConfigError, match="expected a JSON object"):
         read_object(text)
 
 
-def test_a_damaged_state_is_refused() -> None:
+def test_job_state_refuses_damaged_json() -> None:
     whole = JobState("waiting", 3).to_json()
     assert JobState.from_json(whole) == JobState("waiting", 3)
     for damaged in ({}, {**whole, "state": "lost"}, {**whole, "measurements": {"one": {}}}):

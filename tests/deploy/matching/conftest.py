@@ -1,4 +1,4 @@
-"""Kernels of chains are written to a folder of the tests."""
+"""Write the kernels of chains to a folder of the tests."""
 
 from collections.abc import Iterator
 

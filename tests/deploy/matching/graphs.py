@@ -1,4 +1,4 @@
-"""Small networks written node by node, as exporters write them."""
+"""Small networks, written node by node in the form that exporters write."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def conv(inputs: str, output: str, kernel: int = 1, stride: int = 1, group: int 
 def module(
     nodes: Sequence[Node], constants: Mapping[str, Tensor], shape: tuple[int, ...] = (4, 6, 5)
 ) -> OnnxModule:
-    """A network from x to the output of the last node."""
+    """Return a network from x to the output of the last node."""
     return OnnxModule(nodes, constants, "x", nodes[-1].outputs[0], shape)
 
 
 def network(
     source: OnnxModule, dtype: torch.dtype = torch.float32, decide: Decide = decided
 ) -> MatchedNetwork:
-    """Matched for two images; it must compute what the source does."""
+    """Match the network for two images, and assert that it gives the outputs of the source."""
     found = MatchedNetwork(matched(source, 2, dtype, decide), dtype, CPU, decide)
     images = normal(2, *source.input_shape, seed=1)
     with torch.no_grad():

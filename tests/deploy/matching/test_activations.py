@@ -1,4 +1,4 @@
-"""Activations are folded into the layer before them, however they are written."""
+"""Activations are fused into the layer before them, in every form that exporters write."""
 
 import math
 
@@ -47,13 +47,13 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_activation_is_part_of_the_layer_before_it(form: str) -> None:
+def test_matcher_fuses_an_activation_into_the_layer_before_it(form: str) -> None:
     found = network(module([conv("x w", "a"), *FORMS[form]], CONSTANTS))
     assert found.counts == {"pointwise": 1}
     assert not found.left
 
 
-def test_a_limit_that_is_computed_is_no_activation() -> None:
+def test_matcher_does_not_fuse_a_clip_with_a_computed_limit() -> None:
     nodes = [
         conv("x w", "a"),
         node("ReduceMax", "x", "b", keepdims=0),
@@ -73,12 +73,12 @@ def test_a_limit_that_is_computed_is_no_activation() -> None:
     ],
     ids=lambda each: each.kind if isinstance(each, Node) else None,
 )
-def test_what_only_looks_like_one_is_left_to_pytorch(activation: Node, left: str) -> None:
+def test_matcher_leaves_unsupported_activations_to_pytorch(activation: Node, left: str) -> None:
     found = network(module([conv("x w", "a"), activation], CONSTANTS))
     assert [kind for kind, _ in found.left] == [left]
 
 
-def test_what_others_read_too_is_not_folded() -> None:
+def test_matcher_does_not_fuse_a_result_that_other_nodes_read() -> None:
     nodes = [conv("x w", "a"), node("Relu", "a", "b"), node("Add", "a b", "y")]
     found = network(module(nodes, CONSTANTS))
     assert found.counts == {"pointwise": 1}

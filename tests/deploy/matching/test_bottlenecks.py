@@ -1,4 +1,4 @@
-"""Bottlenecks of mobile networks, whole and in parts, with and without a gate."""
+"""Matching of mobile bottlenecks: whole and in parts, with and without a gate."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ def whole(mean: Node = MEANS["a mean"]) -> list[Node]:
 
 
 def never(*names: str) -> Decide:
-    """Decides that some operators are slower than their parts."""
+    """Return a decision that the named operators are slower than their parts."""
 
     def decide(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> KernelChoice:
         return replace(decided(operator, sizes, dtype), kernel=operator.name not in names)
@@ -59,20 +59,20 @@ def renamed(nodes: Sequence[Node], old: str, new: str) -> list[Node]:
 
 
 @pytest.mark.parametrize("mean", MEANS)
-def test_a_whole_bottleneck_is_one_operator(mean: str) -> None:
+def test_matcher_maps_a_whole_bottleneck_to_one_operator(mean: str) -> None:
     found = network(module(whole(MEANS[mean]), WEIGHTS))
     assert found.counts == {"inverted_bottleneck": 1}
     assert not found.left
     assert len(found.chosen[0].call.nodes) == len(whole())
 
 
-def test_without_a_gate_it_is_one_too() -> None:
+def test_matcher_maps_a_bottleneck_without_a_gate_to_one_operator() -> None:
     nodes = [*EXPAND, *DEPTHWISE, *renamed(PROJECT, "k", "f")]
     assert network(module(nodes, WEIGHTS)).counts == {"inverted_bottleneck": 1}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_where_it_is_slower_its_parts_are_computed(dtype: torch.dtype) -> None:
+def test_matcher_splits_a_bottleneck_that_is_slower_than_its_parts(dtype: torch.dtype) -> None:
     found = network(module(whole(), WEIGHTS), dtype, never("inverted_bottleneck"))
     assert found.counts == {"depthwise": 1, "pointwise": 4}
     assert not found.left
@@ -80,8 +80,8 @@ def test_where_it_is_slower_its_parts_are_computed(dtype: torch.dtype) -> None:
     assert found.chosen[1].sizes["sums"] == 1
 
 
-def test_sums_too_large_for_half_precision_make_a_gate_all_the_same() -> None:
-    """30 pixels of 30,000 each are no number in half precision, and their mean is one."""
+def test_gate_is_finite_for_sums_too_large_for_half_precision() -> None:
+    """The sum of 30 pixels of 30,000 overflows in half precision; their mean does not."""
     nodes = [conv("x d b", "f", group=4), MEANS["a mean"], *GATE, conv("k p", "y")]
     weights = {
         "d": torch.ones(4, 1, 1, 1),
@@ -96,7 +96,7 @@ def test_sums_too_large_for_half_precision_make_a_gate_all_the_same() -> None:
     assert found.chosen[0].sizes["sums"] == 1
 
 
-def test_a_map_that_others_read_is_written() -> None:
+def test_matcher_splits_a_bottleneck_whose_feature_map_is_read_elsewhere() -> None:
     nodes = [
         *EXPAND,
         *DEPTHWISE,
@@ -107,7 +107,7 @@ def test_a_map_that_others_read_is_written() -> None:
     assert found.counts == {"depthwise": 1, "pointwise": 2}
 
 
-def test_a_depthwise_and_a_pointwise_convolution_are_one_operator() -> None:
+def test_matcher_combines_a_depthwise_and_a_pointwise_convolution() -> None:
     nodes = [conv("x d", "c", kernel=3, stride=2, group=4), node("Relu", "c", "f")]
     nodes += [conv("f p", "n"), node("Relu", "n", "y")]
     weights: dict[str, Tensor] = {"d": normal(4, 1, 3, 3), "p": normal(5, 4, 1, 1)}

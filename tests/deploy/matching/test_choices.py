@@ -1,4 +1,4 @@
-"""When several operators were measured to be faster than one that does the same."""
+"""Choice between one operator and several that do the same, by measured times."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def measured(
     return KernelChoice({}, kernel, "", entry), SIZES
 
 
-def test_times_of_all_parts_are_added() -> None:
+def test_is_slower_adds_the_times_of_all_parts() -> None:
     parts = [measured(3, 9), measured(4, 9)]
     assert is_slower([measured(8, 9)], parts)
     assert not is_slower([measured(6, 9)], parts)
 
 
-def test_a_part_that_pytorch_computes_takes_its_time() -> None:
+def test_is_slower_takes_the_time_of_pytorch_for_its_parts() -> None:
     assert is_slower([measured(6, 9)], [measured(7, 5, kernel=False)])
 
 
-def test_what_was_not_measured_at_these_sizes_is_not_known() -> None:
+def test_is_slower_is_false_without_times_at_these_sizes() -> None:
     elsewhere = (measured(1, 9)[0], {"rows": 9})
     assert not is_slower([measured(8, 9)], [elsewhere])
     assert not is_slower([measured(8, 9)], [(KernelChoice({}), SIZES)])

@@ -1,4 +1,4 @@
-"""Convolutions and linear layers, and why some are none of ours."""
+"""Matching of convolutions and linear layers, and reasons to leave some to PyTorch."""
 
 import re
 
@@ -10,7 +10,7 @@ from hwnas.deploy.onnx.module import Node
 from .graphs import conv, module, network, node, normal
 
 
-def test_a_sum_goes_into_the_layer_that_makes_a_part_of_it() -> None:
+def test_matcher_fuses_a_sum_into_the_layer_before_it() -> None:
     nodes = [conv("x v", "a"), conv("a w b", "c"), node("Add", "x c", "y")]
     constants = {"v": normal(4, 4, 1, 1), "w": normal(4, 4, 1, 1, seed=2), "b": normal(4)}
     found = network(module(nodes, constants))
@@ -20,7 +20,7 @@ def test_a_sum_goes_into_the_layer_that_makes_a_part_of_it() -> None:
 
 
 @pytest.mark.parametrize("kernel", [1, 3])
-def test_a_sum_is_activated_by_the_layer_that_makes_a_part_of_it(kernel: int) -> None:
+def test_matcher_fuses_a_sum_and_its_activation_into_the_layer(kernel: int) -> None:
     nodes = [conv("x w", "a", kernel), node("Add", "a x", "b"), node("Relu", "b", "y")]
     found = network(module(nodes, {"w": normal(4, 4, kernel, kernel)}))
     assert [chosen.sizes["residual"] for chosen in found.chosen] == [1]
@@ -28,14 +28,14 @@ def test_a_sum_is_activated_by_the_layer_that_makes_a_part_of_it(kernel: int) ->
     assert not found.left
 
 
-def test_of_activations_before_and_after_a_sum_one_is_left_to_pytorch() -> None:
+def test_matcher_fuses_one_of_two_activations_around_a_sum() -> None:
     nodes = [conv("x w", "a"), node("Relu", "a", "b"), node("Add", "b x", "c")]
     found = network(module([*nodes, node("Relu", "c", "y")], {"w": normal(4, 4, 1, 1)}))
     assert [kind for kind, _ in found.left] == ["Relu"]
 
 
 @pytest.mark.parametrize("name", ["convolution", "depthwise_pointwise", "norm_linear"])
-def test_a_sum_that_is_activated_is_no_part_of_operators_that_cannot(name: str) -> None:
+def test_matcher_fuses_an_activated_sum_only_where_supported(name: str) -> None:
     def tokens(*names: str) -> list[Node]:
         return [node("LayerNormalization", "x s t", "n"), node("MatMul", "n m", names[0])]
 
@@ -52,13 +52,13 @@ def test_a_sum_that_is_activated_is_no_part_of_operators_that_cannot(name: str) 
     assert found.counts[name] == (name == "convolution")
 
 
-def test_what_is_added_to_every_channel_is_no_residual() -> None:
+def test_matcher_does_not_fuse_a_broadcast_sum_as_a_residual() -> None:
     nodes = [conv("x w", "a"), node("ReduceMean", "x axes", "m"), node("Add", "a m", "y")]
     found = network(module(nodes, {"w": normal(4, 4, 1, 1), "axes": torch.tensor([2, 3])}))
     assert [chosen.sizes.get("residual") for chosen in found.chosen] == [0, None]
 
 
-def test_a_linear_layer_has_its_bias_from_the_addition_after_it() -> None:
+def test_matcher_fuses_an_addition_as_the_bias_of_a_linear_layer() -> None:
     nodes = [
         node("MatMul", "x w", "a"),
         node("Add", "b a", "c"),
@@ -72,7 +72,7 @@ def test_a_linear_layer_has_its_bias_from_the_addition_after_it() -> None:
     assert not found.left
 
 
-def test_a_bias_that_is_computed_is_left_to_pytorch() -> None:
+def test_matcher_leaves_a_computed_bias_to_pytorch() -> None:
     nodes = [node("ReduceMean", "x axes", "b", keepdims=0), node("Gemm", "x w b", "y")]
     found = network(module(nodes, {"w": normal(6, 6), "axes": torch.tensor([0])}, (6,)))
     assert found.left["Gemm", "its bias is not a constant"] == 1
@@ -80,7 +80,9 @@ def test_a_bias_that_is_computed_is_left_to_pytorch() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kernel", [1, 3, 5])
-def test_a_convolution_of_all_channels_takes_activation_and_sum(kernel: int, stride: int) -> None:
+def test_matcher_fuses_activation_and_sum_into_a_dense_convolution(
+    kernel: int, stride: int
+) -> None:
     nodes = [
         conv("x v b", "a", kernel, stride),
         node("HardSwish", "a", "c"),
@@ -97,7 +99,7 @@ def test_a_convolution_of_all_channels_takes_activation_and_sum(kernel: int, str
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 3, 0), (4, 2, 1)])
-def test_windows_that_overlap_little_are_rows_of_a_product(
+def test_matcher_maps_windows_with_little_overlap_to_a_product(
     kernel: int, stride: int, padding: int
 ) -> None:
     window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [padding] * 4}
@@ -110,7 +112,7 @@ def test_windows_that_overlap_little_are_rows_of_a_product(
 
 @pytest.mark.parametrize("pool", ["GlobalAveragePool", "ReduceMean", "ReduceMax"])
 @pytest.mark.parametrize("kept", [0, 1])
-def test_what_is_left_of_a_map_is_one_kernel(pool: str, kept: int) -> None:
+def test_matcher_maps_global_pooling_to_one_kernel(pool: str, kept: int) -> None:
     axes = "" if pool == "GlobalAveragePool" else " axes"
     pooling = node(pool, f"x{axes}", "y", keepdims=kept or int(not axes))
     found = network(module([pooling], {"axes": torch.tensor([-1, -2])}))
@@ -118,7 +120,7 @@ def test_what_is_left_of_a_map_is_one_kernel(pool: str, kept: int) -> None:
     assert not found.left
 
 
-def test_tokens_are_normalised_and_pooled_at_once() -> None:
+def test_matcher_combines_normalisation_and_pooling_of_tokens() -> None:
     nodes = [
         node("LayerNormalization", "x scale shift", "n"),
         node("ReduceMean", "n axes", "m", keepdims=0),
@@ -131,7 +133,7 @@ def test_tokens_are_normalised_and_pooled_at_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_formats(dtype: torch.dtype) -> None:
+def test_matched_network_agrees_in_every_number_format(dtype: torch.dtype) -> None:
     nodes = [
         conv("x d", "a", kernel=3, stride=2, group=4),
         node("Relu", "a", "b"),
@@ -154,7 +156,7 @@ def test_formats(dtype: torch.dtype) -> None:
         ({"group": 4, "pads": [6] * 4}, (4, 1, 13, 13), "depthwise takes windows of odd sizes"),
     ],
 )
-def test_what_no_operator_takes_is_left_to_pytorch_with_the_reason(
+def test_matcher_leaves_unsupported_convolutions_to_pytorch_with_a_reason(
     attributes: dict[str, object], shape: tuple[int, ...], reason: str
 ) -> None:
     found = network(module([node("Conv", "x w", "y", **attributes)], {"w": normal(*shape)}))

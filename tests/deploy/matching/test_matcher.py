@@ -1,4 +1,4 @@
-"""Networks of all spaces: what is matched of them computes what they do."""
+"""Matched networks of all spaces give the outputs of their files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3}
 
 
 def exported(space: SearchSpace, seed: int, path: Path) -> OnnxModule:
-    """A random network, its normalisations unlike new ones."""
+    """Export a random network, with batch normalisations like those of a trained one."""
     architecture = space.sample(random.Random(seed))
     torch.manual_seed(0)
     network = space.build(architecture).eval()
@@ -96,18 +96,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small(folder: Path) -> Callable[[str], OnnxModule]:
-    """One network of each space, exported once."""
+    """Function that exports one network of a space, once."""
     return functools.cache(lambda name: exported(SPACES[name](), 1, folder / f"{name}.onnx"))
 
 
 def operators(graph: Graph) -> Counter[str]:
-    """Calls by operator; names of chains are made of what they compute."""
+    """Count the calls of each operator; every generated chain is counted as chain."""
     names = [step.operator.name for step in graph.steps if isinstance(step, OperatorCall)]
     return Counter("chain" if name.startswith("fused_") else name for name in names)
 
 
 def difference(source: OnnxModule, network: MatchedNetwork, batch: int = 1) -> float:
-    """The largest from what the file says, as a share of the largest output."""
+    """Return the largest difference from the file, relative to its largest output."""
     images = torch.randn(batch, *source.input_shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = source(images)
@@ -117,14 +117,14 @@ def difference(source: OnnxModule, network: MatchedNetwork, batch: int = 1) -> f
 def without_interpreter(
     source: OnnxModule, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> MatchedNetwork:
-    """The network where there is neither a card nor an interpreter."""
+    """Match the network as on a machine with neither a GPU nor Triton's interpreter."""
     monkeypatch.setattr(knobs.runtime, "interpret", False)
     with pytest.warns(RuntimeWarning, match="no kernels for tensors on 'cpu'; PyTorch computes"):
         return MatchedNetwork(matched(source, 2, dtype), dtype, CPU)
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_a_matched_network_computes_what_the_file_says(
+def test_matched_network_gives_the_outputs_of_the_file(
     name: str, small: Callable[[str], OnnxModule]
 ) -> None:
     source = small(name)
@@ -134,13 +134,15 @@ def test_a_matched_network_computes_what_the_file_says(
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_is_matched(name: str, small: Callable[[str], OnnxModule]) -> None:
+def test_matcher_finds_the_expected_operators(
+    name: str, small: Callable[[str], OnnxModule]
+) -> None:
     graph = matched(small(name), 1, torch.float16)
     assert operators(graph) == EXPECTED[name]
 
 
 @pytest.mark.parametrize("name", IN_INT8)
-def test_a_quantised_network_computes_what_the_file_says_in_int8(
+def test_matched_int8_network_gives_the_outputs_of_the_file(
     name: str, small: Callable[[str], OnnxModule], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = random_batches(small(name).input_shape, 2)
@@ -150,13 +152,13 @@ def test_a_quantised_network_computes_what_the_file_says_in_int8(
     assert operators(matched(source, 2, torch.float16)) == IN_INT8[name]
     left = {kind for kind, _ in network.left}
     assert left == {"DequantizeLinear"} | LEFT_IN_INT8.get(name, set())
-    # A step is some hundredth. In transformers a bias is added before sums are rounded.
+    # One int8 step is about 0.01. In transformers, a bias is added before sums are rounded.
     assert difference(source, network, 2) < (0.08 if name == "vit" else 0.004)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", SPACES)
-def test_where_no_kernel_runs_the_references_do_and_a_warning_says_so(
+def test_matched_network_without_kernels_uses_pytorch_and_warns(
     name: str,
     dtype: torch.dtype,
     small: Callable[[str], OnnxModule],
@@ -167,7 +169,7 @@ def test_where_no_kernel_runs_the_references_do_and_a_warning_says_so(
     assert difference(small(name), network, 2) < TOLERANCE[dtype]
 
 
-def test_where_a_rival_is_faster_no_kernel_runs(
+def test_matched_network_uses_pytorch_where_kernels_are_slower(
     small: Callable[[str], OnnxModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slower(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> KernelChoice:
@@ -184,7 +186,7 @@ def test_where_a_rival_is_faster_no_kernel_runs(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("name", SPACES)
-def test_many_networks(
+def test_matched_networks_agree_for_many_architectures(
     name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = exported(SPACES[name](), seed, tmp_path / "network.onnx")

@@ -1,4 +1,4 @@
-"""The file that says how operators are computed: written, read, held against what is here."""
+"""Kernel plan: written, read, and compared with the present GPU, versions and operators."""
 
 import json
 import re
@@ -29,7 +29,9 @@ def plan() -> KernelPlan:
     return KernelPlan.of(graph, chosen_calls(graph, torch.float16), torch.float16, TARGET)
 
 
-def test_it_says_what_is_computed_how(plan: KernelPlan, tmp_path: Path) -> None:
+def test_kernel_plan_lists_calls_and_the_operators_left_to_pytorch(
+    plan: KernelPlan, tmp_path: Path
+) -> None:
     path = plan_file(tmp_path / "model.onnx", TARGET)
     plan.write(path)
     assert path.name == "model.cuda-triton-fp16-b2-t1.json"
@@ -44,7 +46,7 @@ def test_it_says_what_is_computed_how(plan: KernelPlan, tmp_path: Path) -> None:
     assert plan.misfit(TARGET) == ""
 
 
-def test_what_was_chosen_is_chosen_again(plan: KernelPlan) -> None:
+def test_kernel_plan_repeats_its_choices_for_the_same_sizes(plan: KernelPlan) -> None:
     call = replace(plan.calls[0], config={"BLOCK_M": 32}, note="measured")
     decide = replace(plan, calls=(call,)).decide
     decision = decide(OPERATORS["pointwise"], SIZES, torch.float16)
@@ -62,20 +64,20 @@ def test_what_was_chosen_is_chosen_again(plan: KernelPlan) -> None:
         ({"versions": {"triton": "1.0"}}, "triton 1.0 instead of .*, torch None instead of "),
     ],
 )
-def test_another_card_or_version_is_told(
+def test_kernel_plan_reports_another_gpu_target_or_version(
     plan: KernelPlan, change: dict[str, object], reason: str
 ) -> None:
     assert re.search(f"was made for {reason}", replace(plan, **change).misfit(TARGET))
 
 
-def test_operators_that_have_changed_since_or_are_gone_are_told(plan: KernelPlan) -> None:
+def test_kernel_plan_reports_changed_and_removed_operators(plan: KernelPlan) -> None:
     [call] = plan.calls
     old = replace(plan, calls=(replace(call, revision="0"), replace(call, operator="gone")))
     assert old.misfit(TARGET) == "changed since the kernel plan was made: gone, pointwise"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 9}', '{"schema": 1, "calls": [{}]}'])
-def test_a_damaged_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+def test_kernel_plan_refuses_a_damaged_file_in_one_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(ArtifactError, match=r"plan\.json") as raised:

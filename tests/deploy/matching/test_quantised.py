@@ -1,4 +1,4 @@
-"""Quantised files: what is matched of them computes what ONNX Runtime does, step for step."""
+"""Matched networks of quantised files agree with ONNX Runtime within a few int8 steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAST = {("DequantizeLinear", "the output is in floating point"): 1}
 
 @dataclass(frozen=True)
 class Quantised:
-    """A small network, quantised with four random batches of two."""
+    """Small network, quantised with four random batches of two images."""
 
     path: Path
     images: Tensor
@@ -44,7 +44,7 @@ class Quantised:
         shape: tuple[int, ...] = (4, 6, 5),
         without: str = "",
     ) -> Quantised:
-        """Nodes from x to the output of the last, but for one that stays in floats."""
+        """Quantise a network of the nodes; the node ``without`` stays in floating point."""
         made = [
             helper.make_node(n.kind, n.inputs, n.outputs, n.outputs[0], **n.attributes)
             for n in nodes
@@ -71,11 +71,11 @@ class Quantised:
     def network(
         self, tolerance: Ranges = EXACT, dtype: torch.dtype = torch.float32
     ) -> MatchedNetwork:
-        """Matched; it is as many steps from ONNX Runtime as is allowed at most."""
+        """Match it, and assert the largest difference from ONNX Runtime, in int8 steps."""
         source = OnnxModule.load(self.path).eval()
         found = MatchedNetwork(matched(source, len(self.images), dtype), dtype, CPU)
         options = onnxruntime.SessionOptions()
-        # Else it leaves out some of the rounding that the file asks for.
+        # With optimisation, ONNX Runtime omits some of the rounding in the file.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(self.path, options)
         [expected] = session.run(None, {"x": self.images.numpy()})
@@ -87,36 +87,36 @@ class Quantised:
 
 
 def operators(network: MatchedNetwork) -> Counter[str]:
-    """Calls by operator; chains have names that say what they are to nobody."""
+    """Count the calls of each operator; every generated chain is counted as chain."""
     names = [each.call.operator.name for each in network.chosen]
     return Counter("chain" if name.startswith("fused_") else name for name in names)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_whatever_follows_a_layer_value_by_value_is_read_from_a_table(
+def test_matcher_maps_elementwise_operators_after_an_int8_layer_to_a_table(
     form: str, tmp_path: Path
 ) -> None:
-    """Files round up to five times between a layer and the next."""
+    """Files round values up to five times between two layers."""
     nodes, weights = [conv("x w", "a"), *FORMS[form], conv("y v", "z")], {"v": normal(5, 7, 1, 1)}
     network = Quantised.of(tmp_path, nodes, CONSTANTS | weights).network()
-    assert operators(network) == {"chain": 1, "int8_pointwise": 2}  # images are rounded
+    assert operators(network) == {"chain": 1, "int8_pointwise": 2}  # the chain rounds the images
     assert network.left == LAST
 
 
 @pytest.mark.parametrize("dtype", EXACT, ids=str)
-def test_a_bottleneck_with_a_gate_is_all_in_int8(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_matcher_maps_a_bottleneck_with_a_gate_to_int8(dtype: torch.dtype, tmp_path: Path) -> None:
     activation = [node("HardSigmoid", "a", "s0", alpha=1 / 6), node("Mul", "a s0", "b")]
     nodes = [conv("x e", "a"), *activation, conv("b d", "f", kernel=3, group=6)]
     nodes += [MEANS["a pool"], *GATE, conv("k p", "n"), node("Add", "x n", "y")]
     network = Quantised.of(tmp_path, nodes, WEIGHTS).network(dtype=dtype)
-    # Images, means of pixels, the gate in floats, and the product with it.
+    # Chains: images, means of pixels, the gate in floats, and the product with the gate.
     assert operators(network) == {"chain": 4, "int8_pointwise": 4, "int8_depthwise": 1}
     assert [each.sizes["residual"] for each in network.chosen if "residual" in each.sizes][-1]
     assert network.left == LAST
 
 
 def residual_block() -> tuple[list[Node], dict[str, Tensor]]:
-    """The beginning and the end of a ResNet, with a block that halves the map."""
+    """Return the first and last layers of a ResNet, with a block that halves the feature map."""
     nodes = [
         conv("x s b", "a", kernel=3),
         node("Relu", "a", "c"),
@@ -136,13 +136,13 @@ def residual_block() -> tuple[list[Node], dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("dtype", EXACT, ids=str)
-def test_a_residual_network_is_all_in_int8(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_matcher_maps_a_residual_network_to_int8(dtype: torch.dtype, tmp_path: Path) -> None:
     network = Quantised.of(tmp_path, *residual_block()).network(dtype=dtype)
     assert operators(network) == {"chain": 2, "int8_pointwise": 1, "int8_convolution": 4}
     assert network.left == LAST
 
 
-def test_linear_layers_of_tokens_with_bias_activation_and_residual(tmp_path: Path) -> None:
+def test_matcher_maps_linear_layers_of_tokens_to_int8(tmp_path: Path) -> None:
     nodes = [
         node("LayerNormalization", "x scale shift", "n", axis=-1),
         node("MatMul", "n v", "a"),
@@ -154,13 +154,13 @@ def test_linear_layers_of_tokens_with_bias_activation_and_residual(tmp_path: Pat
     ]
     constants = {"v": normal(6, 9), "w": normal(9, 6, seed=2) / 2, "c": normal(9), "f": normal(6)}
     constants |= {"scale": normal(6).exp(), "shift": normal(6, seed=1)}
-    # A bias is added before the sum is rounded, and ONNX Runtime rounds before it, too.
+    # The kernel adds the bias before it rounds the sum; ONNX Runtime also rounds before that.
     network = Quantised.of(tmp_path, nodes, constants, (5, 6)).network({torch.float32: 2.01})
     assert operators(network) == {"chain": 2, "int8_pointwise": 2}
     assert network.left == LAST
 
 
-def test_the_shape_of_int8_values_is_changed_as_it_is_and_a_table_read_before(
+def test_matcher_reshapes_int8_values_after_their_table(
     tmp_path: Path,
 ) -> None:
     nodes = [
@@ -175,7 +175,7 @@ def test_the_shape_of_int8_values_is_changed_as_it_is_and_a_table_read_before(
     assert network.left == LAST
 
 
-def test_patches_are_rows_of_a_product(tmp_path: Path) -> None:
+def test_matcher_maps_patches_to_an_int8_product(tmp_path: Path) -> None:
     patches = conv("x w", "a", kernel=2, stride=2)
     patches = Node("Conv", patches.inputs, ("y",), {**patches.attributes, "pads": [0] * 4})
     network = Quantised.of(tmp_path, [patches], {"w": normal(7, 4, 2, 2)}, (4, 6, 4)).network()
@@ -183,7 +183,7 @@ def test_patches_are_rows_of_a_product(tmp_path: Path) -> None:
     assert network.chosen[1].sizes["inputs"] == 16
 
 
-def test_what_no_int8_operator_takes_is_computed_in_floats_and_rounded_as_the_file_says(
+def test_matcher_leaves_unsupported_quantised_layers_to_pytorch(
     tmp_path: Path,
 ) -> None:
     nodes = [
@@ -200,14 +200,14 @@ def test_what_no_int8_operator_takes_is_computed_in_floats_and_rounded_as_the_fi
     assert operators(network)["int8_pointwise"] == 1
 
 
-def test_a_layer_that_was_left_in_floats_is_one_of_those_operators(tmp_path: Path) -> None:
+def test_matcher_maps_a_layer_without_quantisation_to_a_float_operator(tmp_path: Path) -> None:
     nodes = [conv("x v", "a"), node("Relu", "a", "b"), conv("b w", "c"), conv("c v", "y")]
     constants = {"v": normal(4, 4, 1, 1), "w": normal(4, 4, 1, 1, seed=2)}
     network = Quantised.of(tmp_path, nodes, constants, without="c").network()
     assert operators(network) == {"chain": 2, "int8_pointwise": 2, "pointwise": 1}
 
 
-def test_weights_with_a_zero_point_are_none_for_int8(tmp_path: Path) -> None:
+def test_matcher_maps_weights_with_a_zero_point_to_a_float_operator(tmp_path: Path) -> None:
     made = Quantised.of(tmp_path, [conv("x w", "y")], {"w": normal(4, 4, 1, 1)})
     model = onnx.load(made.path)
     [zero] = [each for each in model.graph.initializer if each.name == "w_zero_point"]

@@ -1,4 +1,4 @@
-"""Layers of transformers: normalisation, layers side by side, and attention in two forms."""
+"""Matching of transformer layers: normalisation, parallel layers, and two forms of attention."""
 
 import pytest
 import torch
@@ -46,20 +46,20 @@ def attention(scale: float = 0.5) -> tuple[list[Node], dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_block_of_attention(dtype: torch.dtype) -> None:
+def test_matcher_maps_a_block_of_attention(dtype: torch.dtype) -> None:
     found = network(module(*attention(), (5, 6)), dtype)
     assert found.counts == {"norm_linear": 1, "attention": 1, "pointwise": 1}
     assert found.chosen[0].sizes["outputs"] == 24  # queries, keys and values
     assert not found.left
 
 
-def test_attention_of_another_scale_is_left_to_pytorch() -> None:
+def test_matcher_leaves_attention_with_another_scale_to_pytorch() -> None:
     found = network(module(*attention(0.3), (5, 6)))
     assert "attention" not in found.counts
     assert found.left["Softmax", "its scale is not 1 / sqrt(d)"] == 1
 
 
-def test_keys_that_are_turned_twice_are_found() -> None:
+def test_matcher_finds_attention_with_keys_transposed_twice() -> None:
     nodes, constants = attention()
     turned = [
         node("Transpose", "k2", "k5", perm=HEADS_FIRST),
@@ -70,7 +70,7 @@ def test_keys_that_are_turned_twice_are_found() -> None:
     assert network(module(nodes, constants, (5, 6))).counts["attention"] == 1
 
 
-def test_a_normalisation_goes_into_each_layer_that_reads_it() -> None:
+def test_matcher_fuses_a_normalisation_into_each_layer_that_reads_it() -> None:
     nodes = [
         node("LayerNormalization", "x scale shift", "n"),
         node("MatMul", "n v", "a"),
@@ -84,7 +84,7 @@ def test_a_normalisation_goes_into_each_layer_that_reads_it() -> None:
     assert not found.left
 
 
-def test_a_normalisation_that_something_else_reads_is_left_to_pytorch() -> None:
+def test_matcher_leaves_a_normalisation_with_other_readers_to_pytorch() -> None:
     nodes = [
         node("LayerNormalization", "x scale shift", "n"),
         node("MatMul", "n w", "a"),
@@ -116,13 +116,13 @@ def slim(heads: int = 2, width: int = 4) -> tuple[list[Node], dict[str, torch.Te
     return nodes, constants
 
 
-def test_attention_between_pixels_is_one_operator_with_its_layers() -> None:
+def test_matcher_maps_attention_between_pixels_to_one_operator() -> None:
     found = network(module(*slim()))
     assert found.counts == {"slim_attention": 1}
     assert not found.left
 
 
-def test_a_normalisation_of_a_whole_map_keeps_its_layout() -> None:
+def test_matcher_keeps_the_layout_of_a_group_normalisation() -> None:
     nodes = [
         node("Reshape", "x grouped", "a"),
         node("InstanceNormalization", "a one zero", "b", epsilon=1e-5),

@@ -1,4 +1,4 @@
-"""PyTorch's compiler with several networks in one process, as calibration and sweeps have them."""
+"""PyTorch's compiler with several networks in one process, as in calibration and sweeps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TARGET = Target(Device("cpu", "pytorch_compile"))
 
 
 @pytest.mark.slow
-def test_each_network_is_compiled_once_however_many_there_are(tmp_path: Path) -> None:
+def test_pytorch_compile_compiles_each_of_several_networks_once(tmp_path: Path) -> None:
     if reason := COMPILE.unavailable():
         pytest.skip(reason)
     images = np.random.default_rng(0).random((1, 1, 4, 4), dtype=np.float32)

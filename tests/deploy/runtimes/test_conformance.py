@@ -1,4 +1,4 @@
-"""What must be true of every runtime, in every format that it computes in."""
+"""Conformance tests of every runtime, in every number format that it supports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPILED = ("pytorch_compile", "aotinductor", "executorch", "litert")
 
 
 def marks(target: Target) -> list[pytest.MarkDecorator]:
-    """Compilers take ten seconds and more a network, and minutes on a busy machine."""
+    """Mark compilers as slow: they take at least ten seconds per network, or even minutes."""
     slow = [pytest.mark.slow] if target.device.runtime in COMPILED else []
     return slow if target.device.hardware == "cpu" else [pytest.mark.gpu]
 
@@ -57,7 +57,7 @@ def images(count: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((count, 1, 8, 8), dtype=np.float32)
 
 
-def test_it_computes_what_the_network_says(
+def test_runtime_gives_the_outputs_of_the_network(
     target: Target, session: Session, exported: Export
 ) -> None:
     plain = RUNTIMES["onnxruntime"]
@@ -67,17 +67,17 @@ def test_it_computes_what_the_network_says(
     assert found.shape == (4, 10)
     assert relative_error(found, expected) < TOLERANCE[target.format]
     if target.format == "int8":
-        assert relative_error(found, expected) > 1e-4  # it is not the fp32 network after all
+        assert relative_error(found, expected) > 1e-4  # the outputs are not those of fp32
 
 
-def test_a_result_is_not_overwritten_by_the_next(session: Session) -> None:
+def test_session_does_not_overwrite_earlier_outputs(session: Session) -> None:
     first = session.run(images(1))
     kept = first.copy()
     session.run(images(1) + 1)
     np.testing.assert_array_equal(first, kept)
 
 
-def test_its_cpu_clock_counts_work_and_its_settings_are_told(session: Session) -> None:
+def test_session_has_a_cpu_clock_and_reports_its_threads(session: Session) -> None:
     before = session.cpu_clock()
     for _ in range(200):
         session.run(images(8))
@@ -85,7 +85,7 @@ def test_its_cpu_clock_counts_work_and_its_settings_are_told(session: Session) -
     assert any("thread" in name.lower() for name in session.settings)
 
 
-def test_it_can_be_measured(target: Target, exported: Export) -> None:
+def test_measure_works_with_every_runtime(target: Target, exported: Export) -> None:
     settings = TimingSettings(warmup=2, rounds=5, round_ms=1.0)
     before = exported.path.read_bytes()
     found = measure({"a": exported.path, "b": exported.path}, target, settings)
@@ -96,7 +96,7 @@ def test_it_can_be_measured(target: Target, exported: Export) -> None:
         assert set(RUNTIMES[target.device.runtime].packages) & set(measurement.versions)
 
 
-def test_damaged_and_missing_files_are_refused_in_one_line(
+def test_runtime_refuses_damaged_and_missing_files_in_one_line(
     target: Target, exported: Export, tmp_path: Path
 ) -> None:
     runtime = RUNTIMES[target.device.runtime]
@@ -108,7 +108,7 @@ def test_damaged_and_missing_files_are_refused_in_one_line(
         assert len(str(raised.value).splitlines()) == 1
 
 
-def test_more_threads_than_cores_are_refused(target: Target, exported: Export) -> None:
+def test_runtime_refuses_more_threads_than_cores(target: Target, exported: Export) -> None:
     cores = os.cpu_count() or 1
     many = replace(target, device=replace(target.device, threads=cores + 1))
     with pytest.raises(DeviceError, match=f"-t{cores} or less"):

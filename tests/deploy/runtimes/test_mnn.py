@@ -14,8 +14,8 @@ print(open_session(Path(sys.argv[1]), Target.parse("cpu-mnn-fp32-b1-t1")).input_
 """
 
 
-def test_it_leaves_the_standard_output_to_us(exported: Export) -> None:
-    """MNN writes there itself, and whoever reads our JSON would get that, too."""
+def test_mnn_writes_nothing_to_standard_output(exported: Export) -> None:
+    """The MNN library writes to standard output, which would corrupt the JSON of hwnas."""
     if reason := RUNTIMES["mnn"].unavailable():
         pytest.skip(reason)
     done = subprocess.run(

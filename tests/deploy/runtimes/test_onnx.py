@@ -27,7 +27,7 @@ def identity(
     return path
 
 
-def test_a_session_runs_any_batch(exported: Export, tmp_path: Path) -> None:
+def test_session_runs_any_batch(exported: Export, tmp_path: Path) -> None:
     session = RUNTIME.load(RUNTIME.prepare(exported.path, ONE, tmp_path), ONE)
     assert session.input_shape == (1, 8, 8)
     images = np.random.default_rng(0).standard_normal((4, 1, 8, 8), dtype=np.float32)
@@ -37,7 +37,7 @@ def test_a_session_runs_any_batch(exported: Export, tmp_path: Path) -> None:
     np.testing.assert_allclose(together, apart, atol=1e-5 * np.abs(apart).max())
 
 
-def test_what_changes_latency_is_told(exported: Export) -> None:
+def test_session_reports_settings_that_change_latency(exported: Export) -> None:
     two = Target(Device("cpu", "onnxruntime", 1, 2))
     settings = RUNTIME.load(exported.path, two).settings
     assert settings["graph_optimization_level"] == "ORT_ENABLE_ALL"
@@ -46,7 +46,7 @@ def test_what_changes_latency_is_told(exported: Export) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_cpu_clock_counts_work(exported: Export, threads: int) -> None:
+def test_session_cpu_clock_counts_work(exported: Export, threads: int) -> None:
     session = RUNTIME.load(exported.path, Target(Device("cpu", "onnxruntime", 64, threads)))
     images = np.zeros((64, *session.input_shape), np.float32)
     before = session.cpu_clock()
@@ -56,7 +56,7 @@ def test_the_cpu_clock_counts_work(exported: Export, threads: int) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, 0.3, 0.9, 0.999])
-def test_truncated_files_are_refused_quietly(
+def test_runtime_refuses_truncated_files_without_other_output(
     exported: Export, tmp_path: Path, kept: float, capfd: pytest.CaptureFixture[str]
 ) -> None:
     whole = exported.path.read_bytes()
@@ -68,13 +68,13 @@ def test_truncated_files_are_refused_quietly(
     assert capfd.readouterr() == ("", "")
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
+def test_runtime_refuses_missing_files(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.onnx", tmp_path):
         with pytest.raises(ArtifactError, match="there is no ONNX file"):
             RUNTIME.load(path, ONE)
 
 
-def test_other_inputs_than_images_are_refused(tmp_path: Path) -> None:
+def test_runtime_refuses_inputs_other_than_one_image_batch(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     with pytest.raises(ArtifactError, match="expected one float32 batch"):
         RUNTIME.load(identity(path, ["n", 3], inputs=2), ONE)
@@ -88,7 +88,7 @@ def test_other_inputs_than_images_are_refused(tmp_path: Path) -> None:
     assert RUNTIME.load(identity(path, [4, 3, 8, 8]), four).input_shape == (3, 8, 8)
 
 
-def test_what_it_cannot_compute_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+def test_session_names_the_file_in_a_one_line_error(tmp_path: Path) -> None:
     images, outputs = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"
     )
@@ -105,7 +105,7 @@ def test_what_it_cannot_compute_is_one_line_that_names_the_file(tmp_path: Path) 
     assert len(str(e.value).splitlines()) == 1
 
 
-def test_inputs_too_large_to_make_are_refused(tmp_path: Path) -> None:
+def test_measure_refuses_inputs_that_are_too_large(tmp_path: Path) -> None:
     path = identity(tmp_path / "huge.onnx", ["n", 2**40, 2**20])
     with pytest.raises(ArtifactError, match="which are too large"):
         measure({"huge": path}, ONE)

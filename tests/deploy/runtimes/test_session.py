@@ -7,7 +7,7 @@ from hwnas.deploy.runtimes.session import in_batches
 
 
 @given(count=st.integers(1, 20), size=st.integers(1, 8))
-def test_any_number_of_inputs_goes_through_batches_of_one_size(count: int, size: int) -> None:
+def test_in_batches_runs_any_number_of_inputs_in_batches_of_one_size(count: int, size: int) -> None:
     sizes = []
 
     def run(batch: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""The runtime of our own kernels, as far as a machine without a card can tell."""
+"""Runtime of the Triton kernels of hwnas, tested without a GPU."""
 
 import re
 from pathlib import Path
@@ -24,14 +24,14 @@ def prepared(exported: Export, tmp_path: Path) -> Path:
 
 
 def session(model: Path, target: Target = TARGET) -> TritonSession:
-    """As `load` makes it, but on the processor and without a graph."""
+    """Return a session like that of `load`, but on the CPU and without a CUDA graph."""
     network, note = matched_network(model, target, CPU)
     return TritonSession(
         model, lambda x: network(torch.from_numpy(x)).numpy(), target, network, note
     )
 
 
-def test_without_a_card_it_says_so(exported: Export) -> None:
+def test_triton_runtime_reports_a_missing_gpu(exported: Export) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     assert "PyTorch finds no GPU" in str(RUNTIMES["triton"].unavailable("cuda"))
@@ -39,22 +39,20 @@ def test_without_a_card_it_says_so(exported: Export) -> None:
         open_session(exported.path, TARGET)
 
 
-def test_it_computes_what_the_network_says_in_batches_of_any_size(
-    prepared: Path, exported: Export
-) -> None:
+def test_triton_session_gives_the_outputs_of_the_network(prepared: Path, exported: Export) -> None:
     images = np.random.default_rng(1).standard_normal((5, 1, 8, 8), dtype=np.float32)
     expected = open_session(exported.path, Target.parse("cpu-onnxruntime-fp32-b5-t1")).run(images)
     np.testing.assert_allclose(session(prepared).run(images), expected, atol=1e-5)
 
 
-def test_a_session_tells_what_is_ours_and_what_is_not(prepared: Path) -> None:
+def test_triton_session_reports_kernels_and_operators_in_pytorch(prepared: Path) -> None:
     settings = session(prepared).settings
     assert "pointwise" in settings["kernels"]
     assert settings["in PyTorch"] == "nothing"
     assert "note" not in settings
 
 
-def test_the_plan_beside_a_file_is_kept(prepared: Path, tmp_path: Path) -> None:
+def test_triton_runtime_keeps_the_plan_beside_a_file(prepared: Path, tmp_path: Path) -> None:
     plan = plan_file(prepared, TARGET)
     plan.write_text(re.sub(r'"note": "[^"]*"', '"note": "measured"', plan.read_text()))
     folder = tmp_path / "again"
@@ -65,7 +63,7 @@ def test_the_plan_beside_a_file_is_kept(prepared: Path, tmp_path: Path) -> None:
     assert {each.choice.note for each in chosen} == {"measured"}
 
 
-def test_a_plan_of_another_card_is_left_aside_with_a_note(prepared: Path) -> None:
+def test_triton_session_ignores_a_plan_of_another_gpu_with_a_note(prepared: Path) -> None:
     path = plan_file(prepared, TARGET)
     KernelPlan.read(path)
     path.write_text(path.read_text().replace('"card": "', '"card": "other '))
@@ -74,7 +72,9 @@ def test_a_plan_of_another_card_is_left_aside_with_a_note(prepared: Path) -> Non
     assert "default configurations are used" in told
 
 
-def test_a_file_in_half_precision_is_taken_for_that_only(exported: Export, tmp_path: Path) -> None:
+def test_triton_runtime_accepts_half_precision_files_for_fp16_only(
+    exported: Export, tmp_path: Path
+) -> None:
     half = to_float16(exported.path, tmp_path / "half.onnx")
     target = Target.parse("cuda-triton-fp16-b2-t1")
     images = np.random.default_rng(1).standard_normal((2, 1, 8, 8), dtype=np.float32)
@@ -85,14 +85,14 @@ def test_a_file_in_half_precision_is_taken_for_that_only(exported: Export, tmp_p
         Triton().prepare(half, Target.parse("cuda-triton-bf16-b2-t1"), tmp_path)
 
 
-def test_int8_is_that_of_the_file_or_of_one_that_is_made(exported: Export, tmp_path: Path) -> None:
+def test_triton_runtime_quantises_a_float_file_for_int8(exported: Export, tmp_path: Path) -> None:
     target = Target.parse("cuda-triton-int8-b2-t1")
     made = Triton().prepare(exported.path, target, tmp_path)
     images = np.random.default_rng(1).standard_normal((2, 1, 8, 8), dtype=np.float32)
     expected = open_session(made, Target.parse("cpu-onnxruntime-int8-b2-t1")).run(images)
     found = session(made, target)
     off = np.abs(found.run(images) - expected).max()
-    assert off <= np.ptp(expected) / 64  # a few of 256 steps, as what is no integer is rounded
+    assert off <= np.ptp(expected) / 64  # 4 of 256 steps: floating-point parts round differently
     assert "int8_pointwise" in found.settings["kernels"]
     assert plan_file(made, target).is_file()
     with pytest.raises(ArtifactError, match="computes in int8 and the target in fp16"):

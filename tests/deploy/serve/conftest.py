@@ -1,4 +1,4 @@
-"""A server that really listens, and a strict reader of what it says to Prometheus."""
+"""Listening server with a client, and a strict parser of its Prometheus metrics."""
 
 import http.client
 import json
@@ -31,7 +31,7 @@ class Reply:
         return json.loads(self.body)
 
     def refused(self, status: int, *parts: str) -> None:
-        """One line of JSON that says what is wrong."""
+        """Assert that the reply is an error in one line of JSON that contains the parts."""
         assert self.status == status, self
         assert self.headers["Content-Type"] == "application/json"
         assert self.body.count(b"\n") == 1
@@ -40,7 +40,7 @@ class Reply:
 
 
 class Client:
-    """A connection that stays open."""
+    """Client with a connection that stays open."""
 
     def __init__(self, server: BundleServer) -> None:
         self.address = server.server_address[:2]
@@ -84,7 +84,7 @@ def masks_bundle(
     digits: NDArray[np.uint8],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Bundle:
-    """A network that says of each pixel whether it is paper or ink."""
+    """Bundle of a network that classifies each pixel as paper or ink."""
     torch.manual_seed(0)
     network = nn.Conv2d(1, 2, 3, stride=2, padding=1)
     folder = tmp_path_factory.mktemp("masks")
@@ -107,7 +107,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def exposition(text: str) -> Samples:
-    """Read the text format 0.0.4, as strictly as its specification has it."""
+    """Read the text format 0.0.4, as strictly as its specification."""
     assert text.endswith("\n")
     kinds: dict[str, str] = {}
     helped: list[str] = []

@@ -23,7 +23,7 @@ def images(*values: float) -> NDArray[np.float32]:
 
 
 class Gate:
-    """A network that doubles, and that can be held up."""
+    """Network that doubles its inputs, once the test opens the gate."""
 
     def __init__(self) -> None:
         self.open, self.entered = threading.Event(), threading.Event()
@@ -37,7 +37,7 @@ class Gate:
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=20), st.integers(1, 8))
-def test_everyone_gets_the_outputs_of_their_own_images(sizes: list[int], most: int) -> None:
+def test_batcher_returns_to_each_request_its_own_outputs(sizes: list[int], most: int) -> None:
     batches: list[int] = []
     batcher = Batcher(
         lambda x: 2 * x, most, 0.001, sum(sizes), lambda size, seconds: batches.append(size)
@@ -52,7 +52,7 @@ def test_everyone_gets_the_outputs_of_their_own_images(sizes: list[int], most: i
     assert max(batches) <= most
 
 
-def test_what_comes_while_the_network_runs_is_run_together() -> None:
+def test_batcher_combines_requests_that_arrive_during_a_run() -> None:
     gate = Gate()
     batcher = Batcher(gate, 4, 0, 100)
     first = batcher.submit(images(0))
@@ -65,7 +65,7 @@ def test_what_comes_while_the_network_runs_is_run_together() -> None:
     batcher.close()
 
 
-def test_a_request_waits_for_company_but_not_for_long() -> None:
+def test_batcher_waits_a_limited_time_to_fill_a_batch() -> None:
     gate = Gate()
     gate.open.set()
     batcher = Batcher(gate, 2, 0.2, 100)
@@ -79,7 +79,7 @@ def test_a_request_waits_for_company_but_not_for_long() -> None:
     batcher.close()
 
 
-def test_a_full_queue_is_said_at_once() -> None:
+def test_batcher_refuses_requests_beyond_its_queue() -> None:
     gate = Gate()
     batcher = Batcher(gate, 2, 0, 3)
     running = batcher.submit(images(0))
@@ -99,8 +99,8 @@ def test_a_full_queue_is_said_at_once() -> None:
         batcher.submit(images(5))
 
 
-def test_a_cancelled_request_takes_no_memory_while_the_network_runs() -> None:
-    """Nor does one that was answered: no garbage collection is needed to free it."""
+def test_batcher_frees_the_memory_of_cancelled_requests() -> None:
+    """Answered requests are freed, too; neither kind needs the garbage collector."""
     gate, reasons = Gate(), list[str]()
     batcher = Batcher(gate, 1, 0, 10, dropped=reasons.append)
     first, second, third = images(0), images(1), images(2, 3)
@@ -126,7 +126,7 @@ def test_a_cancelled_request_takes_no_memory_while_the_network_runs() -> None:
 
 
 @pytest.mark.parametrize("broken", [lambda x: 1 / 0, lambda x: x[:0]])
-def test_a_network_that_fails_is_told_to_those_who_wait_and_the_queue_goes_on(broken: Run) -> None:
+def test_batcher_passes_on_an_error_and_continues(broken: Run) -> None:
     fails = [True, False]
     batcher = Batcher(lambda x: broken(x) if fails.pop(0) else x, 8, 0, 100)
     with pytest.raises((ZeroDivisionError, ArtifactError)):

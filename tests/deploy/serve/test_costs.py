@@ -1,4 +1,4 @@
-"""The costs that are reckoned before anything is done, against those that arise."""
+"""Estimated memory of requests, compared with the memory that they really need."""
 
 import io
 import json
@@ -49,7 +49,7 @@ def costs(channels: int) -> RequestCosts:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="/proc is not Linux's")
-def test_no_image_takes_more_than_was_reckoned(tmp_path: Path) -> None:
+def test_costs_bound_the_memory_of_any_image(tmp_path: Path) -> None:
     cases = [
         (mode, channels, size, kind, more)
         for mode, channels, size, kind, more in [
@@ -78,7 +78,7 @@ def test_no_image_takes_more_than_was_reckoned(tmp_path: Path) -> None:
     found = subprocess.check_output([sys.executable, "-c", PEAK, *arguments], text=True)
     for case, most, line in zip(cases, reckoned, found.split(), strict=True):
         assert int(line) <= most, f"{case}: {int(line) / 1e6:.1f} of {most / 1e6:.1f} MB"
-        if min(case[2]) > 3:  # narrow images may lie on their side
+        if min(case[2]) > 3:  # narrow images may be rotated
             assert most < 4 * int(line) + 4e6, f"{case}: far too much is reckoned"
 
 
@@ -99,7 +99,7 @@ def test_no_image_takes_more_than_was_reckoned(tmp_path: Path) -> None:
     ],
     ids=lambda body: repr(body[:12]),
 )
-def test_no_json_takes_more_than_was_reckoned(body: bytes) -> None:
+def test_json_bytes_bounds_the_memory_of_any_json(body: bytes) -> None:
     tracemalloc.start()
     json.loads(body)
     peak = tracemalloc.get_traced_memory()[1]
@@ -107,7 +107,7 @@ def test_no_json_takes_more_than_was_reckoned(body: bytes) -> None:
     assert peak <= json_bytes(body)
 
 
-def test_headers_say_what_is_in_the_file() -> None:
+def test_read_header_gives_size_channels_and_depth() -> None:
     def header(mode: str, kind: str, size: tuple[int, int] = (30, 20)) -> ImageHeader:
         file = io.BytesIO()
         Image.new(mode, size).save(file, kind)

@@ -1,4 +1,4 @@
-"""Memory that the server takes while many clients send it what takes much."""
+"""Memory of the server while many clients send requests that need much memory."""
 
 import http.client
 import io
@@ -34,7 +34,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def colour_bundle(contents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A network that takes coloured images of 64 x 64 pixels."""
+    """Bundle of a network that takes RGB images of 64 x 64 pixels."""
     torch.manual_seed(0)
     preprocessing = Preprocessing(64, 64, 3, mean=(0.5,) * 3, std=(0.5,) * 3)
     network = nn.Sequential(nn.Conv2d(3, 10, 3, stride=4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -54,7 +54,7 @@ def colour_bundle(contents: dict[str, Any], tmp_path_factory: pytest.TempPathFac
 
 
 class Served:
-    """A server in a process of its own."""
+    """Server in another process."""
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process = process
@@ -76,14 +76,14 @@ class Served:
         return int(line.split()[1]) * 1024
 
     def peak(self, load: Callable[[], object]) -> int:
-        """The most memory that is taken during a load, beyond what was taken before."""
+        """Return the peak memory during a load, minus the memory before it."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
         before = self.taken("VmRSS")
         load()
         return self.taken("VmHWM") - before
 
     def at_once(self, bodies: list[bytes], *how: str) -> Counter[int]:
-        """What as many clients as bodies get, all at the same time."""
+        """Send all bodies at the same time, each from one client; count the statuses."""
         found: Counter[int] = Counter()
         with ThreadPoolExecutor(len(bodies)) as pool:
             for status, answer in pool.map(lambda body: self.ask(body, *how), bodies):
@@ -116,10 +116,10 @@ def png(pixels: NDArray[Any], mode: str | None = None) -> bytes:
     return file.getvalue()
 
 
-def test_64_clients_with_images_of_25_megapixels_stay_below_the_limit(
+def test_server_stays_below_its_memory_limit_with_64_large_images(
     colour_bundle: Bundle,
 ) -> None:
-    """Eight of them took 3.2 GB; the limit is 1 GB unless another is given."""
+    """Regression test: eight clients needed 3.2 GB. The default limit is 1 GB."""
     body = png(np.zeros((5000, 5000, 3), np.uint8))
     with served(colour_bundle) as server:
         found: list[Counter[int]] = []
@@ -131,7 +131,7 @@ def test_64_clients_with_images_of_25_megapixels_stay_below_the_limit(
         print(f"peak {peak / 1e6:.0f} MB, answers {dict(found[0])}")
 
 
-def test_what_takes_much_in_other_ways(colour_bundle: Bundle) -> None:
+def test_server_stays_below_its_memory_limit_for_any_kind_of_request(colour_bundle: Bundle) -> None:
     limit_mb = 400
     noise = np.random.default_rng(0)
     grey = np.zeros((3000, 3000), np.uint8)
@@ -187,7 +187,7 @@ def jpeg(size: tuple[int, int], lies: bool = False) -> bytes:
 
 
 def commented() -> bytes:
-    """A PNG of one pixel, with comments that take 60 MB when they are unpacked."""
+    """Return a PNG of one pixel, with comments of 60 MB when they are decompressed."""
     from PIL.PngImagePlugin import PngInfo
 
     file, about = io.BytesIO(), PngInfo()

@@ -14,7 +14,7 @@ NONE: frozenset[tuple[str, str]] = frozenset()
 
 @keep_fixture
 @given(st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.integers(1, 9))))
-def test_labels_of_any_text_come_back(exposition: Read, seen: list[tuple[str, int]]) -> None:
+def test_counter_labels_round_trip_any_text(exposition: Read, seen: list[tuple[str, int]]) -> None:
     counter = Counter("seen_total", "A \\ and a\nline.", ("what",))
     for text, amount in seen:
         counter.add(amount, text)
@@ -25,9 +25,7 @@ def test_labels_of_any_text_come_back(exposition: Read, seen: list[tuple[str, in
 
 @keep_fixture
 @given(st.lists(st.floats(0, 100)))
-def test_a_histogram_counts_all_that_is_not_above_a_bound(
-    exposition: Read, values: list[float]
-) -> None:
+def test_histogram_counts_values_up_to_each_bound(exposition: Read, values: list[float]) -> None:
     histogram = Histogram("took_seconds", "Time.", (0.5, 1, 50))
     for value in values:
         histogram.observe(value)
@@ -38,7 +36,7 @@ def test_a_histogram_counts_all_that_is_not_above_a_bound(
     assert samples["took_seconds_sum", NONE] == pytest.approx(sum(values))
 
 
-def test_a_counter_without_labels_begins_at_zero_and_a_gauge_is_looked_up(
+def test_counter_starts_at_zero_and_gauge_reads_its_current_value(
     exposition: Read,
 ) -> None:
     counter, level = Counter("images_total", "Images."), [1.0]

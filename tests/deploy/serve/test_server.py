@@ -1,4 +1,4 @@
-"""What a client of `hwnas serve` gets, over real connections."""
+"""Answers of `hwnas serve` to clients, over real connections."""
 
 import contextlib
 import io
@@ -41,7 +41,9 @@ def client(server: tuple[BundleServer, Any]) -> Any:
     return server[1]
 
 
-def test_an_image_file_gets_what_hwnas_run_says(client: Any, packed: Bundle, png: Path) -> None:
+def test_predict_gives_the_answer_of_the_bundle_for_an_image_file(
+    client: Any, packed: Bundle, png: Path
+) -> None:
     for kind in ("image/png", "application/x-www-form-urlencoded"):
         answer = client.post("/predict", png.read_bytes(), kind)
         assert answer.status == 200
@@ -51,7 +53,9 @@ def test_an_image_file_gets_what_hwnas_run_says(client: Any, packed: Bundle, png
     assert client.post("/predict", photograph.getvalue(), "image/jpeg").status == 200
 
 
-def test_raw_pixels_get_meaning_or_numbers(client: Any, packed: Bundle, digits: Images) -> None:
+def test_predict_gives_labels_or_numbers_for_raw_pixels(
+    client: Any, packed: Bundle, digits: Images
+) -> None:
     answer = client.post("/predict", digits[:3].tobytes())
     said = [each["label"] for each in answer.json["predictions"]]
     assert said == [each["label"] for each in packed.run(digits[:3])]
@@ -64,7 +68,9 @@ def inference(images: Images, **more: Any) -> dict[str, Any]:
     return {"inputs": [{**tensor, "data": images.tolist()}], **more}
 
 
-def test_the_open_inference_protocol(client: Any, packed: Bundle, digits: Images) -> None:
+def test_server_follows_the_open_inference_protocol(
+    client: Any, packed: Bundle, digits: Images
+) -> None:
     model = f"/v2/models/{packed.description['id']}"
     assert client.get("/v2/health/live").status == client.get("/v2/health/ready").status == 200
     assert client.get(f"{model}/ready").status == 200
@@ -79,7 +85,7 @@ def test_the_open_inference_protocol(client: Any, packed: Bundle, digits: Images
     assert np.allclose(outputs["data"], expected.reshape(-1), atol=1e-4)
 
 
-def test_its_binary_tensors(client: Any, packed: Bundle, digits: Images) -> None:
+def test_infer_supports_binary_tensors(client: Any, packed: Bundle, digits: Images) -> None:
     raw = digits[:2].tobytes()
     request = inference(digits[:2], parameters={"binary_data_output": True})
     del request["inputs"][0]["data"]
@@ -115,7 +121,7 @@ def test_its_binary_tensors(client: Any, packed: Bundle, digits: Images) -> None
         ({"parameters": {"binary_data_size": 5}}, "binary_data_size is 5; 0 bytes follow"),
     ],
 )
-def test_inferences_that_make_no_sense(
+def test_infer_refuses_invalid_requests(
     client: Any, packed: Bundle, digits: Images, change: dict[str, Any], part: str
 ) -> None:
     request = inference(digits[:2])
@@ -129,12 +135,14 @@ def test_inferences_that_make_no_sense(
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b"\xff", b"3"])
-def test_inferences_that_are_no_json(client: Any, packed: Bundle, body: bytes) -> None:
+def test_infer_refuses_bodies_that_are_not_json(client: Any, packed: Bundle, body: bytes) -> None:
     answer = client.post(f"/v2/models/{packed.description['id']}/infer", body)
     answer.refused(400, "not an inference")
 
 
-def test_masks(serving: Serving, masks_bundle: Bundle, digits: Images, png: Path) -> None:
+def test_predict_returns_a_mask_of_one_image_within_its_memory_limit(
+    serving: Serving, masks_bundle: Bundle, digits: Images, png: Path
+) -> None:
     with serving(masks_bundle, ServerLimits(mask_bytes=20 * 14 * 8)) as (_, client):
         answer = client.post("/predict?output=mask", png.read_bytes(), "image/png")
         assert answer.headers["Content-Type"] == "image/png"
@@ -150,7 +158,9 @@ def test_masks(serving: Serving, masks_bundle: Bundle, digits: Images, png: Path
         much.refused(413, "too much memory")
 
 
-def test_bad_input_is_one_line_and_the_connection_stays(client: Any, digits: Images) -> None:
+def test_server_reports_bad_input_in_one_line_and_keeps_the_connection(
+    client: Any, digits: Images
+) -> None:
     client.post("/predict", b"text", "image/png").refused(400, "not an image", "PNG or JPEG")
     client.post("/predict", b"", "image/png").refused(400, "not an image")
     client.post("/predict", b"12345").refused(400, "5 bytes", "8 x 8 x 1")
@@ -166,7 +176,9 @@ def test_bad_input_is_one_line_and_the_connection_stays(client: Any, digits: Ima
     assert client.post("/predict", digits[0].tobytes()).status == 200
 
 
-def test_damaged_and_huge_images(serving: Serving, packed: Bundle, png: Path) -> None:
+def test_predict_refuses_damaged_and_too_large_images(
+    serving: Serving, packed: Bundle, png: Path
+) -> None:
     with serving(packed, ServerLimits(pixels=20 * 14)) as (_, client):
         whole = png.read_bytes()
         assert client.post("/predict", whole, "image/png").status == 200
@@ -177,7 +189,7 @@ def test_damaged_and_huge_images(serving: Serving, packed: Bundle, png: Path) ->
 
 
 def raw(server: BundleServer, request: bytes, end: bool = False) -> bytes:
-    """All that comes back for some bytes, until the server hangs up."""
+    """Send the bytes and return the whole reply, until the server closes the connection."""
     with socket.create_connection(server.server_address[:2], timeout=20) as connection:
         connection.sendall(request)
         if end:
@@ -235,7 +247,7 @@ def raw(server: BundleServer, request: bytes, end: bool = False) -> bytes:
         ),
     ],
 )
-def test_broken_requests_are_refused(
+def test_server_refuses_malformed_http_requests(
     server: tuple[BundleServer, Any], request_: bytes, status: int
 ) -> None:
     answer = raw(server[0], request_, end=True)
@@ -246,7 +258,7 @@ def test_broken_requests_are_refused(
     assert server[1].get("/health").status == 200
 
 
-def test_a_body_that_is_announced_is_asked_for(
+def test_server_answers_expect_100_continue(
     server: tuple[BundleServer, Any], digits: Images
 ) -> None:
     with socket.create_connection(server[0].server_address[:2], timeout=20) as connection:
@@ -257,7 +269,7 @@ def test_a_body_that_is_announced_is_asked_for(
         assert connection.recv(2**16).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_slow_clients_are_cut_off_and_others_are_not(
+def test_server_disconnects_slow_clients_and_serves_others(
     serving: Serving, packed: Bundle, digits: Images
 ) -> None:
     with serving(packed, ServerLimits(client_s=0.5)) as (server, client):
@@ -274,7 +286,9 @@ def test_slow_clients_are_cut_off_and_others_are_not(
         assert client.post("/predict", digits[0].tobytes()).status == 200
 
 
-def test_dripping_a_byte_at_a_time_does_not_help(serving: Serving, packed: Bundle) -> None:
+def test_server_disconnects_a_client_that_sends_single_bytes(
+    serving: Serving, packed: Bundle
+) -> None:
     with (
         serving(packed, ServerLimits(client_s=0.6)) as (server, _),
         socket.create_connection(server.server_address[:2], timeout=20) as connection,
@@ -288,7 +302,7 @@ def test_dripping_a_byte_at_a_time_does_not_help(serving: Serving, packed: Bundl
         assert dripped < 50
 
 
-def test_more_connections_than_allowed_are_asked_to_come_again(
+def test_server_refuses_too_many_connections_with_retry_after(
     serving: Serving, packed: Bundle
 ) -> None:
     with serving(packed, ServerLimits(connections=1)) as (server, client):
@@ -308,7 +322,7 @@ def test_more_connections_than_allowed_are_asked_to_come_again(
             pytest.fail("the place was not given back")
 
 
-def test_a_full_queue_is_503(
+def test_predict_answers_503_if_the_queue_is_full(
     serving: Serving, packed: Bundle, digits: Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, entered = threading.Event(), threading.Event()
@@ -340,7 +354,7 @@ def test_a_full_queue_is_503(
             other.connection.close()
 
 
-def test_many_at_once_each_get_their_own_answer(
+def test_server_answers_many_clients_at_once_and_counts_them(
     server: tuple[BundleServer, Any], packed: Bundle, digits: Images, exposition: Any
 ) -> None:
     expected = [each["label"] for each in packed.run(digits)]
@@ -366,7 +380,7 @@ def test_many_at_once_each_get_their_own_answer(
     assert samples["hwnas_queue_images", frozenset()] == 0
 
 
-def test_metrics_name_few_paths(client: Any, exposition: Any) -> None:
+def test_metrics_combine_unknown_paths(client: Any, exposition: Any) -> None:
     for path in ("/a", "/b", "/c?d"):
         client.get(path)
     answer = client.get("/metrics")
@@ -377,7 +391,7 @@ def test_metrics_name_few_paths(client: Any, exposition: Any) -> None:
     assert samples["hwnas_connections", frozenset()] == 1
 
 
-def test_a_network_that_fails_is_500_and_the_server_goes_on(
+def test_predict_answers_500_if_the_network_fails_and_continues(
     server: tuple[BundleServer, Any], digits: Images, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -391,7 +405,7 @@ def test_a_network_that_fails_is_500_and_the_server_goes_on(
     assert server[1].post("/predict", digits[0].tobytes()).status == 200
 
 
-def test_a_place_that_is_taken_and_a_name_that_cannot_be(
+def test_server_refuses_a_port_in_use_and_an_invalid_model_name(
     server: tuple[BundleServer, Any], packed: Bundle
 ) -> None:
     service = server[0].service
@@ -405,11 +419,11 @@ def test_a_place_that_is_taken_and_a_name_that_cannot_be(
     ("number", "status"),
     [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
-def test_the_command_answers_what_is_under_way_and_ends(
+def test_serve_command_finishes_open_requests_after_a_signal(
     packed: Bundle, png: Path, number: int, status: int
 ) -> None:
     command = [sys.executable, "-m", "hwnas.cli", "serve", str(packed.folder), "--port", "0"]
-    # A request alone waits for company long enough for the signal to find it under way.
+    # A single request waits 3 s for others to fill its batch; the signal arrives meanwhile.
     with subprocess.Popen(
         [*command, "--max-wait-ms", "3000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -432,12 +446,12 @@ def test_the_command_answers_what_is_under_way_and_ends(
         assert "Traceback" not in process.stderr.read()
 
 
-def test_head_is_get_without_the_body(client: Any, packed: Bundle) -> None:
+def test_head_gives_the_headers_of_get_without_a_body(client: Any, packed: Bundle) -> None:
     for path in ("/health", "/metrics", "/v2", f"/v2/models/{packed.description['id']}"):
         whole, head = client.get(path), client.ask("HEAD", path)
         assert (head.status, head.body) == (200, b"")
         assert head.headers["Content-Type"] == whole.headers["Content-Type"]
-        if path != "/metrics":  # whose counters have moved on
+        if path != "/metrics":  # its counters have changed
             assert head.headers["Content-Length"] == str(len(whole.body))
     assert client.ask("HEAD", "/predict").status == 405
     assert client.ask("HEAD", "/nothing").status == 404
@@ -449,7 +463,7 @@ def test_head_is_get_without_the_body(client: Any, packed: Bundle) -> None:
 def held(
     server: tuple[BundleServer, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[threading.Event]:
-    """The network, which waits until it is let go on; the first batch has already entered it."""
+    """Gate that holds back the network, whose first batch has already started."""
     gate, entered = threading.Event(), threading.Event()
     run = server[0].service._session.run
 
@@ -486,7 +500,7 @@ def until(what: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_request_whose_client_has_hung_up_is_not_computed(
+def test_server_drops_requests_of_disconnected_clients(
     server: tuple[BundleServer, Any], held: threading.Event, exposition: Any
 ) -> None:
     batcher = server[0].service._batcher
@@ -509,7 +523,7 @@ def test_a_request_whose_client_has_hung_up_is_not_computed(
     assert samples["hwnas_memory_bytes", frozenset()] == 0
 
 
-def test_a_request_whose_time_is_over_is_not_computed(
+def test_server_drops_requests_after_their_time_limit(
     serving: Serving, packed: Bundle, digits: Images, monkeypatch: pytest.MonkeyPatch,
     exposition: Any,
 ) -> None:  # fmt: skip
@@ -549,7 +563,7 @@ def png_of(size: tuple[int, int], mode: str = "L") -> bytes:
     return file.getvalue()
 
 
-def test_an_image_is_refused_by_its_header_before_it_is_decoded(
+def test_predict_refuses_a_large_image_before_decoding_it(
     serving: Serving, packed: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(packed, ServerLimits(memory_bytes=20_000_000)) as (server, client):
@@ -569,7 +583,7 @@ def test_an_image_is_refused_by_its_header_before_it_is_decoded(
         assert server.service.memory.used_bytes == 0
 
 
-def test_memory_that_others_have_is_waited_for_and_then_503(
+def test_predict_answers_503_if_other_requests_use_the_memory(
     serving: Serving, packed: Bundle, exposition: Any
 ) -> None:
     limits = ServerLimits(memory_bytes=20_000_000, memory_wait_s=0.2)
@@ -585,12 +599,14 @@ def test_memory_that_others_have_is_waited_for_and_then_503(
         assert client.post("/predict", body, "image/png").status == 200
 
 
-def test_a_limit_that_does_not_suffice_for_anything_is_refused_at_once(packed: Bundle) -> None:
+def test_service_refuses_a_memory_limit_that_is_too_small(packed: Bundle) -> None:
     with pytest.raises(ConfigError, match="give a larger --memory-mb"):
         Service(packed, BatchSettings(), ServerLimits(memory_bytes=1000))
 
 
-def test_16_bits_keep_their_range(client: Any, packed: Bundle, tmp_path: Path) -> None:
+def test_predict_scales_16_bit_images_to_8_bits(
+    client: Any, packed: Bundle, tmp_path: Path
+) -> None:
     ramp = np.linspace(0, 65535, 64).reshape(8, 8)
     Image.fromarray(ramp.astype(np.uint16)).save(tmp_path / "deep.png")
     Image.fromarray(np.round(ramp / 257).astype(np.uint8)).save(tmp_path / "flat.png")
@@ -604,7 +620,7 @@ def test_16_bits_keep_their_range(client: Any, packed: Bundle, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("datatype", ["\\ud800", "x" * 5000], ids=["half a character", "very long"])
-def test_what_is_quoted_in_a_message_cannot_break_it(
+def test_infer_error_stays_valid_and_short_for_any_quoted_text(
     client: Any, packed: Bundle, digits: Images, datatype: str
 ) -> None:
     body = json.dumps(inference(digits[:1])).replace("UINT8", datatype).encode()
@@ -613,14 +629,14 @@ def test_what_is_quoted_in_a_message_cannot_break_it(
     assert len(answer.body) < 2000
 
 
-def test_a_length_of_thousands_of_digits_is_400(client: Any, packed: Bundle) -> None:
+def test_infer_refuses_a_header_length_of_thousands_of_digits(client: Any, packed: Bundle) -> None:
     path = f"/v2/models/{packed.description['id']}/infer"
     length = {HEADER_LENGTH.replace("-", "_"): "1" * 5000}
     client.ask("POST", path, b"{}", **length).refused(400, HEADER_LENGTH)
 
 
-def test_texts_instead_of_numbers_do_not_become_an_array(client: Any, packed: Bundle) -> None:
-    """NumPy gave each of them the size of the longest: 4 GB for a body of a megabyte."""
+def test_infer_refuses_long_texts_instead_of_numbers_quickly(client: Any, packed: Bundle) -> None:
+    """Regression test: NumPy stored each text at the length of the longest, 4 GB for 1 MB."""
     data = ["x" * 1_000_000, *[""] * 999]
     tensor = {"name": "images", "datatype": "UINT8", "shape": [1, 8, 8, 1], "data": data}
     body = json.dumps({"inputs": [tensor]}).encode()
@@ -630,7 +646,7 @@ def test_texts_instead_of_numbers_do_not_become_an_array(client: Any, packed: Bu
     assert time.monotonic() - began < 1
 
 
-def test_numbers_that_are_not_finite_are_said_to_be(
+def test_predict_answers_500_for_outputs_that_are_not_finite(
     server: tuple[BundleServer, Any], digits: Images, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -643,7 +659,7 @@ def test_numbers_that_are_not_finite_are_said_to_be(
 
 
 @pytest.mark.parametrize("damage", ["twice", "empty", "no size"])
-def test_headers_of_images_that_lie(client: Any, damage: str) -> None:
+def test_predict_refuses_images_with_inconsistent_headers(client: Any, damage: str) -> None:
     whole = png_of((8, 8))
     size = whole[8:33]
     bodies = {
@@ -655,10 +671,10 @@ def test_headers_of_images_that_lie(client: Any, damage: str) -> None:
     answer.refused(400, "the body is not a valid image")
 
 
-def test_a_client_that_takes_its_answer_by_drops_is_cut_off(
+def test_server_disconnects_a_client_that_reads_its_answer_slowly(
     serving: Serving, packed: Bundle
 ) -> None:
-    """Each read let the server wait anew, so its answer and its place were kept for ever."""
+    """Regression test: each read restarted the timeout, so the connection stayed open forever."""
     with serving(packed, ServerLimits(client_s=0.5, waiting_images=5000)) as (server, _):
         server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
         with socket.create_connection(server.server_address[:2], timeout=20) as connection:

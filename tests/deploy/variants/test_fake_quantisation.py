@@ -1,4 +1,4 @@
-"""Rounding while training: within half a step, exact zero, and nothing left of it afterwards."""
+"""Fake quantisation in training: rounding errors, exact zeros, and the restored network."""
 
 import torch
 from hypothesis import given
@@ -13,7 +13,7 @@ from hwnas.deploy.variants.fake_quantisation import (
 
 
 @given(st.integers(0, 99), st.floats(1e-3, 1e3))
-def test_weights_move_by_half_a_step_of_their_channel_at_most(seed: int, size: float) -> None:
+def test_fake_quantised_weights_change_by_half_a_step_at_most(seed: int, size: float) -> None:
     weight = size * torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(seed))
     rounded = FakeQuantisedWeight()(weight)
     step = weight.flatten(1).abs().amax(1) / 127
@@ -21,7 +21,9 @@ def test_weights_move_by_half_a_step_of_their_channel_at_most(seed: int, size: f
 
 
 @given(st.integers(0, 99), st.floats(-2, 2))
-def test_activations_move_by_half_a_step_and_zero_not_at_all(seed: int, mean: float) -> None:
+def test_fake_quantised_input_changes_by_a_step_at_most_and_keeps_zero(
+    seed: int, mean: float
+) -> None:
     x = mean + torch.randn(8, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
     x[0, 0, 0, 0] = 0
     rounded = FakeQuantisedInput()(x)
@@ -31,19 +33,19 @@ def test_activations_move_by_half_a_step_and_zero_not_at_all(seed: int, mean: fl
     assert rounded[0, 0, 0, 0] == 0
 
 
-def test_gradients_go_through_and_ranges_follow_in_training_only() -> None:
+def test_fake_quantised_input_passes_gradients_and_adapts_its_range() -> None:
     layer = FakeQuantisedInput()
     layer(torch.linspace(-1, 1, 64))
     x = torch.linspace(-4, 4, 64, requires_grad=True)
     layer.eval()(x).sum().backward()
     assert layer.largest == 1
     assert x.grad is not None
-    assert x.grad.unique().tolist() == [0, 1]  # cut off outside of the range
+    assert x.grad.unique().tolist() == [0, 1]  # zero outside the range
     layer.train()(x.detach())
     assert 1 < layer.largest < 4
 
 
-def test_a_network_is_rounded_while_it_trains_and_plain_again_afterwards() -> None:
+def test_fake_quantisation_rounds_in_training_and_restores_the_network() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)
@@ -59,12 +61,12 @@ def test_a_network_is_rounded_while_it_trains_and_plain_again_afterwards() -> No
     network.train()(images).square().mean().backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
     conversion.end(network)
-    network.load_state_dict(before)  # refuses if a name was left behind
+    network.load_state_dict(before)  # fails if a parameter name has changed
     torch.testing.assert_close(network.eval()(images), plain)
 
 
-def test_batch_norm_need_not_be_folded_first() -> None:
-    """A scale for each output channel is multiplied with it, before or after the rounding."""
+def test_fake_quantised_weight_commutes_with_channel_scales() -> None:
+    """Batch normalisation scales output channels, so it can be folded before or after rounding."""
     torch.manual_seed(0)
     weight, factor = torch.randn(6, 4, 3, 3), torch.rand(6) + 0.5
     folded = FakeQuantisedWeight()(weight * factor[:, None, None, None])

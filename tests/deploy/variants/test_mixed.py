@@ -1,4 +1,4 @@
-"""Eight bits in part of a network: which parts there are, and how many stay in floating point."""
+"""Partial int8 quantisation: units of a network, and those that stay in floating point."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def difference(exported: Export, path: Path) -> float:
     return relative_error(found, outputs_of(exported.path, BATCHES))
 
 
-def test_every_layer_with_weights_is_a_part_of_its_own(exported: Export, tmp_path: Path) -> None:
+def test_sensitivities_rank_every_layer_with_weights(exported: Export, tmp_path: Path) -> None:
     graph = onnx.load(exported.path).graph
     layers = [node for node in graph.node if node.op_type in ("Conv", "Gemm")]
     with Int8Quantizer(exported.path, BATCHES) as quantizer:
@@ -40,7 +40,7 @@ def test_every_layer_with_weights_is_a_part_of_its_own(exported: Export, tmp_pat
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(1.0, 0), (0.0, None)])
-def test_as_little_as_needed_stays_in_floating_point(
+def test_mixed_int8_keeps_few_layers_in_floating_point(
     exported: Export, tmp_path: Path, limit: float, kept: int | None
 ) -> None:
     tried: list[float] = []
@@ -54,4 +54,4 @@ def test_as_little_as_needed_stays_in_floating_point(
     assert found <= max(limit, 1e-5)
     if kept is not None:
         assert len(left_out) == kept
-    assert len(tried) <= 6  # it bisects
+    assert len(tried) <= 6  # bisection needs few attempts

@@ -1,4 +1,4 @@
-"""Two of four: which weights stay, and packing without loss."""
+"""2:4 sparsity: selection of weights, and lossless packing."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from hwnas.errors import ArtifactError
     kernel=st.sampled_from([(), (1, 1), (3, 3)]),
     seed=st.integers(0, 99),
 )
-def test_the_two_largest_of_each_four_stay(
+def test_mask_keeps_the_two_largest_of_each_four_weights(
     outputs: int, fours: int, kernel: tuple[int, ...], seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -38,7 +38,7 @@ def test_the_two_largest_of_each_four_stay(
     zeros=st.floats(0, 1),
     seed=st.integers(0, 99),
 )
-def test_packing_loses_nothing(
+def test_pack_is_lossless(
     outputs: int, eights: int, kernel: tuple[int, ...], zeros: float, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -50,13 +50,13 @@ def test_packing_loses_nothing(
     assert packed.places.numel() * 8 == weight.numel()
 
 
-def test_what_is_not_two_of_four_is_not_packed() -> None:
+def test_pack_refuses_weights_that_are_not_2_4_sparse() -> None:
     for weight in (torch.ones(2, 8), torch.zeros(2, 4)):
         with pytest.raises(ArtifactError, match="not 2:4 sparse"):
             pack(weight)
 
 
-def test_training_leaves_the_zeros_where_they_are() -> None:
+def test_two_of_four_keeps_zeros_during_training() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 2))
     conversion = TwoOfFour()

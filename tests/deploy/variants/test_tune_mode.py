@@ -1,4 +1,4 @@
-"""Tune mode is Eval mode: in outputs and in every gradient, to the rounding of doubles."""
+"""Tune mode equals Eval mode in outputs and all gradients, up to the rounding of float64."""
 
 import copy
 
@@ -14,7 +14,7 @@ from hwnas.search_spaces.layers import DepthwiseConv2d
 
 
 def settled(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
-    """Not the statistics of one that is new."""
+    """Give a batch normalisation statistics like those of a trained one."""
     nn.init.normal_(norm.running_mean)
     nn.init.uniform_(norm.running_var, 0.5, 2.0)
     if norm.affine:
@@ -24,7 +24,7 @@ def settled(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
 
 
 def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """Of the input and of all parameters, in the order of their names in the plain network."""
+    """Return the gradients of the input and of all parameters, in parameter order."""
     x = x.clone().requires_grad_()
     (network(x) ** 3).sum().backward()
     assert x.grad is not None
@@ -39,7 +39,7 @@ def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     groups=st.sampled_from([1, 2]),
     seed=st.integers(0, 99),
 )
-def test_outputs_and_gradients_are_those_of_eval_mode(
+def test_tune_mode_gives_the_outputs_and_gradients_of_eval_mode(
     bias: bool, affine: bool, stride: int, groups: int, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -55,7 +55,7 @@ def test_outputs_and_gradients_are_those_of_eval_mode(
 
 
 @pytest.mark.parametrize("kernel_size", [3, 7])
-def test_so_is_the_own_depthwise_convolution(kernel_size: int) -> None:
+def test_tune_mode_gives_eval_gradients_of_the_depthwise_convolution(kernel_size: int) -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(DepthwiseConv2d(4, kernel_size), settled(nn.BatchNorm2d(4))).double()
     tuned, x = copy.deepcopy(plain), torch.randn(2, 4, 8, 8, dtype=torch.float64)
@@ -65,7 +65,7 @@ def test_so_is_the_own_depthwise_convolution(kernel_size: int) -> None:
         assert (mine - other).abs().max() < 1e-10
 
 
-def test_a_network_is_what_it_was_afterwards_but_for_what_it_learned() -> None:
+def test_tune_mode_restores_the_network_with_its_trained_weights() -> None:
     torch.manual_seed(0)
     space = mobilenet((8, 8, 1), 10)
     network = space.build(space.smallest())

@@ -1,4 +1,4 @@
-"""Plain references: loops over individuals, as the papers write them down."""
+"""Reference implementations: loops over individuals, as in the papers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dominates(a: Losses, b: Losses) -> bool:
 
 
 def ranks_by_loops(losses: Losses, violations: Losses) -> list[int]:
-    """Fronts of the feasible, then the rest by violation."""
+    """Return ranks by fronts of the feasible, then the others by violation."""
     ranks = [-1] * len(losses)
     left = [i for i in range(len(losses)) if violations[i] == 0]
     rank = 0
@@ -37,7 +37,7 @@ def ranks_by_loops(losses: Losses, violations: Losses) -> list[int]:
 
 
 def fill(ranks: list[int], needed: int) -> tuple[list[int], list[int]]:
-    """Who is on a front that fits as a whole, and who on the one that does not, or just does."""
+    """Return the individuals of fronts that fit as a whole, and those of the last front."""
     last = sorted(ranks)[needed - 1]
     inside = [i for i, rank in enumerate(ranks) if rank < last]
     return inside, [i for i, rank in enumerate(ranks) if rank == last]

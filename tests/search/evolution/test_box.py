@@ -14,7 +14,7 @@ from hwnas.search.evolution.box import Box, RealGenes, polynomial_step, simulate
 
 
 def crossover_by_loops(a: float, b: float, u: float, index: float) -> tuple[float, float]:
-    """Deb's crossover of one variable in [0, 1]: mixed, not swapped."""
+    """Return Deb's crossover of one variable in [0, 1], without a swap of the children."""
     low, high = min(a, b), max(a, b)
     children = []
     for room in (low, 1 - high):
@@ -32,7 +32,9 @@ unit = st.floats(0, 1, width=32)
 
 
 @given(unit, unit, st.integers(0, 2**20 - 1), st.sampled_from([2.0, 15.0]))
-def test_crossover_is_that_of_loops(a: float, b: float, drawn: int, index: float) -> None:
+def test_crossover_equals_that_of_a_plain_loop(
+    a: float, b: float, drawn: int, index: float
+) -> None:
     u = drawn / 2**20
     if abs(a - b) < 1e-4:
         return
@@ -47,7 +49,7 @@ def test_crossover_is_that_of_loops(a: float, b: float, drawn: int, index: float
     assert max(down, up) <= 1 + 1e-9
 
 
-def test_crossover_of_equal_parents_gives_them_back() -> None:
+def test_crossover_of_equal_parents_returns_them() -> None:
     parents = torch.tensor([[0.0, 0.3, 1.0]])
     one, other = simulated_binary(parents, parents, torch.tensor([[0.9, 0.6, 0.8]]), 15.0)
     assert torch.equal(one, parents)
@@ -55,7 +57,7 @@ def test_crossover_of_equal_parents_gives_them_back() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1, exclude_max=True), st.sampled_from([1.0, 20.0]))
-def test_mutation_is_that_of_the_paper(place: float, u: float, index: float) -> None:
+def test_mutation_equals_the_formula_of_the_paper(place: float, u: float, index: float) -> None:
     if u < 0.5:
         value = 2 * u + (1 - 2 * u) * (1 - place) ** (index + 1)
         expected = value ** (1 / (index + 1)) - 1
@@ -68,7 +70,7 @@ def test_mutation_is_that_of_the_paper(place: float, u: float, index: float) -> 
     assert -1e-9 <= place + found <= 1 + 1e-9
 
 
-def test_children_stay_in_the_box_and_none_is_its_parent() -> None:
+def test_real_genes_children_stay_in_the_box_and_differ_from_parents() -> None:
     box = Box((-5.0, 0.0, 10.0), (-4.0, 1e-3, 1e4))
     low, high = torch.tensor(box.low), torch.tensor(box.high)
     genes = RealGenes(box, torch.Generator().manual_seed(0), crossover=0.0)
@@ -82,11 +84,11 @@ def test_children_stay_in_the_box_and_none_is_its_parent() -> None:
     assert bool(((children >= low) & (children <= high)).all())
     changed = ((children - parents).abs() > 1e-3 * (high - low)).double()
     assert bool((children != parents).any(1).all())
-    assert 1.2 < changed.sum(1).mean() < 1.3  # one on average, and one where there was none
+    assert 1.2 < changed.sum(1).mean() < 1.3  # one on average, at least one
 
 
 @pytest.mark.parametrize("count", [7, 8, 4])
-def test_as_many_children_as_asked_for(count: int) -> None:
+def test_real_genes_make_as_many_children_as_requested(count: int) -> None:
     genes = RealGenes(Box.cube(5), torch.Generator().manual_seed(0))
     parents = genes.complete(8, None)
     children, lives = genes.children(parents[:4], parents[4:], count, parents)
@@ -94,7 +96,7 @@ def test_as_many_children_as_asked_for(count: int) -> None:
     assert lives.shape == (count,)
 
 
-def test_the_first_population_starts_with_what_is_given() -> None:
+def test_real_genes_start_the_population_with_given_individuals() -> None:
     genes = RealGenes(Box.cube(2, -1, 1), torch.Generator().manual_seed(0))
     known = torch.tensor([[0.5, -0.5], [1.0, -1.0]])
     population = genes.complete(10, known)
@@ -106,7 +108,7 @@ def test_the_first_population_starts_with_what_is_given() -> None:
     ("known", "message"),
     [([[0.5]], r"shape \(1, 1\); expected \(N, 2\)"), ([[0.5, 2.0]], "outside of the box")],
 )
-def test_a_wrong_first_population_is_refused(known: Any, message: str) -> None:
+def test_real_genes_refuse_a_wrong_first_population(known: Any, message: str) -> None:
     genes = RealGenes(Box.cube(2), torch.Generator())
     with pytest.raises(ConfigError, match=message):
         genes.complete(10, torch.tensor(known))
@@ -116,6 +118,6 @@ def test_a_wrong_first_population_is_refused(known: Any, message: str) -> None:
     ("low", "high"),
     [((), ()), ((0.0,), (1.0, 2.0)), ((1.0,), (1.0,)), ((0.0,), (math.inf,)), ((np.nan,), (1.0,))],
 )
-def test_a_box_that_is_none(low: tuple[float, ...], high: tuple[float, ...]) -> None:
+def test_box_refuses_invalid_bounds(low: tuple[float, ...], high: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match="box"):
         Box(low, high)

@@ -15,7 +15,7 @@ options = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 
 
 def gated(codes: Any) -> Any:
-    """The last position has an effect only if the first is 1."""
+    """Return codes whose last position is 0, without effect, unless the first is 1."""
     codes = codes.copy()
     codes[:, -1] *= codes[:, 0] == 1
     return codes
@@ -26,7 +26,7 @@ def distinct(codes: torch.Tensor) -> int:
 
 
 @given(options, st.integers(4, 60), st.integers(0, 2**31))
-def test_populations_hold_nothing_twice_and_stay_in_the_space(
+def test_code_genes_stay_in_the_space_without_repeats(
     numbers: list[int], population: int, seed: int
 ) -> None:
     size = int(np.prod(numbers))
@@ -43,19 +43,19 @@ def test_populations_hold_nothing_twice_and_stay_in_the_space(
     assert distinct(torch.cat([parents, children[lives]])) == len(parents) + int(lives.sum())
 
 
-def test_in_a_large_space_all_children_live_and_come_from_their_parents() -> None:
+def test_code_genes_children_in_a_large_space_come_from_their_parents() -> None:
     genes = CodeGenes([4] * 30, torch.Generator().manual_seed(0))
     parents = genes.complete(2_000, None)
     first, second = parents[:1000], parents[1000:]
     children, lives = genes.children(first, second, 2000, parents)
     assert bool(lives.all())
     foreign = (children[:1000] != first) & (children[:1000] != second)
-    assert 0.7 < foreign.double().sum(1).mean() < 0.85  # a mutation, a quarter to the other parent
+    assert 0.7 < foreign.double().sum(1).mean() < 0.85  # one mutation; 1/4 match the other parent
     from_first = (children[:1000] == first)[first != second].double().mean()
-    assert 0.5 < from_first < 0.6  # half, and the tenth that does not mix
+    assert 0.5 < from_first < 0.6  # half, and the tenth without crossover
 
 
-def test_every_other_option_is_as_likely() -> None:
+def test_mutation_draws_every_other_option_equally_often() -> None:
     genes = CodeGenes([4, 1], torch.Generator().manual_seed(0), size=10**9)
     young = genes._mutated(torch.tensor([[2, 0]]).repeat(30_000, 1), forced=True)
     counts = torch.bincount(young[:, 0], minlength=4)
@@ -63,7 +63,7 @@ def test_every_other_option_is_as_likely() -> None:
     assert not young[:, 1].any()
 
 
-def test_equal_networks_are_one() -> None:
+def test_code_genes_treat_equivalent_codes_as_one_network() -> None:
     genes = CodeGenes([3, 2, 4], torch.Generator().manual_seed(0), gated, size=2 * 2 + 2 * 4)
     everything = genes.everything(100)
     assert everything is not None
@@ -77,7 +77,7 @@ def test_equal_networks_are_one() -> None:
     assert distinct(torch.cat([population, children[lives]])) == 8 + int(lives.sum()) <= 12
 
 
-def test_spaces_beyond_64_bits() -> None:
+def test_code_genes_find_repeats_in_spaces_beyond_64_bits() -> None:
     genes = CodeGenes([10] * 40, torch.Generator().manual_seed(0))
     parents = genes.complete(50_000, None)
     assert len(parents) == distinct(parents) == 50_000
@@ -89,7 +89,7 @@ def test_spaces_beyond_64_bits() -> None:
     ("known", "message"),
     [([[1, 2]], r"shape \(1, 2\); expected \(N, 3\)"), ([[0, 0, 4]], "outside of the space")],
 )
-def test_a_wrong_first_population_is_refused(known: Any, message: str) -> None:
+def test_code_genes_refuse_a_wrong_first_population(known: Any, message: str) -> None:
     genes = CodeGenes([3, 3, 4], torch.Generator())
     with pytest.raises(ConfigError, match=message):
         genes.complete(10, torch.tensor(known))

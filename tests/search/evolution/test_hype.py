@@ -15,7 +15,7 @@ from hwnas.search.objectives.front import hypervolume
 
 
 def volumes_by_loops(losses: Any, samples: Any, dropped: int) -> list[float]:
-    """Algorithm 3 of the paper."""
+    """Return the volumes by algorithm 3 of the paper."""
     count = len(losses)
     worth = [
         prod((dropped - j) / (count - j) for j in range(1, i)) / i for i in range(1, dropped + 1)
@@ -30,7 +30,7 @@ def volumes_by_loops(losses: Any, samples: Any, dropped: int) -> list[float]:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.integers(2, 4), st.floats(0.01, 1))
-def test_expected_losses_are_those_of_loops(
+def test_expected_losses_equal_those_of_a_plain_loop(
     seed: int, count: int, objectives: int, share: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -42,7 +42,7 @@ def test_expected_losses_are_those_of_loops(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1), population=st.integers(4, 12))
-def test_survivors_are_those_of_loops(
+def test_hype_survivors_equal_those_of_a_plain_loop(
     plain_ranks: Callable[..., list[int]],
     plain_fill: Callable[..., tuple[list[int], list[int]]],
     as_scores: Callable[..., Any],
@@ -71,13 +71,13 @@ def test_survivors_are_those_of_loops(
         best = sorted(range(len(last)), key=lambda i: (-round(volumes[i], 12), i))
         expected = sorted(inside + [last[i] for i in best[: len(last) - spare]])
         at_the_edge = sorted(volumes)[spare - 1 : spare + 1]
-        if np.isclose(*at_the_edge, rtol=1e-9):  # rounding decides, so either may live
+        if np.isclose(*at_the_edge, rtol=1e-9):  # rounding decides, so either may survive
             assert len(found) == population
             return
     assert found == expected
 
 
-def test_with_one_to_drop_it_is_the_volume_that_only_a_point_has() -> None:
+def test_expected_loss_of_one_drop_equals_the_exclusive_volume() -> None:
     losses = np.array([[0.1, 0.7], [0.4, 0.4], [0.7, 0.1]])
     samples = np.random.default_rng(0).random((100_000, 2))
     found = expected_losses(torch.from_numpy(losses), torch.from_numpy(samples), 1).tolist()

@@ -1,4 +1,4 @@
-"""Every algorithm is put through the same."""
+"""The evolution loop: the same tests for every algorithm."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LARGE = CategoricalSpace((0,) * 20, (5,) * 20)
 
 
 def leaning(codes: torch.Tensor) -> Any:
-    """Two objectives that disagree: few options early, many late; in NumPy."""
+    """Return two conflicting losses in NumPy: the sum of early codes, and of inverted late ones."""
     array = codes.numpy()
     half = array.shape[1] // 2
     return np.stack([array[:, :half].sum(1), (4 - array[:, half:]).sum(1) - array[:, 0]], axis=1)
 
 
 def check(found: EvolutionResult) -> None:
-    """The front is that of the population, without repeats."""
+    """Check that the front is that of the population, without repeats."""
     feasible = found.violations <= 0
     front = found.losses[feasible][non_dominated(found.losses[feasible])]
     assert set(map(tuple, found.front_losses)) == set(map(tuple, front))
@@ -37,7 +37,7 @@ def check(found: EvolutionResult) -> None:
 
 
 @every_algorithm
-def test_the_sphere_is_reached_from_all_sides(algorithm: str) -> None:
+def test_evolve_covers_the_front_of_dtlz2(algorithm: str) -> None:
     found = evolve(Box.cube(7), dtlz2(3), 120, 60, algorithm)
     check(found)
     assert found.population.dtype == np.float32
@@ -51,17 +51,17 @@ def test_the_sphere_is_reached_from_all_sides(algorithm: str) -> None:
 
 
 @every_algorithm
-def test_the_best_networks_of_a_large_space_are_found(algorithm: str) -> None:
+def test_evolve_finds_the_best_networks_of_a_large_space(algorithm: str) -> None:
     found = evolve(LARGE, leaning, 200, 40, algorithm)
     check(found)
     assert found.population.dtype == np.int64
-    best = {(loss, -loss) for loss in range(5)}  # along the one position that both are about
+    best = {(loss, -loss) for loss in range(5)}  # both objectives use one position only
     assert {tuple(row) for row in found.front_losses} <= best
     assert len(found.front) >= 3
 
 
 @every_algorithm
-def test_the_same_seed_gives_the_same_result(algorithm: str) -> None:
+def test_evolve_repeats_its_result_with_the_same_seed(algorithm: str) -> None:
     first, again, other = (
         evolve(LARGE, leaning, 50, 5, algorithm, seed=seed) for seed in (3, 3, 4)
     )
@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_result(algorithm: str) -> None:
 
 
 @every_algorithm
-def test_what_breaks_a_constraint_goes_first(algorithm: str) -> None:
+def test_evolve_removes_individuals_that_violate_a_constraint(algorithm: str) -> None:
     def score(codes: torch.Tensor) -> Any:
         return codes[:, :2].double() @ torch.tensor([[1.0, -1], [0, 1]]).double(), codes[:, 2] - 1.0
 
@@ -83,7 +83,7 @@ def test_what_breaks_a_constraint_goes_first(algorithm: str) -> None:
 
 @every_algorithm
 @pytest.mark.parametrize("population", [4, 5, 31])
-def test_any_population_keeps_its_size(algorithm: str, population: int) -> None:
+def test_evolve_keeps_the_population_size(algorithm: str, population: int) -> None:
     sizes = []
     evolve(
         LARGE, leaning, population, 4, algorithm, on_generation=lambda n, c, s: sizes.append(len(c))
@@ -91,14 +91,14 @@ def test_any_population_keeps_its_size(algorithm: str, population: int) -> None:
     assert sizes == [population] * 4
 
 
-def test_nothing_feasible_leaves_no_front() -> None:
+def test_evolve_returns_an_empty_front_if_none_is_feasible() -> None:
     found = evolve(LARGE, lambda codes: (leaning(codes), 1 + codes[:, 3]), 40, 10)
     assert len(found.front) == len(found.front_losses) == 0
-    assert (found.violations == 1).all()  # as little as can be
+    assert (found.violations == 1).all()  # the smallest possible violation
 
 
 @every_algorithm
-def test_networks_are_scored_once_a_generation_in_their_canonical_form(
+def test_evolve_scores_canonical_networks_once_per_generation(
     algorithm: str, small_space: MobileNetSpace
 ) -> None:
     seen = []
@@ -116,7 +116,7 @@ def test_networks_are_scored_once_a_generation_in_their_canonical_form(
     assert [small_space.decode(code) for code in found.front]
 
 
-def test_a_small_space_is_scored_as_a_whole(small_space: MobileNetSpace) -> None:
+def test_evolve_scores_a_small_space_completely(small_space: MobileNetSpace) -> None:
     calls: list[int] = []
     found = evolve(
         small_space,
@@ -130,14 +130,14 @@ def test_a_small_space_is_scored_as_a_whole(small_space: MobileNetSpace) -> None
     check(found)
 
 
-def test_nearly_all_networks_of_a_space_may_live() -> None:
+def test_evolve_accepts_a_population_of_nearly_the_whole_space() -> None:
     space = NasBench201Space()
     found = evolve(space, leaning, 15_000, 3)
     assert len(np.unique(found.population, axis=0)) == 15_000
     assert 15_000 < found.evaluations <= 3 * 15_000
 
 
-def test_generations_are_told_as_they_come() -> None:
+def test_on_generation_receives_each_generation() -> None:
     told: list[tuple[int, int, float]] = []
 
     def note(number: int, codes: torch.Tensor, losses: torch.Tensor) -> None:
@@ -150,9 +150,9 @@ def test_generations_are_told_as_they_come() -> None:
     assert told[-1][2] == found.losses.sum(1).min()
 
 
-def test_good_networks_that_are_known_stay() -> None:
+def test_evolve_keeps_good_initial_networks() -> None:
     best = np.full((1, 20), 4)
-    best[:, 1:10] = 0  # nothing has less in the second objective
+    best[:, 1:10] = 0  # no network has a smaller second objective
     found = evolve(LARGE, leaning, 30, 2, initial=best)
     assert (found.front == best).all(1).any()
     scored: list[Any] = []
@@ -160,7 +160,7 @@ def test_good_networks_that_are_known_stay() -> None:
     assert (scored[0][0].numpy() == best).all()
 
 
-def test_a_rule_for_equal_codes_can_be_given() -> None:
+def test_evolve_applies_a_given_canonical_form() -> None:
     def first_is_free(codes: Any) -> Any:
         codes = codes.copy()
         codes[:, 0] = 0
@@ -170,7 +170,7 @@ def test_a_rule_for_equal_codes_can_be_given() -> None:
     assert not found.population[:, 0].any()
 
 
-def test_threads_are_left_as_they_were() -> None:
+def test_evolve_keeps_the_number_of_threads() -> None:
     before, inside = torch.get_num_threads(), []
     torch.set_num_threads(2)
     try:
@@ -192,12 +192,12 @@ def test_threads_are_left_as_they_were() -> None:
         ({"initial": np.zeros((1, 3))}, r"initial has shape \(1, 3\); expected \(N, 20\)"),
     ],
 )
-def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
+def test_evolve_refuses_invalid_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         evolve(LARGE, leaning, **{"population": 10, "generations": 2, **arguments})
 
 
-def test_a_score_function_that_fails_to_score() -> None:
+def test_evolve_refuses_losses_that_are_not_finite() -> None:
     with pytest.raises(DataError, match="not finite for 10 of 10"):
         evolve(LARGE, lambda codes: leaning(codes) * np.nan, 10)
 
@@ -210,14 +210,14 @@ def test_a_score_function_that_fails_to_score() -> None:
         ("cuda:99", r"cuda:99 cannot be used: torch finds \d+ CUDA devices here"),
     ],
 )
-def test_a_device_that_is_none(device: str, message: str) -> None:
+def test_evolve_refuses_an_unknown_device(device: str, message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         evolve(LARGE, leaning, 10, device=device)
 
 
 @pytest.mark.gpu
 @every_algorithm
-def test_on_a_gpu_the_sphere_is_reached_too(algorithm: str) -> None:
+def test_evolve_reaches_the_front_of_dtlz2_on_a_gpu(algorithm: str) -> None:
     found = evolve(Box.cube(7), dtlz2(3), 2_000, 40, algorithm, device="cuda")
     check(found)
     assert np.quantile(np.linalg.norm(found.front_losses, axis=1), 0.9) < 1.08

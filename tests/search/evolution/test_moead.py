@@ -26,7 +26,7 @@ def value_by_loops(point: Any, direction: Any) -> float:
     objectives=st.integers(2, 4),
     infeasible=st.sampled_from([0.0, 0.4]),
 )
-def test_survivors_are_those_of_loops(
+def test_moead_survivors_equal_those_of_a_plain_loop(
     as_scores: Callable[..., Any], seed: int, population: int, objectives: int, infeasible: float
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ def test_survivors_are_those_of_loops(
     assert algorithm.survive(scores).tolist() == expected
 
 
-def test_children_help_neighbours_only(as_scores: Callable[..., Any]) -> None:
+def test_moead_children_replace_neighbours_only(as_scores: Callable[..., Any]) -> None:
     losses = 1 + np.random.default_rng(0).random((200, 2))
     algorithm = MOEAD(as_scores(losses), torch.Generator())
     children = np.full((200, 2), 5.0)
@@ -67,7 +67,7 @@ def test_children_help_neighbours_only(as_scores: Callable[..., Any]) -> None:
     assert (found[others] == others).all()
 
 
-def test_mates_are_mostly_neighbours(as_scores: Callable[..., Any]) -> None:
+def test_moead_mates_are_mostly_neighbours(as_scores: Callable[..., Any]) -> None:
     losses = np.random.default_rng(0).random((500, 3))
     algorithm = MOEAD(as_scores(losses), torch.Generator().manual_seed(0))
     directions = spread_directions(3, 500)
@@ -79,7 +79,7 @@ def test_mates_are_mostly_neighbours(as_scores: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(("objectives", "count"), [(2, 4), (3, 100), (3, 5), (4, 37), (5, 4)])
-def test_there_is_a_direction_for_each(objectives: int, count: int) -> None:
+def test_spread_directions_gives_the_requested_number(objectives: int, count: int) -> None:
     directions = spread_directions(objectives, count)
     assert directions.shape == (count, objectives)
     assert (directions >= 0).all()

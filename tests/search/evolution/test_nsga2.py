@@ -33,7 +33,7 @@ def crowding_by_loops(losses: Losses, front: list[int]) -> dict[int, float]:
     values=st.sampled_from([3, 8, 1000]),
     infeasible=st.sampled_from([0.0, 0.3, 1.0]),
 )
-def test_survivors_are_those_of_loops(
+def test_nsga2_survivors_equal_those_of_a_plain_loop(
     plain_ranks: Callable[..., list[int]],
     plain_fill: Callable[..., tuple[list[int], list[int]]],
     as_scores: Callable[..., Any],
@@ -56,7 +56,7 @@ def test_survivors_are_those_of_loops(
     assert algorithm.survive(scores).tolist() == expected
 
 
-def test_crowding_worked_out_by_hand() -> None:
+def test_crowding_equals_hand_worked_values() -> None:
     front = torch.tensor([[0.0, 4.0], [1.0, 2.0], [3.0, 1.0], [4.0, 0.0], [1.0, 9.0]]).double()
     ranks = torch.tensor([0, 0, 0, 0, 1])
     found = crowding(front, ranks).tolist()
@@ -64,7 +64,7 @@ def test_crowding_worked_out_by_hand() -> None:
     assert found == [inf, 3 / 4 + 3 / 4, 3 / 4 + 2 / 4, inf, inf]
 
 
-def test_better_individuals_have_more_children() -> None:
+def test_nsga2_selects_better_individuals_more_often() -> None:
     rng = np.random.default_rng(0)
     losses = torch.from_numpy(rng.random((200, 2)))
     losses[:20] -= 2.0  # dominate all others

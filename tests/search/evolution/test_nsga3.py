@@ -22,7 +22,7 @@ def niching_by_loops(
     noise: list[float],
     niche_noise: list[float],
 ) -> list[int]:
-    """One by one, from the niche that has the fewest."""
+    """Choose individuals one by one, from the niche with the fewest members."""
     taken, left, chosen = list(taken), set(range(len(niches))), []
     while len(chosen) < wanted:
         open_niches = {niches[i] for i in left}
@@ -39,7 +39,9 @@ def niching_by_loops(
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 12), st.floats(0, 1))
-def test_niches_are_filled_as_one_by_one(seed: int, count: int, niches: int, share: float) -> None:
+def test_emptiest_niches_equal_those_of_a_plain_loop(
+    seed: int, count: int, niches: int, share: float
+) -> None:
     rng = np.random.default_rng(seed)
     own = rng.integers(0, niches, count)
     taken = rng.integers(0, 4, niches)
@@ -70,7 +72,7 @@ def extremes_by_loops(points: Any, ideal: Any) -> Any:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1), population=st.integers(6, 24), far=st.booleans())
-def test_survivors_are_those_of_loops(
+def test_nsga3_survivors_equal_those_of_a_plain_loop(
     plain_ranks: Callable[..., list[int]],
     plain_fill: Callable[..., tuple[list[int], list[int]]],
     as_scores: Callable[..., Any],
@@ -78,7 +80,7 @@ def test_survivors_are_those_of_loops(
     population: int,
     far: bool,
 ) -> None:
-    """Around a sphere, where points are on few fronts and the plane through the ends exists."""
+    """Use points around a sphere: they are on few fronts, and a plane through the ends exists."""
     rng = np.random.default_rng(seed)
     losses = np.abs(rng.normal(size=(2 * population, 3)))
     losses /= np.linalg.norm(losses, axis=1, keepdims=True)
@@ -117,14 +119,14 @@ def test_survivors_are_those_of_loops(
     assert found == expected
 
 
-def test_the_worst_point_is_where_the_plane_meets_the_axes() -> None:
+def test_worst_of_front_is_where_the_plane_meets_the_axes() -> None:
     ends = torch.tensor([[2.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 8.0]]).double()
     inside = torch.tensor([[0.5, 0.5, 0.5]]).double()
     front = torch.cat([ends, inside])
     assert worst_of_front(ends, front, torch.zeros(3).double()).tolist() == pytest.approx([2, 4, 8])
 
 
-def test_ends_that_span_no_plane_leave_the_worst_of_the_front() -> None:
+def test_worst_of_front_takes_the_maximum_if_the_ends_span_no_plane() -> None:
     ends = torch.tensor([[1.0, 1.0], [1.0, 1.0]]).double()
     front = torch.tensor([[1.0, 1.0], [0.0, 3.0]]).double()
     found = worst_of_front(ends, front, torch.zeros(2).double()).tolist()
@@ -133,7 +135,7 @@ def test_ends_that_span_no_plane_leave_the_worst_of_the_front() -> None:
     assert not math.isnan(worst_of_front(flat[:0], flat, flat[0]).sum())
 
 
-def test_lattices_are_within_the_limit() -> None:
+def test_lattice_within_keeps_the_limit() -> None:
     for objectives in (2, 3, 4, 6):
         grid = lattice_within(objectives, 200)
         assert objectives <= len(grid) <= 200

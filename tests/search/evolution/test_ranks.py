@@ -1,4 +1,4 @@
-"""Fronts by moocore and by tensors are those of loops."""
+"""Ranks by moocore and by tensors, compared with those of a plain loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ sizes = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(2, 
 
 
 def points(seed: int, count: int, objectives: int) -> Any:
-    """Few different values, so that ties and equal points are common."""
+    """Return points with few different values, so that ties and equal points are common."""
     rng = np.random.default_rng(seed)
     return rng.integers(0, rng.integers(2, 30), (count, objectives)).astype(float)
 
@@ -36,7 +36,7 @@ def cut(ranks: list[int], needed: int) -> list[int]:
     sample=st.sampled_from([1, 9]),
     guess=st.none() | st.integers(0, 50),
 )
-def test_ranks_are_those_of_loops(
+def test_ranks_equal_those_of_a_plain_loop(
     plain_ranks: Callable[..., list[int]],
     size: tuple[int, int, int],
     share: float,
@@ -57,7 +57,7 @@ def test_ranks_are_those_of_loops(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(size=sizes, share=st.floats(0.01, 1), infeasible=st.floats(0, 1))
-def test_the_feasible_come_first(
+def test_fronts_put_the_feasible_first(
     plain_ranks: Callable[..., list[int]],
     as_scores: Callable[..., Any],
     size: tuple[int, int, int],
@@ -73,7 +73,7 @@ def test_the_feasible_come_first(
     assert found == cut(expected, needed)
 
 
-def test_large_populations_have_the_same_ranks_both_ways() -> None:
+def test_ranks_by_moocore_and_tensors_agree_for_large_populations() -> None:
     losses = np.random.default_rng(0).normal(size=(6_000, 3)).astype(np.float32).astype(float)
     by_moocore = ranks_by_moocore(losses, 3_000)
     assert ranks_by_tensors(torch.from_numpy(losses), 3_000).tolist() == by_moocore.tolist()

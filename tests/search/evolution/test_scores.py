@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor, list])
-def test_numpy_torch_and_lists_are_the_same(make: Any) -> None:
+def test_checked_scores_accepts_numpy_torch_and_lists(make: Any) -> None:
     losses, violations = [[1, 2], [3, 4], [5, 6]], [[0, -1], [1, 2], [-3, 0.5]]
     found = checked_scores((make(losses), make(violations)), 3, CPU)
     assert found.losses.dtype == found.violations.dtype == torch.float64
@@ -33,6 +33,8 @@ def test_numpy_torch_and_lists_are_the_same(make: Any) -> None:
         ((np.zeros((3, 2)), np.full(3, np.nan)), DataError, "violation that is not a number"),
     ],
 )
-def test_scores_that_make_no_sense(given: Any, error: type[Exception], message: str) -> None:
+def test_checked_scores_refuses_invalid_scores(
+    given: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         checked_scores(given, 3, CPU)

@@ -29,7 +29,9 @@ def seen(codes: Codes, violations: Losses | None = None) -> History:
     return History(codes, losses(codes), np.ones(2), labels, missed, keys)
 
 
-def test_a_missing_package_names_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_qlognehvi_names_the_install_command_of_a_missing_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("hwnas.search.samplers.botorch.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'hwnas\[botorch\]'"):
         QLogNEHVI()
@@ -37,7 +39,7 @@ def test_a_missing_package_names_its_install_command(monkeypatch: pytest.MonkeyP
 
 @needs_botorch
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordinal", "one-hot"])
-def test_a_batch_adds_more_than_chance(ordered: bool) -> None:
+def test_qlognehvi_batch_adds_more_hypervolume_than_random_ones(ordered: bool) -> None:
     knowledge = SpaceFeatures({f"x{i}": range(5) for i in range(6)}, ordered=ordered)
     codes = knowledge.draw(24, np.random.default_rng(0))
     planned = QLogNEHVI(start=20).plan(knowledge, seen(codes), 4, np.random.default_rng(0))
@@ -54,7 +56,7 @@ def test_a_batch_adds_more_than_chance(ordered: bool) -> None:
 
 
 @needs_botorch
-def test_limits_that_evaluations_tell_of_are_learnt() -> None:
+def test_qlognehvi_learns_limits_from_evaluations() -> None:
     knowledge = SpaceFeatures({f"x{i}": range(5) for i in range(6)})
     codes = knowledge.draw(24, np.random.default_rng(0))
     history = seen(codes, codes[:, :1] - 1.0)  # x0 is to be at most 1
@@ -63,7 +65,7 @@ def test_limits_that_evaluations_tell_of_are_learnt() -> None:
 
 
 @needs_botorch
-def test_what_is_left_of_a_small_space_is_proposed() -> None:
+def test_qlognehvi_proposes_the_rest_of_a_small_space() -> None:
     knowledge = SpaceFeatures({f"x{i}": range(2) for i in range(6)})
     every = np.random.default_rng(0).permutation(knowledge.all_codes())
     planned = QLogNEHVI(start=2).plan(knowledge, seen(every[:-2]), 4, np.random.default_rng(0))

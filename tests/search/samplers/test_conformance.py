@@ -1,4 +1,4 @@
-"""What every strategy keeps to, by whatever name it goes."""
+"""Conformance suite: requirements for every sampler in `SAMPLERS`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ QUICK = {
     "surrogate-nsga2": {"start": 6},
     "tpe": {"n_startup_trials": 8},
 }
-"""Options with which a strategy soon does what it does after its start."""
+"""Options with which a sampler soon leaves its random start."""
 NEEDED = {"qlognehvi": "botorch"}
 TRIALS, BATCH = 18, 5
 SLOW = {"gp": 11, "qlognehvi": 11}
-"""Of these fewer proposals have to do."""
+"""Slow samplers, with the smaller number of proposals to test."""
 LARGEST = 5
 ROOM = 2  # so that six of ten networks are allowed
 
@@ -69,7 +69,7 @@ planned = pytest.mark.parametrize("name", [n for n in sorted(SAMPLERS) if is_pla
 
 
 def values(network: dict[str, Any], objectives: int) -> list[float]:
-    """Conflicting and not alike, none of them linear."""
+    """Return conflicting, nonlinear objective values of a network."""
     place = [OPTIONS[key].index(network[key]) for key in OPTIONS]
     kind, depth, kernel, ratio, width = place
     size = depth + kernel + ratio + width
@@ -91,7 +91,7 @@ def study_of(sampler: Any, objectives: int = 2, before: Sequence[FrozenTrial] = 
 
 
 def searched(study: optuna.Study, trials: int, limited: bool = False) -> list[dict[str, Any]]:
-    """Ask and tell, perhaps with a limit on the size."""
+    """Return the proposals of a study after more trials, optionally with a limit on the size."""
     for _ in range(trials):
         trial = study.ask()
         network = {key: trial.suggest_categorical(key, OPTIONS[key]) for key in OPTIONS}
@@ -102,7 +102,7 @@ def searched(study: optuna.Study, trials: int, limited: bool = False) -> list[di
 
 
 def too_large(network: dict[str, Any]) -> int:
-    """Above 0 for two of three networks."""
+    """Return by how much a network exceeds the size limit; two of three networks do."""
     return sum(OPTIONS[key].index(network[key]) for key in OPTIONS) - LARGEST
 
 
@@ -121,7 +121,7 @@ def all_proposals() -> dict[str, list[dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def elsewhere() -> dict[str, list[dict[str, Any]]]:
-    """The same proposals as another process makes them."""
+    """Return the proposals that another process makes."""
     code = "import json, runpy, sys; made = runpy.run_path(sys.argv[1])['all_proposals']()"
     command = [sys.executable, "-c", f"{code}; print(json.dumps(made))", __file__]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -130,7 +130,7 @@ def elsewhere() -> dict[str, list[dict[str, Any]]]:
 
 
 @every
-def test_it_is_a_sampler_of_optuna_that_keeps_to_the_options(name: str) -> None:
+def test_sampler_is_an_optuna_sampler_and_proposes_valid_options(name: str) -> None:
     assert isinstance(made(name), optuna.samplers.BaseSampler)
     found = proposals(name)
     assert len(found) == length(name)
@@ -138,22 +138,24 @@ def test_it_is_a_sampler_of_optuna_that_keeps_to_the_options(name: str) -> None:
 
 
 @every
-def test_the_same_seed_proposes_the_same_in_another_process(
+def test_sampler_repeats_its_proposals_in_another_process(
     name: str, elsewhere: dict[str, list[dict[str, Any]]]
 ) -> None:
     assert elsewhere[name] == proposals(name)
 
 
 @every
-def test_different_seeds_propose_differently(name: str) -> None:
+def test_sampler_proposes_other_networks_for_another_seed(name: str) -> None:
     assert proposals(name, 1) != proposals(name)
 
 
 @pytest.mark.filterwarnings("ignore:Box decomposition")  # Optuna's: gp is slow for five
 @every
 @pytest.mark.parametrize("objectives", [1, 3, 4, 5])
-def test_any_number_of_objectives_of_either_direction(name: str, objectives: int) -> None:
-    """Two are there in every other test."""
+def test_sampler_accepts_one_to_five_objectives_in_both_directions(
+    name: str, objectives: int
+) -> None:
+    """Every other test has two objectives."""
     study = study_of(made(name), objectives)
     searched(study, 10)
     assert len(study.trials) == 10
@@ -161,7 +163,7 @@ def test_any_number_of_objectives_of_either_direction(name: str, objectives: int
 
 
 @every
-def test_a_feasible_network_is_found(name: str) -> None:
+def test_sampler_finds_a_feasible_network(name: str) -> None:
     if name == "proxy-order":
         pytest.skip("it learns nothing, so only limits that are known beforehand count")
     found = searched(study_of(made(name)), length(name) + 6, limited=True)
@@ -169,7 +171,7 @@ def test_a_feasible_network_is_found(name: str) -> None:
 
 
 @planned
-def test_limits_that_are_known_beforehand_are_kept(name: str) -> None:
+def test_planned_sampler_keeps_limits_known_in_advance(name: str) -> None:
     def allowed(codes: Codes) -> npt.NDArray[np.bool_]:
         return codes.sum(1) <= LARGEST + ROOM
 
@@ -179,13 +181,13 @@ def test_limits_that_are_known_beforehand_are_kept(name: str) -> None:
 
 
 @planned
-def test_no_network_is_proposed_twice(name: str) -> None:
+def test_planned_sampler_proposes_no_network_twice(name: str) -> None:
     found = proposals(name)
     assert len({tuple(network.values()) for network in found}) == length(name)
 
 
 @planned
-def test_a_space_is_used_up_before_anything_is_repeated(name: str) -> None:
+def test_planned_sampler_exhausts_a_space_before_it_repeats_a_network(name: str) -> None:
     few = {"a": (0, 1, 2), "b": (0, 1), "c": (0, 1)}
     study = study_of(made(name, knowledge=SpaceFeatures(few)))
     for _ in range(12):
@@ -197,7 +199,7 @@ def test_a_space_is_used_up_before_anything_is_repeated(name: str) -> None:
 
 @planned
 @pytest.mark.parametrize("finished", [BATCH + 2, 2 * BATCH, 2 * BATCH + 1])
-def test_a_search_that_is_resumed_is_the_same_search(name: str, finished: int) -> None:
+def test_planned_sampler_resumes_with_the_same_proposals(name: str, finished: int) -> None:
     known = SpaceFeatures(OPTIONS)
     whole = study_of(made(name, knowledge=known))
     searched(whole, 3 * BATCH)
@@ -207,7 +209,7 @@ def test_a_search_that_is_resumed_is_the_same_search(name: str, finished: int) -
 
 
 @planned
-def test_what_was_running_when_a_search_was_killed_is_proposed_again(name: str) -> None:
+def test_planned_sampler_proposes_unfinished_trials_again(name: str) -> None:
     known = SpaceFeatures(OPTIONS)
     study = study_of(made(name, knowledge=known))
     searched(study, BATCH)

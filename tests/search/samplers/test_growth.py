@@ -14,7 +14,7 @@ REFERENCE = np.array([1.1, 1.1])
 
 
 def useful(codes: Codes) -> Losses:
-    """Size costs everywhere, and helps in the first half of the choices only."""
+    """Return losses in which only the first half of the choices help, but all add cost."""
     shares = np.array([0.26, 0.23, 0.2, 0.17, 0.14])[: codes.shape[1]]
     return np.column_stack([(1 - codes[:, :5] @ shares / 3) ** 2, codes.mean(1) / 3])
 
@@ -36,11 +36,11 @@ def searched(sampler: Growth, knowledge: SpaceFeatures, trials: int) -> Codes:
 
 
 def steps_to(codes: Codes, child: Codes) -> Codes:
-    """How many choices differ from those of each network."""
+    """Return the number of steps from each network to the child."""
     return np.abs(codes - child).sum(1)
 
 
-def test_most_networks_grow_by_one_step_from_one_before() -> None:
+def test_growth_proposes_mostly_one_step_children() -> None:
     codes = searched(Growth(), KNOWLEDGE, 100)
     one_step = [
         ((child >= codes[:i]).all(1) & (steps_to(codes[:i], child) == 1)).any()
@@ -49,7 +49,7 @@ def test_most_networks_grow_by_one_step_from_one_before() -> None:
     assert np.mean(one_step[20:]) > 0.6
 
 
-def test_it_learns_which_moves_pay() -> None:
+def test_growth_learns_which_moves_improve_the_front() -> None:
     sampler = Growth()
     codes = searched(sampler, KNOWLEDGE, 200)
     bandit = sampler._bandit(seen(codes))
@@ -60,7 +60,7 @@ def test_it_learns_which_moves_pay() -> None:
     assert codes[100:, :5].mean() > codes[100:, 5:].mean() + 0.5
 
 
-def test_it_finds_more_of_a_front_than_chance() -> None:
+def test_growth_finds_more_hypervolume_than_random_search() -> None:
     for seed in range(3):
         codes = searched(Growth(seed), KNOWLEDGE, 100)
         drawn = KNOWLEDGE.draw(100, np.random.default_rng(seed))
@@ -68,13 +68,13 @@ def test_it_finds_more_of_a_front_than_chance() -> None:
         assert hypervolume(useful(codes), REFERENCE) > by_chance + 0.05
 
 
-def test_no_network_is_proposed_twice_until_all_were() -> None:
+def test_growth_proposes_no_network_twice_before_all_are_proposed() -> None:
     knowledge = SpaceFeatures({f"x{i}": range(3) for i in range(4)})
     codes = searched(Growth(batch=9), knowledge, 81)
     assert len(np.unique(codes, axis=0)) == 81
 
 
-def test_while_nothing_keeps_the_limits_what_misses_them_least_grows() -> None:
+def test_growth_extends_the_least_violating_network_if_none_is_feasible() -> None:
     rng = np.random.default_rng(0)
     codes = KNOWLEDGE.draw(8, rng)
     codes[3] = 2
@@ -86,8 +86,8 @@ def test_while_nothing_keeps_the_limits_what_misses_them_least_grows() -> None:
     assert sum(row.tobytes() in known for row in planned) >= 2
 
 
-def test_a_choice_without_effect_is_no_move() -> None:
-    """With x0 at 0 there is no x1."""
+def test_growth_makes_no_move_in_an_inactive_choice() -> None:
+    """x1 is inactive if x0 is 0."""
 
     def canonical(codes: Codes) -> Codes:
         found = codes.copy()
@@ -103,6 +103,6 @@ def test_a_choice_without_effect_is_no_move() -> None:
     assert children.tolist() == [[1, 0, 0], [0, 0, 1]]
 
 
-def test_options_out_of_range_are_refused() -> None:
+def test_growth_refuses_options_out_of_range() -> None:
     with pytest.raises(ConfigError, match="roots 0; expected at least 1"):
         Growth(roots=0)

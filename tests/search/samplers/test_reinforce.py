@@ -18,7 +18,7 @@ REFERENCE = np.array([1.1, 1.1])
 
 
 def two_sided(codes: Codes) -> Losses:
-    """What the one objective wants large the other wants small, at a falling rate."""
+    """Return two conflicting quadratic losses: one falls with the size, the other grows."""
     size = codes.mean(1) / 3
     off = (codes[:, ::2] != codes[:, 1::2]).mean(1)  # and pairs should be alike
     return np.column_stack([(1 - size) ** 2 + 0.5 * off, size**2 + 0.5 * off]) / 1.5
@@ -48,7 +48,7 @@ def searched(
 
 
 @pytest.mark.parametrize("knowledge", [SMALL, LARGE], ids=["listed", "drawn from"])
-def test_it_finds_more_of_a_front_than_chance(knowledge: SpaceFeatures) -> None:
+def test_reinforce_finds_more_hypervolume_than_random_search(knowledge: SpaceFeatures) -> None:
     ours, random = [], []
     for seed in range(4):
         codes = searched(Reinforce(seed), knowledge, two_sided, 120)
@@ -59,13 +59,13 @@ def test_it_finds_more_of_a_front_than_chance(knowledge: SpaceFeatures) -> None:
     assert min(ours) > np.mean(random)
 
 
-def test_directions_reach_both_ends_of_the_front() -> None:
+def test_reinforce_reaches_both_ends_of_the_front() -> None:
     losses = two_sided(searched(Reinforce(), LARGE, two_sided, 200)[100:])
     assert losses[:, 0].min() < 0.15
     assert losses[:, 1].min() < 0.15
 
 
-def test_missed_limits_are_unlearnt() -> None:
+def test_reinforce_learns_to_keep_limits() -> None:
     def missed(codes: Codes) -> Losses:
         return (codes[:, :4].sum(1, keepdims=True) - 4).astype(np.float64)
 
@@ -75,8 +75,8 @@ def test_missed_limits_are_unlearnt() -> None:
     assert (missed(codes[60:]) <= 0).mean() > 0.8
 
 
-def test_only_choices_that_have_an_effect_are_learnt() -> None:
-    """With x0 at 0 there is no x1, and its code is 0, which says nothing for option 0."""
+def test_reinforce_does_not_learn_from_inactive_choices() -> None:
+    """x1 is inactive if x0 is 0; its code is then 0, which is no evidence for option 0."""
 
     def canonical(codes: Codes) -> Codes:
         found = codes.copy()
@@ -92,7 +92,7 @@ def test_only_choices_that_have_an_effect_are_learnt() -> None:
     assert np.ptp(policies.logits[:, 2]) > 0
 
 
-def test_no_network_is_proposed_twice_until_all_were() -> None:
+def test_reinforce_proposes_no_network_twice_before_all_are_proposed() -> None:
     knowledge = SpaceFeatures({f"x{i}": range(3) for i in range(4)})
     sampler = Reinforce(batch=7, knowledge=knowledge)
     codes = np.zeros((0, 4), dtype=np.int64)
@@ -104,7 +104,7 @@ def test_no_network_is_proposed_twice_until_all_were() -> None:
     assert len(np.unique(codes, axis=0)) == 81
 
 
-def test_a_batch_after_ten_thousand_trials_takes_milliseconds() -> None:
+def test_reinforce_plans_quickly_after_ten_thousand_trials() -> None:
     codes = LARGE.draw(10_004, np.random.default_rng(0))
     values = two_sided(codes)
     sampler = Reinforce(knowledge=LARGE)
@@ -117,6 +117,6 @@ def test_a_batch_after_ten_thousand_trials_takes_milliseconds() -> None:
 
 
 @pytest.mark.parametrize("option", [{"learning_rate": 0}, {"entropy": -1}, {"decay": 1.0}])
-def test_options_out_of_range_are_refused(option: dict[str, float]) -> None:
+def test_reinforce_refuses_options_out_of_range(option: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(option))} "):
         Reinforce(**option)  # type: ignore[arg-type]

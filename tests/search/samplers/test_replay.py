@@ -15,7 +15,7 @@ def history(values: list[int]) -> History:
 
 
 def learnt_by(visits: list[int]) -> Replay[list[int]]:
-    """A state that is the list of codes, and a note of each trial that was looked at."""
+    """Return a replay whose state is the list of codes, and that records each trial it reads."""
 
     def learn(state: list[int], known: History, done: int) -> None:
         state += known.codes[done:, 0].tolist()
@@ -25,13 +25,13 @@ def learnt_by(visits: list[int]) -> Replay[list[int]]:
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=5))
-def test_the_state_is_that_of_the_history_whatever_came_before(asked: list[list[int]]) -> None:
+def test_replay_state_depends_only_on_the_given_history(asked: list[list[int]]) -> None:
     replay = learnt_by([])
     for values in asked:
         assert replay(history(values)) == values
 
 
-def test_a_trial_is_looked_at_once_while_the_history_grows() -> None:
+def test_replay_reads_each_trial_once_while_the_history_grows() -> None:
     visits: list[int] = []
     replay = learnt_by(visits)
     for end in range(0, 50, 5):

@@ -36,7 +36,7 @@ PEAK = Objective("peak_activation_bytes", "minimize")
 
 @cache
 def costs() -> dict[str, CostSource]:
-    """Two devices on which a few networks were measured."""
+    """Return predictors of two devices, calibrated on a few networks."""
     rng = random.Random(3)
     workloads = [SPACE.workload(SPACE.sample(rng)) for _ in range(6)]
     return {
@@ -53,7 +53,7 @@ def drawn(space: SearchSpace, count: int, seed: int = 0) -> tuple[list[Candidate
     return [Candidate.of(each) for each in networks], np.array([space.encode(n) for n in networks])
 
 
-def test_codes_are_what_trials_are_asked_for() -> None:
+def test_knowledge_codes_equal_those_of_suggested_networks() -> None:
     knowledge = knowledge_of_space(SPACE)
     study = optuna.create_study()
     trial = study.ask(knowledge.distributions)
@@ -62,7 +62,7 @@ def test_codes_are_what_trials_are_asked_for() -> None:
     assert knowledge.code(trial.params).tolist() == SPACE.encode(network).tolist()
 
 
-def test_prices_and_limits_are_those_that_the_engine_tells() -> None:
+def test_knowledge_predicts_costs_and_limits_as_the_engine_does() -> None:
     objectives = [ACCURACY, LATENCY, WORST, SUM, *COUNTS, PARAMS, PEAK]
     knowledge = knowledge_of_space(SPACE, objectives, costs())
     candidates, codes = drawn(SPACE, 12)
@@ -84,7 +84,7 @@ def test_prices_and_limits_are_those_that_the_engine_tells() -> None:
     assert {True, False} == set(kept)
 
 
-def test_networks_for_our_own_kernels_are_priced_by_what_these_take() -> None:
+def test_knowledge_predicts_triton_latency_as_the_engine_does() -> None:
     target = "cuda-triton-fp16-b1-t1"
     objectives = [ACCURACY, Objective("latency_ms", "minimize", target)]
     candidates, codes = drawn(SPACE, 6)
@@ -98,7 +98,7 @@ def test_networks_for_our_own_kernels_are_priced_by_what_these_take() -> None:
 
 
 @pytest.mark.parametrize("limited", [LATENCY, WORST, SUM, PARAMS])
-def test_each_limit_is_kept_by_itself(limited: Objective) -> None:
+def test_knowledge_applies_each_limit_separately(limited: Objective) -> None:
     knowledge = knowledge_of_space(SPACE, [ACCURACY, limited], costs())
     candidates, codes = drawn(SPACE, 12)
     told = prices_of(SPACE, candidates, [limited], costs())
@@ -112,7 +112,7 @@ def test_each_limit_is_kept_by_itself(limited: Objective) -> None:
     assert {True, False} == set(kept)
 
 
-def test_what_has_no_price_is_learnt() -> None:
+def test_knowledge_predicts_only_objectives_with_a_predictor() -> None:
     class Timer:
         def cost(self, workloads: object, targets: object) -> list[object]:
             raise AssertionError("nobody asks for a price")
@@ -125,7 +125,7 @@ def test_what_has_no_price_is_learnt() -> None:
     assert knowledge.price(codes[:0])[0].values.shape == (0,)
 
 
-def test_statistics_tell_networks_apart() -> None:
+def test_knowledge_statistics_distinguish_networks() -> None:
     for space in (SPACE, CELLS):
         knowledge = knowledge_of_space(space)
         _, codes = drawn(space, 20)
@@ -136,13 +136,13 @@ def test_statistics_tell_networks_apart() -> None:
         assert len(np.unique(found, axis=0)) == len(np.unique(codes, axis=0))
 
 
-def test_the_proxy_of_a_network_is_its_size() -> None:
+def test_knowledge_proxy_correlates_with_the_size() -> None:
     _, codes = drawn(SPACE, 20)
     sizes = [SPACE.workload(SPACE.decode(code)).macs for code in codes]
     assert np.corrcoef(knowledge_of_space(SPACE).proxy(codes), np.log(sizes))[0, 1] > 0.8
 
 
-def test_of_networks_with_recipes_the_networks_are_known() -> None:
+def test_knowledge_of_a_product_space_equals_that_of_its_networks() -> None:
     recipes = TrainingSpace({"learning_rate": (0.01, 0.1), "shift_pixels": (0, 1)})
     space = ProductSpace(SPACE, {"recipe": recipes})
     joint = knowledge_of_space(space, [ACCURACY, LATENCY, PARAMS], costs())
@@ -161,7 +161,7 @@ def test_of_networks_with_recipes_the_networks_are_known() -> None:
     assert joint.statistics(codes).tolist() == alone.statistics(networks).tolist()
 
 
-def test_of_a_space_that_has_to_be_traced_only_the_choices_are_known() -> None:
+def test_knowledge_of_a_space_without_parts_has_only_its_choices() -> None:
     class Opaque(type(SPACE)):  # type: ignore[misc]
         def parts(self, codes: np.ndarray) -> None:
             return None
@@ -177,7 +177,7 @@ def test_of_a_space_that_has_to_be_traced_only_the_choices_are_known() -> None:
 
 @dataclass(frozen=True)
 class Wide:
-    """Likes wide networks, and has seen which were evaluated."""
+    """Evaluator that gives wide networks a higher accuracy."""
 
     key: str = "wide"
 
@@ -186,7 +186,7 @@ class Wide:
         return Evaluation({"accuracy": float(np.log(macs))}, {"accuracy": 0.0}, 1, "validation")
 
 
-def test_the_guided_sampler_evaluates_nothing_that_is_known_to_miss_a_limit() -> None:
+def test_guided_search_evaluates_only_networks_predicted_to_be_feasible() -> None:
     objectives = [Objective("accuracy", "maximize"), LATENCY]
     result = run_search(SPACE, objectives, Wide(), costs(), 24, seed=1)
     assert all(trial.feasible for trial in result.trials)
@@ -197,9 +197,7 @@ def test_the_guided_sampler_evaluates_nothing_that_is_known_to_miss_a_limit() ->
     assert best[0] > best[1]
 
 
-def test_cells_of_the_published_table_have_its_scores_and_those_without_a_path_are_left_out() -> (
-    None
-):
+def test_nasbench201_knowledge_has_scores_and_excludes_unconnected_cells() -> None:
     joint = ProductSpace(CELLS, {"recipe": TrainingSpace({"learning_rate": (0.01, 0.1)})})
     for space, rest in ((CELLS, []), (joint, [0] * (len(joint.choices) - len(CELLS.choices)))):
         knowledge = knowledge_of_space(space)
@@ -212,5 +210,5 @@ def test_cells_of_the_published_table_have_its_scores_and_those_without_a_path_a
         assert (scores[3] > scores[1]).all()  # more convolutions score higher
 
 
-def test_spaces_of_no_published_table_have_no_scores() -> None:
+def test_knowledge_of_a_space_without_a_table_has_no_scores() -> None:
     assert knowledge_of_space(SPACE).scores is None

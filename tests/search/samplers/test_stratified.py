@@ -1,4 +1,4 @@
-"""Candidates over the whole range of a cost, none of them too large."""
+"""The stratified sampler: candidates over the whole range of a cost, up to a limit."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COUNT = 12
 
 
 def proposed(**options: float) -> list[float]:
-    """Multiply-accumulates of a batch, in the order of its trials."""
+    """Return the multiply-accumulates of a batch, in the order of its trials."""
     return [float(SPACE.workload(network).macs) for network in networks(**options)]
 
 
 def networks(**options: float) -> list[Architecture]:
-    """A batch, in the order of its trials."""
+    """Return the networks of a batch, in the order of its trials."""
     knowledge = knowledge_of_space(SPACE, OBJECTIVES)
     sampler = make_sampler("stratified", 0, options, COUNT, COUNT, knowledge)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
@@ -37,7 +37,7 @@ def networks(**options: float) -> list[Architecture]:
     return found
 
 
-def test_no_network_is_narrow_in_one_stage_and_wide_in_the_next() -> None:
+def test_stratified_networks_have_similar_widths_in_all_stages() -> None:
     widths = [
         [value for name, value in each.values if name.endswith(".width")] for each in networks()
     ]
@@ -49,12 +49,12 @@ def test_no_network_is_narrow_in_one_stage_and_wide_in_the_next() -> None:
     assert np.median(spread) < np.median([max(each) / min(each) for each in of_random])
 
 
-def test_the_longest_training_begins_first() -> None:
+def test_stratified_sampler_proposes_large_networks_first() -> None:
     found = proposed()
     assert found == sorted(found, reverse=True)
 
 
-def test_kinds_of_networks_are_drawn_alike_and_have_no_size() -> None:
+def test_stratified_sampler_draws_families_about_equally_often() -> None:
     space = union((32, 32, 3), 10, "cpu", resolution=(32,))
     knowledge = knowledge_of_space(space, OBJECTIVES)
     sampler = make_sampler("stratified", 0, {}, COUNT, COUNT, knowledge)
@@ -63,7 +63,7 @@ def test_kinds_of_networks_are_drawn_alike_and_have_no_size() -> None:
     assert 2 < kinds.count("compact") < COUNT - 2
 
 
-def test_what_has_no_effect_is_not_counted() -> None:
+def test_effective_choices_belong_to_the_family_of_a_network() -> None:
     space = union((32, 32, 3), 10, "cpu", resolution=(32,))
     knowledge = knowledge_of_space(space)
     codes = np.array([space.encode(network) for network in (space.smallest(), space.largest())])
@@ -73,7 +73,7 @@ def test_what_has_no_effect_is_not_counted() -> None:
         assert having == {"family", kind}
 
 
-def test_neighbours_are_about_as_far_from_each_other_everywhere() -> None:
+def test_stratified_networks_are_evenly_spaced_in_log_macs() -> None:
     found = np.array(proposed(range=16.0))
     assert found.max() / found.min() > 8
     steps = np.diff(np.log(np.sort(found)))
@@ -82,13 +82,13 @@ def test_neighbours_are_about_as_far_from_each_other_everywhere() -> None:
     assert len(set(found)) == COUNT
 
 
-def test_networks_that_are_too_large_or_too_small_are_left_out() -> None:
+def test_stratified_sampler_leaves_out_networks_outside_the_range() -> None:
     found = proposed(most_macs=10e6, range=4.0)
     assert max(found) <= 10e6
     assert min(found) >= max(found) / 4.5
 
 
-def test_where_every_network_is_too_large_the_smallest_is_taken() -> None:
+def test_stratified_sampler_takes_small_networks_if_all_exceed_the_limit() -> None:
     knowledge = knowledge_of_space(SPACE, OBJECTIVES)
     sampler = make_sampler("stratified", 0, {"most_macs": 1.0}, 4, 4, knowledge)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
@@ -103,6 +103,6 @@ def _rng() -> np.random.Generator:
 
 
 @pytest.mark.parametrize("options", [{"most_macs": 0}, {"range": 1}, {"range": float("nan")}])
-def test_options_out_of_range(options: dict[str, float]) -> None:
+def test_stratified_sampler_refuses_options_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="expected a number above"):
         make_sampler("stratified", 0, options, 4, 4, SpaceFeatures({"a": (1, 2)}))

@@ -14,7 +14,7 @@ Images = NDArray[np.uint8]
 def augment(
     images: Images, rng: np.random.Generator, shift: int, flip: bool, cutout: float = 0.0
 ) -> Images:
-    """Of images with one class each, which stays what it is."""
+    """Augment images with one class each; check that the classes stay the same."""
     classes = np.arange(len(images))
     augmentation = Augmentation(shift_pixels=shift, flip=flip, cutout=cutout)
     augmented, same = augmentation(images, classes, rng)
@@ -39,7 +39,7 @@ def shifted(image: Images, dy: int, dx: int) -> Images:
     flip=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_each_image_is_shifted_by_at_most_so_much_and_perhaps_mirrored(
+def test_augmentation_shifts_within_the_limit_and_may_mirror(
     shape: tuple[int, int, int, int], shift: int, flip: bool, seed: int
 ) -> None:
     before = images(*shape)
@@ -53,25 +53,25 @@ def test_each_image_is_shifted_by_at_most_so_much_and_perhaps_mirrored(
         assert any(np.array_equal(other, image) for image in possible)
 
 
-def test_every_shift_and_both_directions_happen() -> None:
+def test_augmentation_draws_every_shift_and_both_directions() -> None:
     image = images(1, 8, 8, 1)
     after = augment(image.repeat(2000, 0), np.random.default_rng(0), 1, flip=True)
     assert len({one.tobytes() for one in after}) == 2 * 3 * 3
 
 
-def test_without_shift_and_mirror_images_stay_as_they_are() -> None:
+def test_augmentation_without_options_changes_nothing() -> None:
     before = images(3, 5, 5, 1)
     assert np.array_equal(augment(before, np.random.default_rng(0), 0, False), before)
 
 
-def test_the_given_images_are_not_touched() -> None:
+def test_augmentation_does_not_change_its_input() -> None:
     before = images(20, 5, 5, 1)
     kept = before.copy()
     augment(before, np.random.default_rng(0), 2, True)
     assert np.array_equal(before, kept)
 
 
-def test_the_same_generator_gives_the_same() -> None:
+def test_augmentation_depends_only_on_the_random_generator() -> None:
     before = images(20, 5, 5, 1)
     one, other = (augment(before, np.random.default_rng(5), 2, True) for _ in range(2))
     assert np.array_equal(one, other)
@@ -79,7 +79,7 @@ def test_the_same_generator_gives_the_same() -> None:
 
 
 @given(side=st.integers(4, 12), cutout=st.floats(0, 1), seed=st.integers(0, 99))
-def test_a_square_of_the_mean_colour_is_erased(side: int, cutout: float, seed: int) -> None:
+def test_cutout_fills_a_square_with_the_mean_colour(side: int, cutout: float, seed: int) -> None:
     before = images(6, side, side + 2, 3)
     after = augment(before, np.random.default_rng(seed), 0, False, cutout)
     largest = round(cutout * (side + 2))
@@ -95,7 +95,7 @@ def test_a_square_of_the_mean_colour_is_erased(side: int, cutout: float, seed: i
             ).all()
 
 
-def test_every_place_is_erased_at_times() -> None:
+def test_cutout_reaches_every_pixel() -> None:
     before = np.zeros((400, 6, 6, 1), np.uint8)
     before[:, 0, 0] = 36 * 2  # its mean is 2
     after = augment(before, np.random.default_rng(0), 0, False, 0.5)
@@ -110,7 +110,7 @@ def test_every_place_is_erased_at_times() -> None:
     flip=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_masks_move_with_their_images(
+def test_augmentation_moves_masks_with_their_images(
     shape: tuple[int, int, int], shift: int, flip: bool, seed: int
 ) -> None:
     before = images(*shape, 1)
@@ -121,7 +121,7 @@ def test_masks_move_with_their_images(
     assert np.array_equal(moved, after[..., 0] // 50)
 
 
-def test_what_is_erased_keeps_its_class() -> None:
+def test_cutout_does_not_change_masks() -> None:
     before = images(8, 6, 6, 3)
     masks = before[..., 0] % 4
     after, same = Augmentation(cutout=0.5)(before, masks, np.random.default_rng(0))
@@ -133,7 +133,7 @@ def test_what_is_erased_keeps_its_class() -> None:
 
 
 def gradients(n: int, height: int, width: int) -> Images:
-    """Images whose two channels say how far down and how far right each pixel is, 0 to 250."""
+    """Return images whose two channels are the vertical and horizontal position, 0 to 250."""
     down = np.linspace(0, 250, height).round().astype(np.uint8)
     right = np.linspace(0, 250, width).round().astype(np.uint8)
     image = np.stack(np.broadcast_arrays(down[:, None], right[None, :]), axis=2)
@@ -145,7 +145,7 @@ def gradients(n: int, height: int, width: int) -> Images:
     size=st.tuples(st.integers(8, 40), st.integers(8, 40)),
     seed=st.integers(0, 99),
 )
-def test_a_crop_has_at_least_its_area_and_the_size_that_was_asked_for(
+def test_crop_has_the_least_area_and_the_requested_size(
     least: float, size: tuple[int, int], seed: int
 ) -> None:
     before = gradients(4, 64, 48)
@@ -159,7 +159,7 @@ def test_a_crop_has_at_least_its_area_and_the_size_that_was_asked_for(
     assert (widths < 1 + grain).all()
 
 
-def test_crops_of_all_areas_and_places_happen() -> None:
+def test_crop_draws_all_areas_and_places() -> None:
     before = gradients(500, 64, 64)
     after, _ = Augmentation(crop=0.25)(before, np.arange(500), np.random.default_rng(0))
     centres = after.astype(float).mean((1, 2)) / 250
@@ -169,7 +169,7 @@ def test_crops_of_all_areas_and_places_happen() -> None:
     assert (centres.max(0) > 0.65).all()
 
 
-def test_masks_are_cropped_as_their_images_are_and_keep_their_classes() -> None:
+def test_crop_cuts_masks_like_their_images_and_keeps_classes() -> None:
     before = gradients(20, 32, 32)
     masks = (before[..., 0] > 125).astype(np.uint8) * 200
     after, moved = Augmentation(crop=0.3, flip=True)(before, masks, np.random.default_rng(0))
@@ -179,17 +179,17 @@ def test_masks_are_cropped_as_their_images_are_and_keep_their_classes() -> None:
     assert np.array_equal((after[..., 0] > 125)[surely], (moved == 200)[surely])
 
 
-def test_an_image_too_narrow_for_any_crop_stays_whole() -> None:
+def test_crop_leaves_a_very_narrow_image_whole() -> None:
     before = images(3, 40, 2, 1)
     after, _ = Augmentation(crop=0.9)(before, np.arange(3), np.random.default_rng(0))
     assert np.array_equal(after, before)
 
 
-# Parts of other images
+# CutMix
 
 
 @given(shape=st.tuples(*(st.integers(1, n) for n in (9, 12, 12))), seed=st.integers(0, 999))
-def test_a_box_of_one_other_image_stands_in_each_and_the_share_is_its_area(
+def test_cut_mixed_pastes_a_box_of_another_image_and_returns_its_share(
     shape: tuple[int, int, int], seed: int
 ) -> None:
     n = shape[0]
@@ -207,13 +207,13 @@ def test_a_box_of_one_other_image_stands_in_each_and_the_share_is_its_area(
                 assert len(rows) == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
 
 
-def test_boxes_of_all_sizes_happen() -> None:
+def test_cut_mixed_draws_boxes_of_all_sizes() -> None:
     before = images(2, 20, 20, 1)
     shares = [cut_mixed(before, np.arange(2), np.random.default_rng(i))[3] for i in range(300)]
     assert np.quantile(shares, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.1)
 
 
-def test_masks_are_pasted_with_their_images_and_say_all_themselves() -> None:
+def test_cut_mixed_pastes_masks_with_their_images_and_a_share_of_zero() -> None:
     before = images(8, 16, 16, 1)
     masks = before[..., 0] // 2
     after, mixed, _, share = cut_mixed(before, masks, np.random.default_rng(3))

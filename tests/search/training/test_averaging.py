@@ -9,7 +9,9 @@ from hwnas.search.training.averaging import MovingAverage
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=30), st.floats(0.01, 0.999))
-def test_it_is_the_recursion_by_its_definition(values: list[float], decay: float) -> None:
+def test_moving_average_equals_the_recursion_by_definition(
+    values: list[float], decay: float
+) -> None:
     network = nn.Linear(1, 1)
     with torch.no_grad():
         network.weight.fill_(3.0)
@@ -26,7 +28,7 @@ def test_it_is_the_recursion_by_its_definition(values: list[float], decay: float
     assert abs(network.weight.item() - expected) < 1e-4
 
 
-def test_running_statistics_are_averaged_and_counters_left_alone() -> None:
+def test_moving_average_includes_running_statistics_but_no_counters() -> None:
     network = nn.BatchNorm1d(2)
     average = MovingAverage(network, 0.5)
     for n in range(20):

@@ -1,4 +1,4 @@
-"""Images of a step: in parts, and mixed with others."""
+"""Batches: division into parts, and the loss of mixed images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def batch(n: int, mixed: Mixed | None = None) -> Batch:
 
 
 @given(n=st.integers(1, 20), number=st.integers(1, 8))
-def test_parts_are_the_whole_in_order_and_their_weights_add_up(n: int, number: int) -> None:
+def test_parts_of_a_batch_keep_the_order_and_their_weights_sum_to_one(n: int, number: int) -> None:
     whole = batch(n, Mixed(torch.arange(n) + 50, 0.25))
     parts = list(whole.parts(number))
     assert sum(part.weight for part in parts) == pytest.approx(1)
@@ -30,7 +30,7 @@ def test_parts_are_the_whole_in_order_and_their_weights_add_up(n: int, number: i
         assert part.mixed.share == 0.25
 
 
-def test_the_loss_of_mixed_images_is_that_of_both_targets_by_area(
+def test_loss_of_mixed_images_weighs_both_targets_by_area(
     digits_task: Classification,
 ) -> None:
     outputs, others = torch.randn(5, 10), torch.tensor([3, 1, 4, 1, 5])

@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint.safetensors"
 
 
-def test_what_is_loaded_goes_on_as_what_was_saved(path: Path) -> None:
+def test_loaded_checkpoint_continues_like_the_saved_training(path: Path) -> None:
     network, optimizer = made(0, 3)
     other, other_optimizer = made(1, 1)
     assert load_checkpoint(path, other, other_optimizer, "run-a") == HERE
@@ -60,19 +60,19 @@ def test_what_is_loaded_goes_on_as_what_was_saved(path: Path) -> None:
         assert all(torch.equal(torch.as_tensor(one[k]), torch.as_tensor(two[k])) for k in one)
 
 
-def test_the_learning_rate_of_the_optimiser_stays(path: Path) -> None:
+def test_load_checkpoint_keeps_the_learning_rate(path: Path) -> None:
     network, optimizer = made(0, 0)
     optimizer.param_groups[0]["lr"] = 0.125
     load_checkpoint(path, network, optimizer, "run-a")
     assert optimizer.param_groups[0]["lr"] == 0.125
 
 
-def test_a_checkpoint_of_another_run_is_refused(path: Path) -> None:
+def test_load_checkpoint_refuses_another_run(path: Path) -> None:
     with pytest.raises(RunError, match=r"another training; its weights fit, .* remove"):
         load_checkpoint(path, *made(0, 0), "run-b")
 
 
-def test_a_checkpoint_of_another_space_says_which_weights_differ(path: Path) -> None:
+def test_load_checkpoint_names_the_weights_that_differ(path: Path) -> None:
     with pytest.raises(
         RunError,
         match=r"0\.weight is \(8, 4\) in the weights and \(9, 4\) in this network, .* more",
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_another_space_says_which_weights_differ(path: Path) -> 
         load_checkpoint(path, network, optimizer, "run-b")
 
 
-def test_a_checkpoint_of_another_version_is_named(
+def test_load_checkpoint_refuses_another_version(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "SCHEMA", 2)
@@ -95,7 +95,7 @@ def test_a_checkpoint_of_another_version_is_named(
 
 
 @pytest.mark.parametrize("steps", [0, 5])
-def test_the_average_goes_on_as_it_was_saved(tmp_path: Path, steps: int) -> None:
+def test_checkpoint_restores_the_moving_average(tmp_path: Path, steps: int) -> None:
     network, optimizer = made(0, 3)
     average = MovingAverage(network, 0.9)
     for index in range(steps):
@@ -108,33 +108,33 @@ def test_the_average_goes_on_as_it_was_saved(tmp_path: Path, steps: int) -> None
     assert all(torch.equal(average.tensors[name], again.tensors[name]) for name in again.tensors)
 
 
-def test_a_checkpoint_without_the_average_is_damaged(path: Path) -> None:
+def test_load_checkpoint_refuses_a_missing_average(path: Path) -> None:
     network, optimizer = made(0, 0)
     with pytest.raises(ArtifactError, match="is damaged"):
         load_checkpoint(path, network, optimizer, "run-a", MovingAverage(network, 0.9))
 
 
-def test_weights_are_no_checkpoint(tmp_path: Path) -> None:
+def test_load_checkpoint_refuses_a_file_of_weights(tmp_path: Path) -> None:
     save_file(made(0, 0)[0].state_dict(), tmp_path / "weights.safetensors")
     with pytest.raises(RunError, match="another training"):
         load_checkpoint(tmp_path / "weights.safetensors", *made(0, 0), "run-a")
 
 
 @pytest.mark.parametrize("kept", [0, 7, 200, -1])
-def test_a_checkpoint_that_was_cut_is_damaged(path: Path, kept: int) -> None:
+def test_load_checkpoint_refuses_a_truncated_file(path: Path, kept: int) -> None:
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ArtifactError, match=r"is damaged \(.+\); remove it to") as caught:
         load_checkpoint(path, *made(0, 0), "run-a")
     assert "\n" not in str(caught.value)
 
 
-def test_a_checkpoint_whose_tensors_do_not_fit_is_damaged(path: Path) -> None:
+def test_load_checkpoint_refuses_tensors_of_other_shapes(path: Path) -> None:
     with pytest.raises(ArtifactError, match="is damaged") as caught:
         load_checkpoint(path, *made(0, 0, width=9), "run-a")
     assert "\n" not in str(caught.value)
 
 
-def test_a_failed_save_leaves_the_older_checkpoint(
+def test_failed_save_keeps_the_older_checkpoint(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = path.read_bytes()
@@ -149,7 +149,7 @@ def test_a_failed_save_leaves_the_older_checkpoint(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_weights_come_back_as_they_were(tmp_path: Path) -> None:
+def test_weights_file_round_trip(tmp_path: Path) -> None:
     weights = made(0, 2)[0].state_dict()
     weights["0.weight"] = weights["0.weight"].t()  # not contiguous
     save_weights(tmp_path / "weights.safetensors", weights)
@@ -158,6 +158,6 @@ def test_weights_come_back_as_they_were(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], weights[name]) for name in weights)
 
 
-def test_missing_weights_are_named(tmp_path: Path) -> None:
+def test_load_weights_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"weights\.safetensors is missing"):
         load_weights(tmp_path / "weights.safetensors")

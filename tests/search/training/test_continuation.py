@@ -1,4 +1,4 @@
-"""A training goes on from its checkpoint although some of its settings are others now."""
+"""Training that continues from its checkpoint although some settings have changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Train = Callable[..., list[TrainingPoint]]
 
 @pytest.fixture
 def train(digits_task: Classification, few_digits: ImageData, tmp_path: Path) -> Train:
-    """Trains, or goes on from the checkpoint that is there; the rows of this session."""
+    """Return a function that trains, or resumes its checkpoint, and returns the new rows."""
 
     def session(config: TrainConfig, stop: int = -1) -> list[TrainingPoint]:
         class Stopped(Exception):
@@ -63,14 +63,14 @@ def train(digits_task: Classification, few_digits: ImageData, tmp_path: Path) ->
     return session
 
 
-def test_every_setting_has_one_place() -> None:
+def test_continuable_and_ineffective_settings_are_disjoint() -> None:
     names = {each.name for each in fields(TrainConfig)}
     assert names > NO_EFFECT | CONTINUABLE
     assert not NO_EFFECT & CONTINUABLE
 
 
 @pytest.mark.parametrize("name", sorted(NO_EFFECT))
-def test_what_has_no_effect_is_no_part_of_the_identity(name: str) -> None:
+def test_identity_excludes_settings_without_effect(name: str) -> None:
     other = {"checkpoint_seconds": 5.0, "workers": 7, "ranking_check": 9, "ranking_epochs": 2.0}
     changed = replace(CONFIG, **{name: other[name]})
     assert changed != CONFIG
@@ -86,7 +86,7 @@ def test_what_has_no_effect_is_no_part_of_the_identity(name: str) -> None:
         {"accumulate": 2},
     ],
 )
-def test_what_a_training_may_go_on_with_is_no_part_of_a_checkpoint(
+def test_continued_identity_excludes_continuable_settings(
     settings: dict[str, Any],
 ) -> None:
     changed = replace(CONFIG, **settings)
@@ -96,11 +96,11 @@ def test_what_a_training_may_go_on_with_is_no_part_of_a_checkpoint(
     assert other.continued_identity != CONFIG.continued_identity
 
 
-def test_defaults_are_no_part_of_the_identity() -> None:
+def test_identity_excludes_defaults() -> None:
     assert TrainConfig(epochs=3).identity == {"schema": 1, "epochs": 3}
 
 
-def test_more_epochs_go_on_where_the_share_of_the_new_budget_is(train: Train) -> None:
+def test_more_epochs_continue_at_their_share_of_the_new_budget(train: Train) -> None:
     first = train(CONFIG)
     assert len(first) == 12
     assert first[-1].learning_rate < 0.05 * CONFIG.learning_rate
@@ -117,7 +117,7 @@ def test_more_epochs_go_on_where_the_share_of_the_new_budget_is(train: Train) ->
     assert train(replace(CONFIG, epochs=4)) == []
 
 
-def test_a_training_of_minutes_goes_on_for_more_of_them(train: Train) -> None:
+def test_more_minutes_continue_a_training_of_minutes(train: Train) -> None:
     minutes = replace(CONFIG, epochs=None, budget_minutes=0.005)
     first = train(minutes)
     more = train(replace(minutes, budget_minutes=0.01))
@@ -125,7 +125,7 @@ def test_a_training_of_minutes_goes_on_for_more_of_them(train: Train) -> None:
     assert 0.5 <= more[0].share < 1
 
 
-def test_the_optimiser_goes_on_with_its_moments(train: Train, tmp_path: Path) -> None:
+def test_more_epochs_continue_the_state_of_the_optimiser(train: Train, tmp_path: Path) -> None:
     train(CONFIG)
     before = load_weights(tmp_path / "checkpoint.safetensors")
     train(replace(CONFIG, epochs=4))
@@ -134,7 +134,7 @@ def test_the_optimiser_goes_on_with_its_moments(train: Train, tmp_path: Path) ->
     assert after["optimizer.0.step"].item() == 24
 
 
-def test_another_batch_size_goes_on_with_the_images_that_are_left(train: Train) -> None:
+def test_another_batch_size_continues_with_the_remaining_images(train: Train) -> None:
     train(replace(CONFIG, batch_size=50), stop=4)  # 4 steps of 50 images are in the checkpoint
     rest = train(replace(CONFIG, batch_size=25))
     assert [row.step for row in rest] == [4, 5, 6, 7]
@@ -148,7 +148,7 @@ def rows_of(batch: Batch) -> list[int]:
     return batch.rows.tolist()
 
 
-def test_the_images_of_an_epoch_come_once_although_batches_get_smaller(
+def test_smaller_batches_use_each_image_of_an_epoch_once(
     few_digits: ImageData,
 ) -> None:
     from hwnas.search.training.checkpoint import Position
@@ -165,8 +165,8 @@ def test_the_images_of_an_epoch_come_once_although_batches_get_smaller(
     assert sorted(seen) == list(range(150))
 
 
-def test_smaller_batches_begin_with_all_at_once_again(train: Train, tmp_path: Path) -> None:
-    """Memory that ran out had halved what goes through at a time; the recipe now says how much."""
+def test_changed_batch_size_resets_the_parts_of_a_batch(train: Train, tmp_path: Path) -> None:
+    """After a memory error, batches go in two parts; a new batch size starts with one part."""
     file = tmp_path / "checkpoint.safetensors"
     train(CONFIG, stop=4)
     rewrite(file, parts=2)
@@ -177,7 +177,7 @@ def test_smaller_batches_begin_with_all_at_once_again(train: Train, tmp_path: Pa
 
 
 @pytest.mark.parametrize("settings", [{"epochs": 1.0}, {"batch_size": 30}, {"accumulate": 5}])
-def test_what_would_be_over_by_then_starts_anew_and_says_so(
+def test_changed_setting_that_cannot_continue_restarts_with_a_note(
     train: Train, settings: dict[str, Any]
 ) -> None:
     train(CONFIG)
@@ -190,13 +190,13 @@ def test_what_would_be_over_by_then_starts_anew_and_says_so(
     assert not any(row.note for row in again[1:])
 
 
-def test_what_decides_nothing_leaves_a_finished_training_as_it_is(train: Train) -> None:
+def test_setting_without_effect_trains_no_further(train: Train) -> None:
     train(CONFIG)
     assert train(replace(CONFIG, workers=1, checkpoint_seconds=3.0)) == []
 
 
-def test_the_checkpoint_of_an_older_version_goes_on(train: Train, tmp_path: Path) -> None:
-    """It had no settings, and named its training in another way."""
+def test_restamped_checkpoint_of_an_older_version_continues(train: Train, tmp_path: Path) -> None:
+    """Older checkpoints have no settings, and another name of the run."""
     file = tmp_path / "checkpoint.safetensors"
     train(CONFIG)
     rewrite(file, settings=None, offset=None, run="as it was called then")
@@ -216,7 +216,7 @@ def about(file: Path) -> dict[str, Any]:
 
 
 def rewrite(file: Path, **changes: Any) -> None:
-    """Change what a checkpoint says of itself; None leaves an entry out."""
+    """Change the metadata of a checkpoint; None removes an entry."""
     import json
 
     said = {k: v for k, v in (about(file) | changes).items() if v is not None}
@@ -224,17 +224,17 @@ def rewrite(file: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "pixels"), [("classes", 1), ("masks", 1), ("values", 0)])
-def test_images_are_shifted_only_where_that_leaves_targets_right(kind: Any, pixels: int) -> None:
+def test_default_shift_is_zero_for_value_targets(kind: Any, pixels: int) -> None:
     assert CONFIG.augmentation(kind).shift_pixels == pixels
     assert replace(CONFIG, shift_pixels=2).augmentation(kind).shift_pixels == 2
     assert replace(CONFIG, shift_pixels=0).augmentation(kind).shift_pixels == 0
 
 
 @pytest.mark.parametrize(("settings", "shifted"), [({}, False), ({"shift_pixels": 1}, True)])
-def test_images_of_a_regression_stay_where_they_are(
+def test_fit_does_not_shift_images_of_a_regression_by_default(
     settings: dict[str, Any], shifted: bool
 ) -> None:
-    """A dot whose position is the target: after a shift it would be somewhere else."""
+    """The target is the position of a dot, which a shift would change."""
     images = np.zeros((20, 8, 8, 1), np.uint8)
     images[np.arange(20), 3, 4] = 255
     targets = np.full((20, 2), 0.5, np.float32)

@@ -28,7 +28,7 @@ def by_definition(q_logits: Tensor, p_logits: Tensor, alpha: float) -> Tensor:
 
 
 @given(ROWS, st.sampled_from([(-1.0, 1.0), (-0.5, 2.0)]))
-def test_unclipped_it_is_the_larger_divergence_with_its_gradient(
+def test_unclipped_alpha_divergence_equals_the_larger_divergence(
     teacher: Tensor, alphas: tuple[float, float]
 ) -> None:
     student = (0.3 * teacher.flip(1) + torch.linspace(-1, 1, 4)).float().requires_grad_()
@@ -37,13 +37,13 @@ def test_unclipped_it_is_the_larger_divergence_with_its_gradient(
     both = torch.stack([by_definition(student, teacher, alpha) for alpha in alphas])
     expected = both.max(0).values.mean()
     torch.testing.assert_close(loss, expected, rtol=1e-3, atol=1e-4)
-    if ((both[0] - both[1]).abs() > 1e-3 * both.abs().sum(0)).all():  # which one is clear
+    if ((both[0] - both[1]).abs() > 1e-3 * both.abs().sum(0)).all():  # the larger one is clear
         gradients = [torch.autograd.grad(each, student)[0] for each in (loss, expected)]
         torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-3)
 
 
 @given(ROWS)
-def test_the_gradient_has_a_bound_where_that_of_the_definition_has_none(teacher: Tensor) -> None:
+def test_alpha_divergence_has_a_bounded_gradient(teacher: Tensor) -> None:
     student = (-20 * teacher.float()).requires_grad_()
     alpha_divergence(student, 20 * teacher.float()).backward()
     assert student.grad is not None
@@ -53,7 +53,7 @@ def test_the_gradient_has_a_bound_where_that_of_the_definition_has_none(teacher:
 
 
 @given(ROWS)
-def test_a_network_like_its_teacher_is_at_rest(teacher: Tensor) -> None:
+def test_alpha_divergence_has_no_gradient_if_student_equals_teacher(teacher: Tensor) -> None:
     student = teacher.float().requires_grad_()
     loss = alpha_divergence(student, teacher.float())
     loss.backward()
@@ -62,7 +62,7 @@ def test_a_network_like_its_teacher_is_at_rest(teacher: Tensor) -> None:
     assert student.grad.abs().max() < 1e-5
 
 
-def test_the_teacher_learns_nothing() -> None:
+def test_alpha_divergence_gives_the_teacher_no_gradient() -> None:
     teacher = torch.randn(3, 4, requires_grad=True)
     student = torch.randn(3, 4, requires_grad=True)
     alpha_divergence(student, teacher).backward()
@@ -70,12 +70,12 @@ def test_the_teacher_learns_nothing() -> None:
     assert student.grad is not None
 
 
-def test_kl_is_the_tasks_own(digits_task: Classification) -> None:
+def test_kl_distillation_loss_equals_that_of_the_task(digits_task: Classification) -> None:
     a, b = torch.randn(5, 10), torch.randn(5, 10)
     assert distillation_loss(digits_task, "kl")(a, b) == digits_task.distillation_loss(a, b)
 
 
-def test_values_have_no_probabilities(digits_task: Classification) -> None:
+def test_alpha_distillation_loss_refuses_value_outputs(digits_task: Classification) -> None:
     class Values(Classification):
         @property
         def meaning(self) -> OutputMeaning:
@@ -87,7 +87,7 @@ def test_values_have_no_probabilities(digits_task: Classification) -> None:
 
 
 @pytest.mark.parametrize("name", ["kl", "alpha"])
-def test_pixels_learn_from_a_teacher_of_another_resolution(name: str) -> None:
+def test_distillation_loss_accepts_a_teacher_of_another_resolution(name: str) -> None:
     task = Segmentation(("a", "b", "c"), preprocessing=None)  # type: ignore[arg-type]
     distance = distillation_loss(task, name)
     teacher = torch.randn(2, 3, 8, 8)

@@ -17,11 +17,11 @@ from hwnas.search.training.memory import ran_out_of_memory
         (ValueError("out of memory of a user's own"), False),
     ],
 )
-def test_what_says_so(error: BaseException, expected: bool) -> None:
+def test_ran_out_of_memory_recognises_memory_errors(error: BaseException, expected: bool) -> None:
     assert ran_out_of_memory(error) == expected
 
 
-def test_torch_says_so_on_a_cpu() -> None:
+def test_ran_out_of_memory_recognises_the_cpu_error_of_torch() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
     assert ran_out_of_memory(caught.value)

@@ -36,7 +36,7 @@ SHARES = st.floats(0, 1, exclude_max=True)
 
 
 def by_size(networks: Sequence[Architecture]) -> list[float]:
-    """A loss that is lower for larger numbers, whatever they are."""
+    """Return losses that are lower for larger options."""
     return [-sum(float(option) for _, option in network.values) for network in networks]
 
 
@@ -49,27 +49,27 @@ def drawn(
 
 @pytest.mark.parametrize("name", sorted(SAMPLING))
 class TestEveryRule:
-    def test_workers_that_train_together_draw_the_same(self, name: str) -> None:
-        """Or they would wait for each other's gradients for ever."""
+    def test_draws_the_same_networks_on_every_worker(self, name: str) -> None:
+        """Otherwise workers would wait for each other's gradients for ever."""
         assert drawn(name) == drawn(name)
 
-    def test_each_step_and_each_seed_draws_its_own(self, name: str) -> None:
+    def test_draws_other_networks_for_each_step_and_seed(self, name: str) -> None:
         assert len({tuple(drawn(name, step=step)) for step in range(5)}) == 5
         assert drawn(name, seed=8) != drawn(name)
 
-    def test_what_it_draws_is_in_the_space_and_as_many_as_it_says(self, name: str) -> None:
+    def test_draws_the_stated_number_of_valid_networks(self, name: str) -> None:
         for count in range(4):
             networks = drawn(name, count=count)
             assert len(networks) == networks_a_step(name, count)
             assert all(SPACE.check(network) == network for network in networks)
 
-    def test_the_first_network_is_the_teacher_if_there_is_one(self, name: str) -> None:
+    def test_draws_the_largest_network_first_unless_it_has_no_teacher(self, name: str) -> None:
         first = [drawn(name, step=step)[0] == SPACE.largest() for step in range(20)]
         assert (not any(first)) if name in TEACHERLESS else all(first)
 
 
 @given(st.integers(0, 1000), st.integers(0, 4))
-def test_a_sandwich_is_the_largest_some_random_ones_and_the_smallest(seed: int, count: int) -> None:
+def test_sandwich_draws_largest_random_and_smallest_networks(seed: int, count: int) -> None:
     networks = sandwich(SPACE, random.Random(seed), count)
     assert networks[0] == SPACE.largest()
     assert networks[-1] == SPACE.smallest()
@@ -77,20 +77,20 @@ def test_a_sandwich_is_the_largest_some_random_ones_and_the_smallest(seed: int, 
 
 
 @given(st.integers(0, 1000), st.integers(0, 4))
-def test_a_teacher_teaches_random_ones_alone(seed: int, count: int) -> None:
+def test_teacher_rule_draws_the_largest_and_random_networks(seed: int, count: int) -> None:
     networks = teacher(SPACE, random.Random(seed), count)
     rng = random.Random(seed)
     assert networks == [SPACE.largest(), *(SPACE.sample(rng) for _ in range(count + 1))]
 
 
 @given(st.integers(0, 1000))
-def test_uniform_is_one_random_network(seed: int) -> None:
+def test_uniform_rule_draws_one_random_network(seed: int) -> None:
     [network] = uniform(SPACE, random.Random(seed), 3)
     assert network == SPACE.sample(random.Random(seed))
 
 
 @given(SHARES)
-def test_the_default_shrinks_but_where_the_largest_is_trained_already(share: float) -> None:
+def test_auto_rule_is_progressive_or_sandwich_if_pretrained(share: float) -> None:
     assert drawn("auto", share=share) == drawn("progressive", share=share)
     trained = mobilenet((8, 8, 1), 10)
     trained.pretrained = True
@@ -98,7 +98,7 @@ def test_the_default_shrinks_but_where_the_largest_is_trained_already(share: flo
     assert sampling_rule("auto")(trained, rng, 2, share=share) == drawn("sandwich")
 
 
-def test_a_rule_gets_what_it_takes_and_no_more() -> None:
+def test_sampling_rule_passes_only_the_arguments_a_rule_takes() -> None:
     rule = sampling_rule("own_parts:by_the_step")
     networks = rule(SPACE, random.Random(0), 1, step=4, share=0.5, seed=3, losses=by_size)
     assert networks == [SPACE.sample(random.Random(4))]
@@ -132,9 +132,9 @@ SPACES = st.builds(
 """Choices of one to three options, some of which are there in some networks only."""
 
 
-class TestFair:
+class TestFairRule:
     @given(SPACES, st.integers(0, 99), st.integers(0, 3), st.integers(0, 2))
-    def test_over_a_cycle_of_steps_each_option_is_trained_equally_often(
+    def test_trains_each_option_equally_often_per_cycle(
         self, space: MobileNetSpace, seed: int, count: int, cycle: int
     ) -> None:
         if not space.choices:
@@ -147,7 +147,7 @@ class TestFair:
             assert trained.pop() > 0
 
     @given(SPACES, st.integers(0, 99), st.integers(1, 40))
-    def test_at_any_time_options_are_at_most_one_apart(
+    def test_counts_of_options_differ_by_at_most_one_at_any_time(
         self, space: MobileNetSpace, seed: int, steps: int
     ) -> None:
         counts = self.counts(space, seed, 0, range(steps))
@@ -161,8 +161,8 @@ class TestFair:
         networks = (fair(space, random.Random(0), count, step, seed) for step in steps)
         return Counter(pair for step in networks for network in step for pair in network.values)
 
-    def test_a_step_of_as_many_networks_as_options_has_each_option_once(self) -> None:
-        """That is FairNAS's strict fairness."""
+    def test_trains_each_option_once_per_step_of_as_many_networks(self) -> None:
+        """This is the strict fairness of FairNAS."""
         config = MobileNetConfig(
             stages=(Stage(8, 1, depth=(3,), kernel_size=(3, 5, 7), expand_ratio=(2, 3, 4)),),
             resolution=(8,),
@@ -176,24 +176,20 @@ class TestFair:
             assert set(counts.values()) == {1}
 
 
-class TestProgressive:
+class TestProgressiveRule:
     @given(SHARES, SHARES)
-    def test_what_was_open_stays_open_and_the_largest_always_is(
-        self, one: float, other: float
-    ) -> None:
+    def test_keeps_options_open_and_the_largest_always_open(self, one: float, other: float) -> None:
         early, late = (open_options(SPACE, share) for share in sorted((one, other)))
         for choice in SPACE.choices:
             assert set(early[choice.name]) <= set(late[choice.name]) <= set(choice.options)
             assert early[choice.name][-1] == choice.options[-1]
 
     @given(SPACES)
-    def test_at_first_only_the_largest_and_in_the_end_everything(
-        self, space: MobileNetSpace
-    ) -> None:
+    def test_opens_from_only_the_largest_to_every_option(self, space: MobileNetSpace) -> None:
         assert progressive(space, random.Random(0), 3, 0.0) == [space.largest()]
         assert open_options(space, 1.0) == {c.name: c.options for c in space.choices}
 
-    def test_kernels_come_first_then_depths_then_expansions(self) -> None:
+    def test_opens_kernel_sizes_then_depths_then_expansion_ratios(self) -> None:
         opened: dict[str, float] = {}
         for hundredth in range(100):
             for name, options in open_options(SPACE, hundredth / 100).items():
@@ -204,21 +200,19 @@ class TestProgressive:
         assert opened["kernel_size"] == pytest.approx(0.3, abs=0.011)
 
     @given(SHARES, st.integers(0, 99))
-    def test_it_draws_from_what_is_open(self, share: float, seed: int) -> None:
+    def test_draws_only_open_options(self, share: float, seed: int) -> None:
         options = open_options(SPACE, share)
         for network in progressive(SPACE, random.Random(seed), 2, share):
             assert all(option in options[name] for name, option in network.values)
 
     @given(SHARES)
-    def test_the_first_network_is_the_largest(self, share: float) -> None:
+    def test_draws_the_largest_network_first(self, share: float) -> None:
         assert progressive(SPACE, random.Random(0), 2, share)[0] == SPACE.largest()
 
 
-class TestAttentive:
+class TestAttentiveRule:
     @pytest.mark.parametrize("name", ["attentive-best", "attentive-worst"])
-    def test_the_one_that_is_drawn_is_the_best_or_worst_of_three_of_equal_macs(
-        self, name: str
-    ) -> None:
+    def test_draws_the_best_or_worst_of_three_networks_of_similar_macs(self, name: str) -> None:
         asked: list[Sequence[Architecture]] = []
 
         def losses(networks: Sequence[Architecture]) -> list[float]:
@@ -238,7 +232,7 @@ class TestAttentive:
             spread.append((max(macs) - min(macs)) / macs[0])
         assert sorted(spread)[10] < 0.1
 
-    def test_a_space_that_does_not_know_macs_is_refused(self) -> None:
+    def test_refuses_a_space_without_macs(self) -> None:
         from own_parts import Layers
 
         with pytest.raises(ConfigError, match=r"space layers does not know them .* 'sandwich'"):

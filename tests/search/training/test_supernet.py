@@ -56,7 +56,7 @@ def same(one: Path, other: Path, tolerance: float = 0.0) -> bool:
     )
 
 
-def test_a_trained_supernet_knows_the_digits(training: SupernetTraining) -> None:
+def test_train_supernet_learns_the_digits(training: SupernetTraining) -> None:
     rows: list[TrainingPoint] = []
     weights = train_supernet(changed(training, epochs=25, learning_rate=0.02), rows.append)
     supernet = training.space.supernet()
@@ -71,7 +71,9 @@ def test_a_trained_supernet_knows_the_digits(training: SupernetTraining) -> None
     assert kept == {"weights.safetensors", "checkpoint.safetensors", "training.jsonl"}
 
 
-def test_the_seed_makes_the_weights(training: SupernetTraining, tmp_path: Path) -> None:
+def test_train_supernet_weights_depend_on_the_seed(
+    training: SupernetTraining, tmp_path: Path
+) -> None:
     made = [
         train_supernet(dataclasses.replace(training, seed=seed, folder=tmp_path / name))
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -80,7 +82,7 @@ def test_the_seed_makes_the_weights(training: SupernetTraining, tmp_path: Path) 
     assert not same(made[0], made[2])
 
 
-def test_a_row_after_one_that_was_cut_off_is_kept(training: SupernetTraining) -> None:
+def test_train_supernet_keeps_rows_after_a_truncated_line(training: SupernetTraining) -> None:
     training.folder.mkdir(parents=True, exist_ok=True)
     (training.folder / "training.jsonl").write_text('{"step": 0, "ep')
     rows: list[TrainingPoint] = []
@@ -88,7 +90,7 @@ def test_a_row_after_one_that_was_cut_off_is_kept(training: SupernetTraining) ->
     assert read_rows(training.folder) == rows
 
 
-def test_a_finished_training_is_left_as_it_is(training: SupernetTraining) -> None:
+def test_train_supernet_leaves_a_finished_training_unchanged(training: SupernetTraining) -> None:
     weights = train_supernet(training)
     rows = read_rows(training.folder)
     before = weights.read_bytes()
@@ -97,30 +99,32 @@ def test_a_finished_training_is_left_as_it_is(training: SupernetTraining) -> Non
     assert read_rows(training.folder) == rows
 
 
-def test_the_checkpoint_of_another_training_is_refused(training: SupernetTraining) -> None:
+def test_train_supernet_refuses_the_checkpoint_of_another_run(training: SupernetTraining) -> None:
     train_supernet(training)
     with pytest.raises(RunError, match="is the checkpoint of another training"):
         train_supernet(dataclasses.replace(training, run="other"))
 
 
-def test_a_sampling_rule_of_ones_own_is_used(training: SupernetTraining, tmp_path: Path) -> None:
+def test_train_supernet_uses_a_users_sampling_rule(
+    training: SupernetTraining, tmp_path: Path
+) -> None:
     own = train_supernet(changed(training, sampling="own_parts:two_extremes"))
     other = dataclasses.replace(changed(training, random_subnets=0), folder=tmp_path / "other")
     assert same(own, train_supernet(other))  # a sandwich with nothing in between
 
 
-def test_an_unknown_sampling_rule_of_ones_own_is_named(training: SupernetTraining) -> None:
+def test_train_supernet_names_an_unknown_users_sampling_rule(training: SupernetTraining) -> None:
     with pytest.raises(ConfigError, match=r"train\.sampling 'own_parts:nothing'.* no 'nothing'"):
         train_supernet(changed(training, sampling="own_parts:nothing"))
 
 
-def test_a_loss_that_is_no_number_stops_it(training: SupernetTraining) -> None:
+def test_train_supernet_stops_if_the_loss_is_not_a_number(training: SupernetTraining) -> None:
     with pytest.raises(DivergedError, match="the training loss is not a number at step"):
         train_supernet(changed(training, learning_rate=1e30, warmup=0.0))
     assert not (training.folder / "weights.safetensors").exists()
 
 
-def test_the_average_of_the_weights_is_what_is_left(training: SupernetTraining) -> None:
+def test_train_supernet_saves_the_moving_average_of_the_weights(training: SupernetTraining) -> None:
     averaged = load_weights(train_supernet(changed(training, ema=0.9)))
     state = load_weights(training.folder / "checkpoint.safetensors")
     name = "stem.conv.weight" if "stem.conv.weight" in averaged else next(iter(averaged))
@@ -130,7 +134,7 @@ def test_the_average_of_the_weights_is_what_is_left(training: SupernetTraining) 
     assert all(torch.equal(averaged[name], again[name]) for name in averaged)
 
 
-def test_memory_that_ran_out_is_in_the_training_curve(
+def test_training_curve_notes_a_memory_error(
     training: SupernetTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Hungry(SupernetStep):
@@ -148,7 +152,7 @@ def test_memory_that_ran_out_is_in_the_training_curve(
     assert "out of memory at step 3 with 30 images at a time; from here on 15" in notes[0]
 
 
-def test_a_folder_that_cannot_be_written_is_named(training: SupernetTraining) -> None:
+def test_train_supernet_names_a_folder_that_cannot_be_written(training: SupernetTraining) -> None:
     training.folder.parent.joinpath("file").touch()
     with pytest.raises(StorageError, match=r"cannot write .*supernet"):
         train_supernet(
@@ -157,9 +161,7 @@ def test_a_folder_that_cannot_be_written_is_named(training: SupernetTraining) ->
 
 
 class TestTrainingCurve:
-    def test_a_training_of_an_instant_shows_where_it_ended(
-        self, training: SupernetTraining
-    ) -> None:
+    def test_ends_with_the_last_step_of_a_short_training(self, training: SupernetTraining) -> None:
         train_supernet(training)
         steps = len(training.data.train) // training.config.batch_size
         assert training.config.epochs is not None
@@ -171,28 +173,28 @@ class TestTrainingCurve:
             f'"loss_smallest": 0.0, "learning_rate": 0.1, "share": 0.5}}\n'
         )
 
-    def test_steps_that_were_made_again_count_once(self, tmp_path: Path) -> None:
+    def test_contains_repeated_steps_once(self, tmp_path: Path) -> None:
         lines = [self.line(0), self.line(5), self.line(9), self.line(4, 2.0), self.line(8)]
         (tmp_path / "training.jsonl").write_text("".join(lines))
         rows = read_rows(tmp_path)
         assert [row.step for row in rows] == [0, 4, 8]
         assert rows[1].loss == 2.0
 
-    def test_a_line_that_was_cut_off_is_left_out(self, tmp_path: Path) -> None:
+    def test_leaves_out_a_truncated_line(self, tmp_path: Path) -> None:
         (tmp_path / "training.jsonl").write_text(self.line(0) + self.line(5)[:40])
         assert [row.step for row in read_rows(tmp_path)] == [0]
 
-    def test_there_is_none_before_the_training(self, tmp_path: Path) -> None:
+    def test_is_empty_before_the_training(self, tmp_path: Path) -> None:
         assert read_rows(tmp_path) == []
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-class TestOnRay:
+class TestTrainingOnRay:
     @pytest.mark.parametrize(
         ("workers", "sampling"), [(1, "sandwich"), (2, "sandwich"), (2, "uniform")]
     )
-    def test_workers_learn_what_one_process_learns(
+    def test_workers_train_the_same_weights_as_one_process(
         self,
         ray_session: None,
         training: SupernetTraining,
@@ -201,7 +203,7 @@ class TestOnRay:
         workers: int,
         sampling: str,
     ) -> None:
-        """Without normalisation and augmentation the average of two halves is the whole."""
+        """Without normalisation and augmentation, halves have the mean gradient of the whole."""
         from own_parts import Layers
 
         space = Layers()
@@ -221,15 +223,15 @@ class TestOnRay:
         here = train_supernet(dataclasses.replace(training, config=alone, folder=tmp_path / "here"))
         assert same(weights, here, 1e-4)
 
-    def test_two_workers_attend_to_the_same_networks(
+    def test_workers_choose_the_same_attentive_networks(
         self, ray_session: None, training: SupernetTraining
     ) -> None:
-        """By the losses on its own images each would pick its own, and wait for ever."""
+        """By its own losses, each worker would choose other networks and wait for ever."""
         config = {"sampling": "attentive-worst", "random_subnets": 2, "accumulate": 2}
         weights = load_weights(train_supernet(changed(training, workers=2, epochs=3, **config)))
         assert all(tensor.isfinite().all() for tensor in weights.values())
 
-    def test_two_workers_stop_together_where_one_diverges(
+    def test_workers_stop_together_if_one_diverges(
         self, ray_session: None, training: SupernetTraining
     ) -> None:
         with pytest.raises(DivergedError, match="not a number at step") as caught:

@@ -1,4 +1,4 @@
-"""A supernet of trained weights learns from the network that they come from."""
+"""Teachers: distillation from a trained network into supernets and single networks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def convolution(inputs: int, outputs: int) -> nn.Sequential:
 
 @pytest.fixture(scope="module")
 def trained(digits_task: Classification, few_digits: ImageData) -> nn.Module:
-    """A plain network that knows the digits."""
+    """Return a plain network that was trained on the digits."""
     torch.manual_seed(0)
     model = nn.Sequential(
         convolution(1, 16), nn.MaxPool2d(2), convolution(16, 32), convolution(32, 32),
@@ -56,7 +56,7 @@ def space(trained: nn.Module) -> ElasticSpace:
     return elastic(trained, torch.randn(2, *SHAPE), widths=(0.5, 1.0), pretrained=True)
 
 
-def test_the_teacher_is_the_given_network_and_stays_as_it_is(
+def test_teacher_of_returns_the_original_network_with_fixed_weights(
     space: ElasticSpace, trained: nn.Module
 ) -> None:
     teacher = teacher_of(space, TrainConfig(epochs=1))
@@ -69,13 +69,13 @@ def test_the_teacher_is_the_given_network_and_stays_as_it_is(
 
 
 class Certain(nn.Module):
-    """Says three, whatever it sees."""
+    """Network that predicts class 3 for every image."""
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.zeros(len(images), 10).index_fill(1, torch.tensor([3]), 9.0)
 
 
-def test_every_network_of_a_supernet_learns_from_the_teacher(
+def test_supernet_step_distils_the_teacher_into_every_network(
     space: ElasticSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:
     supernet = space.supernet().eval()
@@ -93,7 +93,7 @@ def test_every_network_of_a_supernet_learns_from_the_teacher(
 
 
 class Counting(nn.Module):
-    """Says the brightness of an image, and counts how often it is asked."""
+    """Network whose outputs follow the brightness of an image; it counts the images it sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Counting(nn.Module):
         return images.mean((1, 2, 3))[:, None] * torch.arange(10.0)
 
 
-def test_a_teacher_that_is_asked_once_says_the_same_of_an_image_however_it_is_augmented(
+def test_prepared_teacher_runs_once_per_image_despite_augmentation(
     digits_task: Classification, few_digits: ImageData
 ) -> None:
     class Listening(NetworkStep):
@@ -130,7 +130,7 @@ def test_a_teacher_that_is_asked_once_says_the_same_of_an_image_however_it_is_au
     assert int(counting.asked) == len(few_digits.train)
 
 
-def test_a_network_on_its_own_learns_from_labels_and_the_teacher(
+def test_network_step_weighs_the_losses_of_labels_and_teacher(
     trained: nn.Module, digits_task: Classification, few_digits: ImageData
 ) -> None:
     images, targets = (torch.from_numpy(part) for part in few_digits.train.take(range(30)))
@@ -150,7 +150,7 @@ def test_a_network_on_its_own_learns_from_labels_and_the_teacher(
     assert losses[2] > losses[0]
 
 
-def test_a_short_fine_tuning_mends_small_networks_and_does_no_harm(
+def test_short_distillation_improves_small_networks_and_keeps_large_ones(
     space: ElasticSpace, digits_task: Classification, few_digits: ImageData, tmp_path: Path
 ) -> None:
     def right(network: nn.Module) -> float:
@@ -175,7 +175,9 @@ def test_a_short_fine_tuning_mends_small_networks_and_does_no_harm(
         assert large >= without[1] - 0.02
 
 
-def test_an_original_that_is_not_there_is_refused(small_space: MobileNetSpace) -> None:
+def test_teacher_of_refuses_a_missing_original_and_unknown_options(
+    small_space: MobileNetSpace,
+) -> None:
     config = TrainConfig(epochs=1)
     assert teacher_of(small_space, config) is None
     with pytest.raises(ConfigError, match=r"starts with random weights; give space\.weights"):
@@ -190,5 +192,5 @@ def test_an_original_that_is_not_there_is_refused(small_space: MobileNetSpace) -
         TrainConfig(epochs=1, teacher_sees="plan")  # type: ignore[arg-type]
 
 
-def test_the_largest_as_it_is_trained_can_be_the_teacher(space: ElasticSpace) -> None:
+def test_teacher_of_returns_none_for_the_largest_network(space: ElasticSpace) -> None:
     assert teacher_of(space, TrainConfig(epochs=1, teacher="largest")) is None

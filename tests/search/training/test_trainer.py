@@ -36,7 +36,7 @@ CONFIG = TrainConfig(epochs=2, batch_size=25, workers=0, checkpoint_seconds=1e-9
 
 
 class Killed(Exception):
-    """The process ended here."""
+    """Simulated end of the process."""
 
 
 def killed_at(step: int) -> Callable[[TrainingPoint], None]:
@@ -48,7 +48,7 @@ def killed_at(step: int) -> Callable[[TrainingPoint], None]:
 
 
 class Recorded:
-    """A step that only writes down what it was given."""
+    """Step that only records its batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -87,7 +87,7 @@ class TestExactResume:
             ("supernet", {"accumulate": 2, "sampling": "attentive-worst"}),
         ],
     )
-    def test_cut_short_and_gone_on_is_the_same_as_in_one_go(
+    def test_equals_an_uninterrupted_training(
         self,
         kind: str,
         settings: dict[str, Any],
@@ -129,7 +129,7 @@ class TestExactResume:
         ends = network.state_dict(), other.state_dict()
         assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
-    def test_a_finished_training_is_not_gone_on_with(
+    def test_leaves_a_finished_training_unchanged(
         self,
         small_space: MobileNetSpace,
         digits_task: Classification,
@@ -145,7 +145,7 @@ class TestExactResume:
         assert again.step == first.step
         assert file.read_bytes() == content
 
-    def test_another_run_or_a_damaged_file_is_refused(
+    def test_refuses_another_run_or_a_damaged_file(
         self,
         small_space: MobileNetSpace,
         digits_task: Classification,
@@ -162,8 +162,8 @@ class TestExactResume:
             fit(network, step, few_digits.train, CONFIG, 0, checkpoint=file, run="a")
 
 
-class TestBudget:
-    def test_an_epoch_shows_every_image_once(self, few_digits: ImageData) -> None:
+class TestTrainingBudget:
+    def test_epoch_contains_every_image_once(self, few_digits: ImageData) -> None:
         step = Recorded()
         config = TrainConfig(epochs=3, batch_size=25, shift_pixels=0, workers=0)
         fit(nn.Linear(1, 1), step, few_digits.train, config, 0)
@@ -186,14 +186,14 @@ class TestBudget:
             assert sorted(zero + one) == sorted(whole)
 
     @pytest.mark.parametrize("epochs", [0.5, 1, 0.01])
-    def test_a_part_of_an_epoch_is_at_least_a_step(
+    def test_part_of_an_epoch_has_at_least_one_step(
         self, few_digits: ImageData, epochs: float
     ) -> None:
         step = Recorded()
         fit(nn.Linear(1, 1), step, few_digits.train, TrainConfig(epochs=epochs, batch_size=25), 0)
         assert len(step.batches) == max(1, round(6 * epochs))
 
-    def test_minutes_end_in_time_also_over_sessions(
+    def test_budget_in_minutes_is_kept_also_across_resumes(
         self,
         small_space: MobileNetSpace,
         digits_task: Classification,
@@ -214,7 +214,9 @@ class TestBudget:
         again = fit(network, step, few_digits.train, config, 0, checkpoint=file)
         assert again.step == end.step
 
-    def test_of_epochs_and_minutes_the_nearer_end_counts(self, few_digits: ImageData) -> None:
+    def test_training_ends_at_the_earlier_of_epochs_and_minutes(
+        self, few_digits: ImageData
+    ) -> None:
         def rows(epochs: float, minutes: float) -> list[TrainingPoint]:
             config = TrainConfig(epochs=epochs, budget_minutes=minutes, batch_size=25)
             found: list[TrainingPoint] = []
@@ -237,17 +239,17 @@ class TestLearningRate:
         assert rates[20] == max(rates) == 0.5
         assert rates[:21] == sorted(rates[:21])
         assert rates[20:] == sorted(rates[20:], reverse=True)
-        assert rates[110] == pytest.approx(0.25)  # in the middle of the fall
+        assert rates[110] == pytest.approx(0.25)  # in the middle of the decay
         assert rates[-1] < 0.5 * (math.pi / 2 / 180) ** 2 * 1.01
 
-    def test_without_warm_up_it_starts_at_the_peak(self, few_digits: ImageData) -> None:
+    def test_starts_at_its_peak_without_warm_up(self, few_digits: ImageData) -> None:
         config = TrainConfig(epochs=1, batch_size=75, warmup=0.0, learning_rate=0.5)
         rows: list[TrainingPoint] = []
         fit(nn.Linear(1, 1), Recorded(), few_digits.train, config, 0, on_row=rows.append)
         assert rows[0].learning_rate == 0.5
 
 
-def test_a_loss_that_is_no_number_stops_with_step_rate_and_the_last_checkpoint(
+def test_fit_stops_at_a_non_finite_loss_and_keeps_the_last_checkpoint(
     few_digits: ImageData, tmp_path: Path
 ) -> None:
     class Exploding(Recorded):
@@ -268,7 +270,7 @@ def test_a_loss_that_is_no_number_stops_with_step_rate_and_the_last_checkpoint(
     assert rows[0].step == 5
 
 
-def test_a_learning_rate_out_of_all_bounds_diverges(
+def test_fit_reports_divergence_at_an_extreme_learning_rate(
     small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:
     config = TrainConfig(epochs=5, batch_size=25, learning_rate=1e30, warmup=0.0)
@@ -277,10 +279,8 @@ def test_a_learning_rate_out_of_all_bounds_diverges(
         fit(network, NetworkStep(network, digits_task, SHAPE), few_digits.train, config, 0)
 
 
-def test_weights_that_broke_are_neither_kept_nor_ended_with(
-    few_digits: ImageData, tmp_path: Path
-) -> None:
-    """The update of a step whose loss was fine may break them; the next loss would tell."""
+def test_fit_saves_no_weights_that_are_not_finite(few_digits: ImageData, tmp_path: Path) -> None:
+    """An update after a finite loss may break the weights; only the next loss would show it."""
     network = nn.Linear(2, 2)
 
     def breaking(batch: Batch, moment: StepContext) -> tuple[float, float]:
@@ -298,7 +298,7 @@ def test_weights_that_broke_are_neither_kept_nor_ended_with(
 
 
 class Hungry:
-    """A step that takes more memory than there is where more images come at a time."""
+    """Step that runs out of memory with more than `most` images at a time."""
 
     def __init__(self, network: nn.Module, task: Classification, most: int) -> None:
         self.step = NetworkStep(network, task, SHAPE)
@@ -312,14 +312,14 @@ class Hungry:
         return self.step(batch, moment)
 
 
-class TestMemory:
+class TestOutOfMemory:
     CONFIG = TrainConfig(epochs=1, batch_size=24, workers=0, checkpoint_seconds=1e-9)
 
     def network(self) -> nn.Module:
         torch.manual_seed(0)
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
-    def test_half_as_many_images_at_a_time_where_that_suffices(
+    def test_halves_the_images_at_a_time_and_continues(
         self, digits_task: Classification, few_digits: ImageData, tmp_path: Path
     ) -> None:
         file, rows = tmp_path / "checkpoint.safetensors", []
@@ -335,7 +335,7 @@ class TestMemory:
         fit(plenty, NetworkStep(plenty, digits_task, SHAPE), few_digits.train, self.CONFIG, 0)
         for one, other in zip(network.parameters(), plenty.parameters(), strict=True):
             torch.testing.assert_close(one, other)
-        # A resumed training knows.
+        # A resumed training keeps the division.
         network = self.network()
         step = Hungry(network, digits_task, most=12)
         with pytest.raises(Killed):
@@ -345,7 +345,7 @@ class TestMemory:
         fit(network, step, few_digits.train, self.CONFIG, 0, checkpoint=file)
         assert set(step.asked) == {2}
 
-    def test_once_only_then_it_fails_clearly(
+    def test_fails_clearly_if_half_the_images_are_too_many(
         self, digits_task: Classification, few_digits: ImageData
     ) -> None:
         network = self.network()
@@ -356,7 +356,7 @@ class TestMemory:
         assert "\n" not in str(caught.value)
         assert step.asked == [1, 2]
 
-    def test_another_error_is_what_it_was(self, few_digits: ImageData) -> None:
+    def test_does_not_change_another_error(self, few_digits: ImageData) -> None:
         def wrong(batch: Batch, moment: StepContext) -> tuple[float, float]:
             raise RuntimeError("the size of tensor a must match")
 
@@ -365,7 +365,7 @@ class TestMemory:
         assert type(caught.value) is RuntimeError
 
 
-def test_a_batch_in_parts_has_the_gradient_of_the_whole(
+def test_network_step_in_parts_gives_the_gradient_of_the_whole_batch(
     digits_task: Classification, few_digits: ImageData
 ) -> None:
     images, targets = (torch.from_numpy(a) for a in few_digits.train.take(range(25)))
@@ -379,7 +379,9 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(
     torch.testing.assert_close(*gradients)
 
 
-def test_bfloat16_is_asked_for_on_a_cpu(digits_task: Classification, few_digits: ImageData) -> None:
+def test_fit_uses_bfloat16_on_a_cpu_only_on_request(
+    digits_task: Classification, few_digits: ImageData
+) -> None:
     seen: list[torch.dtype] = []
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     network[1].register_forward_hook(lambda module, given, outputs: seen.append(outputs.dtype))
@@ -389,7 +391,7 @@ def test_bfloat16_is_asked_for_on_a_cpu(digits_task: Classification, few_digits:
     assert seen == [torch.float32, torch.bfloat16, torch.float32]
 
 
-def test_normalisation_and_biases_do_not_decay(few_digits: ImageData) -> None:
+def test_weight_decay_excludes_normalisation_and_biases(few_digits: ImageData) -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
 
@@ -404,8 +406,8 @@ def test_normalisation_and_biases_do_not_decay(few_digits: ImageData) -> None:
         assert changed == (parameter.dim() > 1), name
 
 
-class TestSteps:
-    def test_a_sandwich_step_reaches_every_weight(
+class TestTrainingSteps:
+    def test_sandwich_step_gives_every_weight_a_gradient(
         self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
     ) -> None:
         supernet = small_space.supernet()
@@ -417,7 +419,7 @@ class TestSteps:
         assert last >= 0
         assert all(p.grad is not None for p in supernet.parameters())
 
-    def test_a_uniform_step_leaves_skipped_blocks_without_gradient(
+    def test_uniform_step_gives_skipped_blocks_no_gradient(
         self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
     ) -> None:
         supernet = small_space.supernet()
@@ -432,7 +434,7 @@ class TestSteps:
         assert first == last
         assert any(p.grad is None for p in supernet.parameters())
 
-    def test_the_gradient_of_a_network_step_is_that_of_the_task(
+    def test_network_step_gives_the_gradient_of_the_task_loss(
         self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
     ) -> None:
         network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
@@ -470,12 +472,12 @@ class TestSteps:
         ({"epochs": 1, "label_smoothing": 1.0}, r"label_smoothing is 1\.0; .* in \[0, 1\)"),
     ],
 )
-def test_a_wrong_setting_is_refused(given: dict[str, float], message: str) -> None:
+def test_train_config_refuses_wrong_settings(given: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**given)  # type: ignore[arg-type]
 
 
-def test_some_settings_of_a_training_may_be_others() -> None:
+def test_train_config_adjusted_replaces_settings() -> None:
     config = TrainConfig(budget_minutes=5, learning_rate=0.1, flip=True)
     adjusted = config.adjusted({"learning_rate": 0.2, "cutout": 0.25})
     assert adjusted == TrainConfig(budget_minutes=5, learning_rate=0.2, flip=True, cutout=0.25)
@@ -485,12 +487,12 @@ def test_some_settings_of_a_training_may_be_others() -> None:
         config.adjusted({"rate": 1})
 
 
-def test_every_setting_of_a_recipe_space_is_one_of_training() -> None:
+def test_recipe_space_settings_are_those_of_train_config() -> None:
     settings = inspect.signature(recipe_space).parameters
     assert set(settings) < {each.name for each in fields(TrainConfig)}
 
 
-def test_images_are_erased_in_part_where_that_is_wanted(few_digits: ImageData) -> None:
+def test_fit_applies_cutout(few_digits: ImageData) -> None:
     plain, erased = Recorded(), Recorded()
     for step, cutout in ((plain, 0.0), (erased, 0.5)):
         config = replace(CONFIG, cutout=cutout, shift_pixels=0)
@@ -508,7 +510,7 @@ def test_images_are_erased_in_part_where_that_is_wanted(few_digits: ImageData) -
         (5, 3, "batch_size is 5; expected at least 2 images for each of 3 workers"),
     ],
 )
-def test_a_batch_that_cannot_be_made_is_refused(
+def test_fit_refuses_batch_sizes_that_are_too_large_or_small(
     few_digits: ImageData, batch_size: int, world: int, message: str
 ) -> None:
     config = TrainConfig(epochs=1, batch_size=batch_size)

@@ -1,4 +1,4 @@
-"""Two processes that train together over gloo, one of which fails: both must come to the same."""
+"""Distributed training of two processes over gloo, one of which fails: both end alike."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Trained = tuple[str, Any, list[str], list[int]]
 
 
 class Failing:
-    """A step that fails on worker 1 where a rule says so; both write down what they were asked."""
+    """Step that fails on worker 1 in a given way; both workers record the parts of each batch."""
 
     def __init__(self, network: nn.Module, task: Classification, fails: str) -> None:
         self.step = NetworkStep(network, task, (1, 8, 8))
@@ -55,7 +55,7 @@ class Failing:
 
 
 class FailingAdamW(torch.optim.AdamW):
-    """The first update takes memory for moments."""
+    """Optimiser that runs out of memory at its first update, on worker 1."""
 
     def step(self, closure: Any = None) -> None:
         if torch.distributed.get_rank() == 1:
@@ -66,7 +66,7 @@ class FailingAdamW(torch.optim.AdamW):
 def failing_losses(
     space: SearchSpace, rng: random.Random, random_subnets: int, *, step: int, losses: Callable
 ) -> list[Architecture]:
-    """Asks for losses of networks, which is a collective, on all workers but one."""
+    """Sampling rule that fails on worker 1 before the losses, which are a collective operation."""
     networks = [space.largest(), space.smallest()]
     if step == 2 and torch.distributed.get_rank() == 1:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
@@ -106,7 +106,7 @@ def trained(
 def together(
     small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData, tmp_path: Path
 ) -> Callable[[str], list[Trained]]:
-    """Trains with two workers; what each of them came to."""
+    """Return a function that trains with two workers and returns the outcome of each."""
 
     def run(fails: str) -> list[Trained]:
         context = multiprocessing.get_context("fork")
@@ -129,7 +129,7 @@ def together(
     return run
 
 
-def test_memory_of_one_worker_makes_all_take_half_as_many_images(
+def test_memory_error_of_one_worker_halves_the_images_of_all(
     together: Callable[[str], list[Trained]],
 ) -> None:
     plenty = together("nothing")
@@ -150,7 +150,7 @@ def test_memory_of_one_worker_makes_all_take_half_as_many_images(
         ("ours", DataError, ("image 7 is damaged",)),
     ],
 )
-def test_a_failure_of_one_worker_ends_all_with_its_reason(
+def test_failure_of_one_worker_ends_all_with_its_reason(
     together: Callable[[str], list[Trained]], fails: str, kind: type, said: tuple[str, ...]
 ) -> None:
     for name, message, _, _ in together(fails):
@@ -158,7 +158,7 @@ def test_a_failure_of_one_worker_ends_all_with_its_reason(
         assert all(part in message for part in said), message
 
 
-def test_an_error_of_someone_elses_is_told_to_the_others(
+def test_foreign_error_of_one_worker_is_reported_by_the_others(
     together: Callable[[str], list[Trained]],
 ) -> None:
     one, other = together("other")
@@ -166,7 +166,7 @@ def test_an_error_of_someone_elses_is_told_to_the_others(
     assert other[:2] == ("ZeroDivisionError", "division by zero")
 
 
-def test_a_worker_that_fails_before_another_asks_for_losses_is_waited_for(
+def test_failure_before_a_collective_ends_all_workers(
     together: Callable[[str], list[Trained]],
 ) -> None:
     for name, message, _, _ in together("losses"):
@@ -175,7 +175,9 @@ def test_a_worker_that_fails_before_another_asks_for_losses_is_waited_for(
         assert "3.00 GiB" in message
 
 
-def test_alone_an_error_is_what_it_was(digits_task: Classification, few_digits: ImageData) -> None:
+def test_single_worker_raises_the_original_error(
+    digits_task: Classification, few_digits: ImageData
+) -> None:
     def wrong(batch: Batch, moment: StepContext) -> tuple[float, float]:
         moment.workers.agree(ConfigError("no"))
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""NAS-Bench-201's networks, beyond what every space keeps to (test_space_conformance.py)."""
+"""Networks of NAS-Bench-201; test_space_conformance.py has the checks of every space."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def parameters(row: list[int]) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def test_the_largest_network_is_that_of_the_paper() -> None:
+def test_largest_cell_network_has_the_costs_of_the_paper() -> None:
     workload = SPACE.workload(SPACE.largest())
     assert workload.macs == pytest.approx(220.12e6, rel=1e-4)
     assert workload.params == 1_531_546
 
 
-def test_parameters_and_macs_are_those_of_the_published_table() -> None:
+def test_cell_networks_have_params_and_macs_of_the_published_table() -> None:
     for row in published(25):
         codes = [int(row[f"op{i}"]) for i in range(6)]
         assert parameters(codes) == pytest.approx(1e6 * float(row["params_m"]), abs=1)
@@ -53,7 +53,7 @@ def test_parameters_and_macs_are_those_of_the_published_table() -> None:
 
 @settings(max_examples=25)
 @given(row=rows)
-def test_outputs_depend_on_the_images_exactly_where_a_path_leads_through(row: list[int]) -> None:
+def test_cell_outputs_depend_on_images_exactly_if_connected(row: list[int]) -> None:
     torch.manual_seed(0)
     network = SMALL.build(SMALL.architecture_of(row)).eval()
     images = torch.randn(2, 3, 8, 8)
@@ -64,14 +64,14 @@ def test_outputs_depend_on_the_images_exactly_where_a_path_leads_through(row: li
 
 
 @given(row=rows)
-def test_rows_and_architectures_are_one_to_one(row: list[int]) -> None:
+def test_architecture_of_maps_rows_one_to_one(row: list[int]) -> None:
     other = [(code + 1) % 5 for code in row]
     assert SPACE.architecture_of(row) == SPACE.architecture_of(np.array(row))
     assert SPACE.architecture_of(row) != SPACE.architecture_of(other)
 
 
-def test_an_edge_without_operation_takes_nothing_from_hardware() -> None:
-    """One convolution on the way through; nothing is added that was not carried."""
+def test_cell_edges_without_operation_have_no_cost() -> None:
+    """Count the operators of a cell with one convolution on its only path: no additions."""
     one = SPACE.workload(SPACE.architecture_of([0, 0, 0, 3, 0, 0]))
     counts = one.counts()
     assert counts["elementwise"] == 2  # the residuals of the two blocks that halve
@@ -79,19 +79,19 @@ def test_an_edge_without_operation_takes_nothing_from_hardware() -> None:
 
 
 @pytest.mark.parametrize("row", [[0] * 5, [5, 0, 0, 0, 0, 0], [-1, 0, 0, 0, 0, 0], 3])
-def test_a_row_of_another_space_is_refused(row: object) -> None:
+def test_architecture_of_refuses_a_row_of_another_space(row: object) -> None:
     with pytest.raises(ConfigError, match="a number from 0 to 4 for each of the 6 edges"):
         SPACE.architecture_of(row)  # type: ignore[arg-type]
 
 
-def test_sizes_out_of_range_are_refused() -> None:
+def test_nasbench201_refuses_sizes_out_of_range() -> None:
     with pytest.raises(ConfigError, match="cells is 0"):
         nasbench201((32, 32, 3), 10, cells=0)
     with pytest.raises(ConfigError, match="expected at least 4x4"):
         nasbench201((3, 32, 3), 10)
 
 
-def test_other_skeletons_are_other_spaces() -> None:
+def test_cell_space_fingerprint_depends_on_the_skeleton() -> None:
     found = {
         space.fingerprint
         for space in (

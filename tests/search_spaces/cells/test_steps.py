@@ -1,4 +1,4 @@
-"""Cells that are drafted, beyond what every space keeps to (test_space_conformance.py)."""
+"""Operators of cells without a trace; test_space_conformance.py checks every space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ codes = st.lists(st.integers(0, 4), min_size=6, max_size=6)
 @example(code=[0, 0, 0, 0, 0, 0])
 @example(code=[3, 4, 3, 4, 0, 0])  # convolutions that nothing depends on
 @example(code=[0, 0, 1, 1, 4, 2])  # a sum with zeros that node 2 passed on from node 1
-def test_any_cell_is_drafted_as_it_is_traced(code: list[int]) -> None:
+def test_cell_steps_equal_those_of_a_trace(code: list[int]) -> None:
     drafted = SMALL.steps(np.array([code]))
     traced = OperatorCountTable.of_workloads([SMALL.workload(SMALL.decode(code))])
     found = {
@@ -32,7 +32,7 @@ def test_any_cell_is_drafted_as_it_is_traced(code: list[int]) -> None:
 
 
 @given(code=codes)
-def test_depth_is_that_of_the_published_table(code: list[int]) -> None:
+def test_cell_depth_equals_that_of_the_tabular_space(code: list[int]) -> None:
     row = [[0, 1, 4, 2, 3][option] for option in code]  # as tables number operations
     assert SMALL.architecture_of(row) == SMALL.decode(code)
     depth = NasBench201Space().depth(np.array([row]))

@@ -1,4 +1,4 @@
-"""What a wrong configuration of the hybrid space gets."""
+"""Errors of wrong configurations of the hybrid space."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ STAGE = HybridStage(32, 2, (1, 2), ("convolution", "both"))
         ({"fused": "last"}, r"fused is 'last'; expected none, first or all"),
     ],
 )
-def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
+def test_hybrid_stage_refuses_wrong_fields(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(STAGE, **change)
 
@@ -51,7 +51,9 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
         ({"dropout": 1.0}, r"dropout is 1\.0; expected a probability in \[0, 1\)"),
     ],
 )
-def test_a_wrong_configuration_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
+def test_hybrid_config_refuses_wrong_fields_in_one_line(
+    change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         dataclasses.replace(HybridConfig((STAGE,)), **change)
     assert len(str(raised.value).splitlines()) == 1

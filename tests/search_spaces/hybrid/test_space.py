@@ -12,7 +12,7 @@ from hwnas.search_spaces.catalogue import named_space
 from hwnas.search_spaces.layers import ConvAttention
 
 
-def test_lowformer_b0_is_the_published_network() -> None:
+def test_preset_lowformer_b0_has_the_costs_of_the_published_network() -> None:
     """14.1 M parameters and 944 M MACs in Nottebaum et al. 2025, table 1.
 
     The authors' code has biases where the convolutions of attention blocks here have normalisations
@@ -27,7 +27,7 @@ def test_lowformer_b0_is_the_published_network() -> None:
     assert round(workload.macs / 1e6) == 944
 
 
-def test_an_asymmetric_placement_is_one_of_the_networks() -> None:
+def test_hybrid_space_contains_the_asymmetric_placement_of_ascan() -> None:
     """AsCAN: convolutions first, more attention from stage to stage, both kinds within one."""
     space = hybrid((224, 224, 3), 1000, preset="large")
     placed = {1: "CC", 2: "CCTT", 3: "CTTT"}
@@ -45,14 +45,14 @@ def test_an_asymmetric_placement_is_one_of_the_networks() -> None:
 
 
 @pytest.mark.parametrize(("stride", "side"), [(1, 7), (2, 8), (2, 7)])
-def test_attention_on_fewer_pixels_gives_the_same_shape(stride: int, side: int) -> None:
+def test_conv_attention_with_a_stride_keeps_the_shape(stride: int, side: int) -> None:
     torch.manual_seed(0)
     layer = ConvAttention(24, 2, 4, stride).eval()
     x = torch.randn(2, 24, side, side)
     assert layer(x).shape == x.shape
 
 
-def test_attention_is_the_softmax_of_products_of_queries_and_keys() -> None:
+def test_conv_attention_equals_scaled_dot_product_attention() -> None:
     torch.manual_seed(0)
     layer = ConvAttention(8, 2, 4, 1).eval()
     torch.nn.init.dirac_(layer.grow.weight)  # passes on what the heads give
@@ -68,20 +68,20 @@ def test_attention_is_the_softmax_of_products_of_queries_and_keys() -> None:
     torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_products_of_activations_are_counted() -> None:
+def test_hybrid_workload_counts_the_products_of_attention() -> None:
     space = hybrid((224, 224, 3), 1000, preset="lowformer-b0")
     products = [o for o in space.workload(space.largest()).operators if o.kind == "matmul"]
     # Two for each attention: 3 of 4 heads and 4 of 8, of 16 channels each, on maps of 7x7.
     assert [o.macs for o in products] == [4 * 16 * 49**2] * 6 + [8 * 16 * 49**2] * 8
 
 
-def test_no_tensor_has_more_than_four_dimensions() -> None:
+def test_hybrid_tensors_have_four_dimensions_at_most() -> None:
     space = hybrid((32, 32, 3), 10)
     workload = space.workload(space.largest(), batch=2)
     assert max(len(tensor.shape) for tensor in workload.tensors) == 4
 
 
-def test_an_exported_network_computes_the_same_for_any_batch(tmp_path: Path) -> None:
+def test_hybrid_export_equals_the_network_for_another_batch_size(tmp_path: Path) -> None:
     stage = HybridStage(32, 2, (2,), ("both",), fused="first", attention_stride=2)
     space = hybrid((14, 14, 1), 10, preset="tiny", resolution=(14,), stages=(stage,))
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def test_an_exported_network_computes_the_same_for_any_batch(tmp_path: Path) -> 
     assert exported.max_relative_error < 1e-5
 
 
-def test_a_recipe_names_it_and_its_stages() -> None:
+def test_named_space_makes_a_hybrid_space_from_tables_of_stages() -> None:
     stage = {"channels": 32, "depth": [1, 2], "blocks": ["convolution", "both"]}
     space = named_space("hybrid", (28, 28, 1), 7, {"stages": [stage], "dropout": 0.1})
     assert isinstance(space, HybridSpace)
@@ -102,12 +102,12 @@ def test_a_recipe_names_it_and_its_stages() -> None:
 @pytest.mark.parametrize(
     ("side", "preset"), [(8, "tiny"), (16, "tiny"), (28, "small"), (97, "large"), (224, "large")]
 )
-def test_the_preset_follows_the_size_of_the_images(side: int, preset: str) -> None:
+def test_hybrid_preset_follows_the_image_size(side: int, preset: str) -> None:
     automatic = hybrid((side, side, 3), 10)
     assert automatic.config == hybrid((side, side, 3), 10, preset=preset).config
 
 
 @pytest.mark.parametrize("side", [1, 2, 3])
-def test_images_that_are_too_small_are_refused(side: int) -> None:
+def test_hybrid_refuses_images_that_are_too_small(side: int) -> None:
     with pytest.raises(ConfigError, match="pixels are too small for the space"):
         hybrid((side, side, 1), 10)

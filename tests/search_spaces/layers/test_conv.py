@@ -1,4 +1,4 @@
-"""The blocks of mobile networks."""
+"""Layers and blocks of mobile networks."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_make_divisible_keeps_the_order(a: float, b: float) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "rounded"), [(1, 8), (12, 16), (16, 16), (18, 24), (200, 200)])
-def test_make_divisible_by_hand(wanted: float, rounded: int) -> None:
+def test_make_divisible_equals_results_computed_by_hand(wanted: float, rounded: int) -> None:
     assert make_divisible(wanted) == rounded
 
 
@@ -47,7 +47,7 @@ def test_conv_norm_act_divides_height_and_width_by_the_stride(
     assert layer(torch.randn(2, 3, 9, 9)).min() >= 0
 
 
-def test_the_gate_scales_each_channel_by_a_factor_between_0_and_1() -> None:
+def test_squeeze_excite_scales_channels_by_factors_from_0_to_1() -> None:
     x = torch.rand(2, 16, 5, 5) + 0.5
     factors = (SqueezeExcite(16, 8)(x) / x).flatten(2)
     assert factors.min() >= 0
@@ -58,18 +58,18 @@ def test_the_gate_scales_each_channel_by_a_factor_between_0_and_1() -> None:
 @pytest.mark.parametrize(
     ("out_channels", "stride", "residual"), [(16, 1, True), (16, 2, False), (24, 1, False)]
 )
-def test_the_residual_is_there_where_shapes_allow(
+def test_inverted_bottleneck_adds_a_residual_if_shapes_allow(
     out_channels: int, stride: int, residual: bool
 ) -> None:
     block = InvertedBottleneck(16, 48, out_channels, 3, stride, True, "hard_swish").eval()
     for norm in (m for m in block.modules() if isinstance(m, nn.BatchNorm2d)):
-        nn.init.zeros_(norm.weight)  # silences all but the residual
+        nn.init.zeros_(norm.weight)  # all but the residual becomes 0
     x = torch.randn(2, 16, 8, 8)
     y = block(x)
     assert y.shape == (2, out_channels, 8 // stride, 8 // stride)
     torch.testing.assert_close(y, x if residual else torch.zeros_like(y))
 
 
-def test_there_is_no_expansion_where_it_would_change_nothing() -> None:
+def test_inverted_bottleneck_omits_expansion_to_equal_channels() -> None:
     plain = InvertedBottleneck(16, 16, 16, 3, 1, False, "relu")
     assert [name for name, _ in plain.layers.named_children()] == ["depthwise", "project"]

@@ -1,4 +1,4 @@
-"""Depthwise convolution: what it computes and its gradients are torch's."""
+"""Depthwise convolution: its outputs and gradients, compared with PyTorch's."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from hwnas.search_spaces.layers import DepthwiseConv2d
 def gradients(
     layer: nn.Module, weight: Tensor, x: Tensor, upstream: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Output and gradients of the input and of the weights."""
+    """Return the output, and the gradients of the input and of the weight."""
     x = x.clone(memory_format=torch.preserve_format).requires_grad_()
     y = layer(x)
     y.backward(torch.ones_like(y) if upstream is None else upstream)
@@ -32,7 +32,7 @@ def gradients(
     channels_last=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_output_and_gradients_are_those_of_a_plain_convolution(
+def test_depthwise_conv_output_and_gradients_equal_those_of_pytorch(
     channels: int,
     kernel_size: int,
     stride: int,
@@ -57,7 +57,7 @@ def test_output_and_gradients_are_those_of_a_plain_convolution(
         torch.testing.assert_close(mine, other)
 
 
-def test_a_gradient_reaches_the_middle_of_a_shared_kernel() -> None:
+def test_depthwise_conv_gives_gradients_to_the_centre_of_a_kernel() -> None:
     """A supernet passes the centre of a larger kernel, which is a view with gaps."""
     shared = torch.randn(6, 1, 7, 7, requires_grad=True)
     layer = DepthwiseConv2d(6, 5)
@@ -71,7 +71,7 @@ def test_a_gradient_reaches_the_middle_of_a_shared_kernel() -> None:
 
 
 @pytest.mark.parametrize("frozen", ["input", "weight"])
-def test_a_frozen_side_gets_no_gradient(frozen: str) -> None:
+def test_depthwise_conv_gives_a_frozen_input_or_weight_no_gradient(frozen: str) -> None:
     layer, x = DepthwiseConv2d(4, 5), torch.randn(2, 4, 6, 6, requires_grad=frozen != "input")
     layer.weight.requires_grad_(frozen != "weight")
     layer(x).sum().backward()
@@ -79,7 +79,7 @@ def test_a_frozen_side_gets_no_gradient(frozen: str) -> None:
     assert (layer.weight.grad is None) == (frozen == "weight")
 
 
-def test_autocast_leaves_it_in_float32_on_a_cpu() -> None:
+def test_depthwise_conv_stays_in_float32_under_autocast_on_a_cpu() -> None:
     torch.manual_seed(0)
     for kernel_size in (3, 5):
         layer, x = DepthwiseConv2d(8, kernel_size), torch.randn(2, 8, 9, 9).bfloat16()

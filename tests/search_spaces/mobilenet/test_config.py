@@ -1,4 +1,4 @@
-"""What a wrong configuration of the mobilenet space gets."""
+"""Errors of wrong configurations of the mobilenet space."""
 
 import dataclasses
 from typing import Any
@@ -27,7 +27,7 @@ STAGE = Stage(16)
         ({"activation": "swish"}, r"Stage\.activation is 'swish'; expected relu, relu6 or hard"),
     ],
 )
-def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
+def test_stage_refuses_wrong_fields(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(STAGE, **change)
 
@@ -61,7 +61,9 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
         ({"width": (0.999, 0.9999)}, "two of them round to the same channels"),
     ],
 )
-def test_a_wrong_configuration_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
+def test_mobilenet_config_refuses_wrong_fields_in_one_line(
+    change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         dataclasses.replace(MobileNetConfig((STAGE,)), **change)
     assert len(str(raised.value).splitlines()) == 1

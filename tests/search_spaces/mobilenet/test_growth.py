@@ -1,4 +1,4 @@
-"""Grown networks compute what their parents do."""
+"""Growth of networks, which must keep the outputs of the parent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPACE = MobileNetSpace(
 
 
 def trained(architecture: Architecture, seed: int) -> nn.Module:
-    """A network as training leaves one: no scale, shift or statistic is what it was made with."""
+    """Return a network whose normalisations differ from their initial values, as after training."""
     torch.manual_seed(seed)
     network = SPACE.build(architecture)
     for module in network.modules():
@@ -63,7 +63,7 @@ def walked(parent: Architecture, steps: int, rng: random.Random) -> Architecture
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), steps=st.integers(1, 8))
-def test_outputs_are_equal_before_and_after(seed: int, steps: int) -> None:
+def test_grown_network_has_the_outputs_of_its_parent(seed: int, steps: int) -> None:
     rng = random.Random(seed)
     parent = SPACE.sample(rng)
     child = walked(parent, steps, rng)
@@ -77,7 +77,7 @@ def test_outputs_are_equal_before_and_after(seed: int, steps: int) -> None:
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
-def test_a_step_of_training_starts_from_the_same_outputs(seed: int) -> None:
+def test_grown_network_has_the_outputs_of_its_parent_in_training_mode(seed: int) -> None:
     rng = random.Random(seed)
     parent = SPACE.sample(rng)
     network = trained(parent, seed)
@@ -88,7 +88,7 @@ def test_a_step_of_training_starts_from_the_same_outputs(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["depth", "kernel_size", "expand_ratio"])
-def test_each_kind_of_move_is_there_and_makes_a_larger_network(kind: str) -> None:
+def test_moves_include_each_kind_and_add_parameters(kind: str) -> None:
     parent = SPACE.architecture({**SPACE.smallest().as_dict(), "stage0.block0.expand_ratio": 2})
     found = {name: child for name, child in moves(SPACE, parent).items() if name.endswith(kind)}
     assert len(found) >= 3 if kind != "depth" else len(found) == 3
@@ -97,7 +97,7 @@ def test_each_kind_of_move_is_there_and_makes_a_larger_network(kind: str) -> Non
 
 
 @given(seed=st.integers(0, 10**6))
-def test_moves_raise_one_choice_and_add_only_what_it_brings(seed: int) -> None:
+def test_moves_change_one_choice_and_add_choices_of_its_stage_only(seed: int) -> None:
     parent = SPACE.sample(random.Random(seed))
     before = parent.as_dict()
     for name, child in moves(SPACE, parent).items():
@@ -106,7 +106,7 @@ def test_moves_raise_one_choice_and_add_only_what_it_brings(seed: int) -> None:
         assert all(k.startswith(name.split(".")[0]) for k in after.keys() - before.keys())
 
 
-def test_replicas_do_not_stay_equal_in_training() -> None:
+def test_replicated_channels_get_different_gradients() -> None:
     parent = SPACE.architecture({**SPACE.smallest().as_dict(), "stage0.block0.expand_ratio": 2})
     child = moves(SPACE, parent)["stage0.block0.expand_ratio"]
     network = grown(parent, trained(parent, 0), child, 0).train()
@@ -116,7 +116,7 @@ def test_replicas_do_not_stay_equal_in_training() -> None:
     assert len(torch.unique(gradient, dim=0)) == len(gradient)
 
 
-def test_an_added_block_learns() -> None:
+def test_added_block_gets_gradients() -> None:
     parent = SPACE.smallest()
     child = moves(SPACE, parent)["stage0.depth"]
     network = grown(parent, trained(parent, 0), child, 0).train()
@@ -137,7 +137,9 @@ def test_an_added_block_learns() -> None:
         ("stage0.block0.expand_ratio", 1, 2),  # there is no expansion layer to widen
     ],
 )
-def test_what_is_no_growth_is_refused(name: str, old: float, new: float) -> None:
+def test_grow_refuses_smaller_networks_and_unsupported_choices(
+    name: str, old: float, new: float
+) -> None:
     values = {choice.name: choice.options[0] for choice in SPACE.choices}
     parent = SPACE.architecture({**values, name: old})
     child = SPACE.architecture({**values, name: new})
@@ -146,7 +148,7 @@ def test_what_is_no_growth_is_refused(name: str, old: float, new: float) -> None
         grow(SPACE, parent, SPACE.build(parent).state_dict(), child, 0)
 
 
-def test_growing_is_the_same_for_the_same_seed_and_leaves_the_global_one_alone() -> None:
+def test_grow_repeats_by_seed_and_leaves_the_global_generator_alone() -> None:
     parent, child = SPACE.smallest(), walked(SPACE.smallest(), 5, random.Random(0))
     network = trained(parent, 0)
     torch.manual_seed(7)
@@ -158,7 +160,7 @@ def test_growing_is_the_same_for_the_same_seed_and_leaves_the_global_one_alone()
     assert torch.equal(torch.rand(1), drawn)
 
 
-def test_whole_blocks_that_are_exchanged_do_not_grow() -> None:
+def test_moves_are_empty_for_layerwise_operators() -> None:
     stage = Stage(8, operators=("skip", "k3_e1", "k5_e3"), depth=(2,))
     space = MobileNetSpace(MobileNetConfig((stage,), resolution=(8,), stem_channels=8, outputs=3))
     parent = space.smallest()

@@ -1,4 +1,4 @@
-"""Published networks, built: their encodings, multiply-accumulates and parameters."""
+"""Published networks as members of the space: encodings, multiply-accumulates, parameters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def encoded(space: MobileNetSpace, rows: npt.ArrayLike) -> npt.NDArray[np.int64]
 
 
 def gates(space: MobileNetSpace, architecture: Architecture) -> int:
-    """Multiplications of channel gates, which published counts leave out."""
+    """Return the multiplications of channel gates, which published counts leave out."""
     operators = space.workload(architecture).operators
     return sum(operator.macs for operator in operators if operator.kind == "elementwise")
 
@@ -46,7 +46,9 @@ def params(space: MobileNetSpace, architecture: Architecture) -> int:
 
 
 @SPACES
-def test_rows_and_networks_are_one_to_one(space: MobileNetSpace, table: TabularSpace) -> None:
+def test_published_rows_and_architectures_map_one_to_one(
+    space: MobileNetSpace, table: TabularSpace
+) -> None:
     rng = np.random.default_rng(0)
     codes = space.canonical(
         rng.integers(0, [len(c.options) for c in space.choices], (300, len(space.choices)))
@@ -60,7 +62,9 @@ def test_rows_and_networks_are_one_to_one(space: MobileNetSpace, table: TabularS
 
 
 @SPACES
-def test_the_table_counts_what_the_networks_do(space: MobileNetSpace, table: TabularSpace) -> None:
+def test_tabular_space_counts_the_macs_of_the_networks(
+    space: MobileNetSpace, table: TabularSpace
+) -> None:
     rng = random.Random(1)
     networks = [space.sample(rng) for _ in range(20)]
     codes = np.array([space.encode(network) for network in networks])
@@ -71,7 +75,7 @@ def test_the_table_counts_what_the_networks_do(space: MobileNetSpace, table: Tab
     assert counted[:3] == [space.workload(network).macs for network in networks[:3]]
 
 
-def test_once_for_all_networks_are_those_of_the_published_table() -> None:
+def test_ofa_networks_have_params_and_macs_of_the_published_table() -> None:
     arrays = table_file("nasbench/ofa_mbv3_w10_imagenet.npz")
     rows = OFAMobileNetSpace().encode({name: arrays[name] for name in ("ks", "e", "d")})
     counted = OFA.counted(encoded(OFA, rows))
@@ -82,7 +86,7 @@ def test_once_for_all_networks_are_those_of_the_published_table() -> None:
         assert OFA.workload(network).macs - gates(OFA, network) == arrays["macs"][i]
 
 
-def test_fbnet_networks_are_those_of_the_published_table() -> None:
+def test_fbnet_networks_have_the_macs_of_the_published_table() -> None:
     arrays = table_file("latency/fbnet_latency_help.npz")
     rows = FBNetSpace().encode(arrays)
     macs = FBNET.counted(encoded(FBNET, rows))["macs"]
@@ -91,7 +95,7 @@ def test_fbnet_networks_are_those_of_the_published_table() -> None:
         assert FBNET.workload(FBNET.architecture_of(rows[i])).macs == macs[i]
 
 
-def test_fbnet_c_is_the_published_network() -> None:
+def test_fbnet_space_contains_fbnet_c_with_its_published_params() -> None:
     """FBNet-C of figure 4 in Wu et al. 2019: 375 M multiply-accumulates and 5.5 M parameters.
 
     The exact number of parameters is that of timm's ``fbnetc_100``.
@@ -114,7 +118,7 @@ def test_fbnet_c_is_the_published_network() -> None:
     assert space.published(np.array([space.encode(network)])) is None  # the table is of 32 pixels
 
 
-def test_proxyless_mobile_is_the_published_network() -> None:
+def test_proxyless_space_contains_proxyless_mobile_with_its_params() -> None:
     """ProxylessNAS-Mobile: 320 M multiply-accumulates in the paper, 4,080,512 parameters as built
     by its authors' ``proxyless_mobile``."""
     space = mobilenet((224, 224, 3), 1000, "proxyless")
@@ -138,7 +142,7 @@ def test_proxyless_mobile_is_the_published_network() -> None:
     assert space.workload(network).macs == 320_427_584
 
 
-def test_rows_that_no_network_has_are_refused() -> None:
+def test_architecture_of_refuses_rows_without_a_network() -> None:
     row = np.array([1, 0, 1, 0, *[1, 1, 0, 0] * 4, 32])
     with pytest.raises(ConfigError, match=r"blocks \[1, 0, 1, 0\] of a stage are not in"):
         OFA.architecture_of(row)
@@ -151,11 +155,11 @@ def test_rows_that_no_network_has_are_refused() -> None:
 
 
 @pytest.mark.parametrize("preset", ["tiny", "large", "proxyless"])
-def test_other_spaces_are_in_no_table(preset: str) -> None:
+def test_published_is_none_for_presets_without_a_table(preset: str) -> None:
     space = mobilenet((224, 224, 3), 1000, preset)
     assert space.published(np.array([space.encode(space.largest())])) is None
 
 
-def test_resolutions_that_the_table_does_not_have_are_in_no_table() -> None:
+def test_published_is_none_for_resolutions_outside_the_table() -> None:
     space = mobilenet((224, 224, 3), 1000, "ofa-w1.0", resolution=(223, 224))
     assert space.published(np.array([space.encode(space.largest())])) is None

@@ -1,4 +1,4 @@
-"""Blocks that are drafted, beyond what every space keeps to (test_space_conformance.py)."""
+"""Operators of MobileNets without a trace; test_space_conformance.py checks every space."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ stages = st.builds(
     features=st.sampled_from([(20, True), (20, False), (0, True)]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_any_configuration_is_drafted_as_it_is_traced(
+def test_mobilenet_steps_equal_those_of_a_trace_for_any_config(
     stages: list[Stage], seed: int, features: tuple[int, bool], **others: object
 ) -> None:
     try:
@@ -72,7 +72,7 @@ def test_any_configuration_is_drafted_as_it_is_traced(
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_depth_counts_blocks(preset: str) -> None:
+def test_mobilenet_depth_counts_blocks(preset: str) -> None:
     space = mobilenet((224, 224, 3), 10, preset)
     rng = random.Random(0)
     networks = [space.sample(rng) for _ in range(5)]
@@ -81,7 +81,7 @@ def test_depth_counts_blocks(preset: str) -> None:
     assert space.depth(codes.reshape(5, -1)).tolist() == blocks
 
 
-def test_a_hundred_thousand_networks_take_a_moment() -> None:
+def test_mobilenet_counted_takes_seconds_for_100_000_networks() -> None:
     space = mobilenet((28, 28, 1), 10)
     rng = np.random.default_rng(0)
     sizes = [len(choice.options) for choice in space.choices]

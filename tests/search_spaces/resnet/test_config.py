@@ -1,4 +1,4 @@
-"""What a wrong configuration of the resnet space gets."""
+"""Errors of wrong configurations of the resnet space."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,7 @@ STAGE = ResNetStage(64)
         ({"expand_ratio": (0.5, 0.25)}, r"ResNetStage\.expand_ratio is \[0\.5, 0\.25\]"),
     ],
 )
-def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
+def test_resnet_stage_refuses_wrong_fields(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(STAGE, **change)
 
@@ -52,14 +52,16 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
         ),
     ],
 )
-def test_a_wrong_configuration_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
+def test_resnet_config_refuses_wrong_fields_in_one_line(
+    change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         dataclasses.replace(ResNetConfig((STAGE,)), **change)
     assert len(str(raised.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(("preset", "least"), [("tiny", 4), ("small", 6), ("resnet-50", 56)])
-def test_images_that_are_too_small_are_refused(preset: str, least: int) -> None:
+def test_resnet_refuses_images_that_are_too_small(preset: str, least: int) -> None:
     resnet((least, least, 1), 10, preset)
     with pytest.raises(ConfigError, match="pixels are too small for the space"):
         resnet((least - 1, least - 1, 1), 10, preset)

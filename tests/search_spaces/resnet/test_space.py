@@ -1,4 +1,7 @@
-"""The resnet space: the published network and presets (laws: test_space_conformance.py)."""
+"""The resnet space: the published network and presets.
+
+test_space_conformance.py has the checks of every space.
+"""
 
 import random
 
@@ -11,7 +14,7 @@ from hwnas.search_spaces import ResNetSpace, ResNetStage, resnet
 from hwnas.search_spaces.catalogue import named_space
 
 
-def test_the_largest_network_is_resnet_50() -> None:
+def test_largest_network_of_the_default_resnet_space_is_resnet_50() -> None:
     """4.09 G multiply-accumulates at 224 pixels, 25,557,032 parameters, as in torchvision."""
     space = ResNetSpace()
     largest = space.largest()
@@ -25,11 +28,11 @@ def test_the_largest_network_is_resnet_50() -> None:
 @pytest.mark.parametrize(
     ("side", "preset"), [(8, "tiny"), (16, "tiny"), (32, "small"), (97, "resnet-50")]
 )
-def test_the_preset_follows_the_size_of_the_images(side: int, preset: str) -> None:
+def test_resnet_preset_follows_the_image_size(side: int, preset: str) -> None:
     assert resnet((side, side, 3), 10).config == resnet((side, side, 3), 10, preset).config
 
 
-def test_each_stage_has_a_width_of_its_own() -> None:
+def test_resnet_stages_have_separate_widths() -> None:
     space = resnet((32, 32, 3), 10)
     names = {choice.name for choice in space.choices}
     assert {"stem.width", "stage0.width", "stage1.width", "stage2.width"} <= names
@@ -39,7 +42,7 @@ def test_each_stage_has_a_width_of_its_own() -> None:
     assert outputs.shape == (2, 10)
 
 
-def test_depth_counts_blocks() -> None:
+def test_resnet_depth_counts_blocks() -> None:
     space, rng = resnet((32, 32, 3), 10), random.Random(0)
     networks = [space.sample(rng) for _ in range(5)]
     codes = np.array([space.encode(network) for network in networks])
@@ -47,7 +50,7 @@ def test_depth_counts_blocks() -> None:
     assert space.depth(codes).tolist() == blocks
 
 
-def test_a_recipe_overrides_a_preset() -> None:
+def test_named_space_overrides_the_preset_of_a_resnet_space() -> None:
     options = {
         "preset": "small",
         "width": [1.0],

@@ -1,4 +1,4 @@
-"""ResNets that are drafted, beyond what every space keeps to (test_space_conformance.py)."""
+"""Operators of ResNets without a trace; test_space_conformance.py checks every space."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ stages = st.builds(
 
 
 def steps_of(table: OperatorCountTable) -> list[dict[OperatorSignature, int]]:
-    """How often each network takes each step."""
+    """Return the number of times that each network has each operator."""
     return [
         {step: int(n) for step, n in zip(table.steps, row, strict=True) if n}
         for row in table.counts.toarray()
@@ -47,7 +47,7 @@ def steps_of(table: OperatorCountTable) -> list[dict[OperatorSignature, int]]:
     in_channels=st.sampled_from([1, 3]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_any_configuration_is_drafted_as_it_is_traced(
+def test_resnet_steps_equal_those_of_a_trace_for_any_config(
     stages: list[ResNetStage], stem: tuple[int, int], seed: int, **others: object
 ) -> None:
     try:
@@ -69,7 +69,7 @@ def test_any_configuration_is_drafted_as_it_is_traced(
     assert steps_of(space.steps(codes)) == steps_of(traced)
 
 
-def test_a_hundred_thousand_networks_take_a_moment() -> None:
+def test_resnet_counted_takes_seconds_for_100_000_networks() -> None:
     space = resnet((224, 224, 3), 1000)
     rng = np.random.default_rng(0)
     sizes = [len(choice.options) for choice in space.choices]

@@ -1,4 +1,4 @@
-"""What a SimpleNet space may be."""
+"""Configurations of the simplenet space."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from hwnas.search_spaces import Group, SimpleNetConfig
         ),
     ],
 )
-def test_a_group_without_sense_is_refused(wrong: dict[str, object], message: str) -> None:
+def test_group_refuses_wrong_fields(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Group(**{"channels": (16, 16), **wrong})  # type: ignore[arg-type]
 
 
-def test_images_have_to_outlast_the_halvings() -> None:
+def test_simplenet_config_refuses_images_too_small_for_its_halvings() -> None:
     groups = (Group((8,)),) * 4
     assert SimpleNetConfig(groups, (8,)).resolution == (8,)
     with pytest.raises(ConfigError, match=r"images of 7 pixels .* halved 3 times .* at least 8"):
@@ -49,10 +49,10 @@ def test_images_have_to_outlast_the_halvings() -> None:
         ({"resolution": (32, 16)}, r"resolution is \[32, 16\]"),
     ],
 )
-def test_a_space_without_sense_is_refused(wrong: dict[str, object], message: str) -> None:
+def test_simplenet_config_refuses_wrong_fields(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SimpleNetConfig(**{"groups": (Group((8,)),), **wrong})  # type: ignore[arg-type]
 
 
-def test_equal_configurations_are_equal_however_they_are_written() -> None:
+def test_group_equals_one_with_defaults_written_out() -> None:
     assert Group((16, 16), (3, 3), (2,), (0.5, 1.0)) == Group((16, 16), width=(0.5, 1))

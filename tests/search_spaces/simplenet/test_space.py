@@ -1,4 +1,4 @@
-"""SimpleNet's networks, beyond what every space keeps to (test_space_conformance.py)."""
+"""Networks of the simplenet space; test_space_conformance.py has the checks of every space."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ def network_of(space: SimpleNetSpace) -> nn.Module:
 
 
 def weights(network: nn.Module) -> int:
-    """Of convolutions and the linear layer; the paper counts no biases, no normalisation."""
+    """Return the number of weights of convolutions and the linear layer, as the paper counts them.
+
+    It counts neither biases nor normalisations.
+    """
     layers = (m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear))
     return sum(layer.weight.numel() for layer in layers)
 
 
-def test_the_published_network_is_reproduced() -> None:
+def test_preset_simplenet_5m_has_the_costs_of_the_published_network() -> None:
     """5.48 M parameters (paper, tables of CIFAR results), 652 M operations (table 1)."""
     assert (PUBLISHED.choices, PUBLISHED.size()) == ((), 1)
     network, workload = network_of(PUBLISHED), PUBLISHED.workload(PUBLISHED.largest())
@@ -41,7 +44,7 @@ def test_the_published_network_is_reproduced() -> None:
     assert workload.params + biases == 5_498_378
 
 
-def test_layers_are_those_of_the_authors_file() -> None:
+def test_preset_simplenet_5m_has_the_layers_of_the_authors() -> None:
     found = [
         (m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0])
         for m in network_of(PUBLISHED).modules()
@@ -52,13 +55,15 @@ def test_layers_are_those_of_the_authors_file() -> None:
     assert found == [(*each, 1) for each in zip((3, *made), made, kernels, strict=False)]
 
 
-def test_the_slim_network_has_310_thousand_weights() -> None:
+def test_preset_simplenet_310k_has_the_weights_of_the_published_network() -> None:
     """Table 6 of the paper."""
     assert weights(network_of(simplenet((32, 32, 3), 10, preset="simplenet-310k"))) == 309_568
 
 
 @pytest.mark.parametrize(("preset", "count"), [("full", 5_484_736), ("slim", 309_568)])
-def test_the_largest_network_of_a_space_is_the_published_one(preset: str, count: int) -> None:
+def test_largest_simplenet_has_the_weights_of_the_published_network(
+    preset: str, count: int
+) -> None:
     space = simplenet((32, 32, 3), 10, preset=preset)
     assert weights(network_of(space)) == count
     with torch.device("meta"):
@@ -66,7 +71,7 @@ def test_the_largest_network_of_a_space_is_the_published_one(preset: str, count:
     assert space.input_shape(space.largest()) == (3, 32, 32)
 
 
-def test_the_space_is_chosen_by_the_size_of_images() -> None:
+def test_simplenet_preset_follows_the_image_size() -> None:
     def layers(side: int) -> int:
         space = simplenet((side, side, 1), 10)
         return int(space.depth(np.array([space.encode(space.largest())]))[0])
@@ -75,7 +80,7 @@ def test_the_space_is_chosen_by_the_size_of_images() -> None:
     assert simplenet((28, 28, 1), 10).config.groups != simplenet((32, 32, 1), 10).config.groups
 
 
-def test_depth_counts_the_convolutions() -> None:
+def test_simplenet_depth_counts_convolutions() -> None:
     space = simplenet((20, 20, 3), 4, preset="slim")
     for seed in range(5):
         architecture = space.sample(random.Random(seed))
@@ -83,7 +88,7 @@ def test_depth_counts_the_convolutions() -> None:
         assert space.depth(np.array([space.encode(architecture)])).tolist() == [convolutions]
 
 
-def test_dropout_works_in_training_only() -> None:
+def test_simplenet_dropout_acts_in_training_only() -> None:
     space = simplenet((8, 8, 1), 10, dropout=0.5)
     torch.manual_seed(0)
     network, images = space.build(space.smallest()), torch.randn(4, 1, 8, 8)
@@ -93,8 +98,8 @@ def test_dropout_works_in_training_only() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_an_export_computes_what_the_network_does(seed: int, tmp_path: Path) -> None:
-    """At sizes that max pooling does not halve evenly, too: 10, 5, 3, 2 pixels."""
+def test_simplenet_export_equals_the_network(seed: int, tmp_path: Path) -> None:
+    """Compare at sizes that max pooling does not halve evenly: 10, 5, 3, 2 pixels."""
     space = simplenet((10, 10, 1), 10, resolution=(10,))
     torch.manual_seed(seed)
     network = space.supernet().extract(space.sample(random.Random(seed))).eval()
@@ -107,13 +112,13 @@ def test_an_export_computes_what_the_network_does(seed: int, tmp_path: Path) -> 
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_space_of_ones_own() -> None:
+def test_simplenet_size_counts_the_options_of_custom_groups() -> None:
     groups = (Group((16, 16), depth=(1, 2), width=(0.5, 1)), Group((16,), (5,)))
     space = simplenet((4, 4, 1), 3, groups=groups, resolution=(4,))
     assert space.size() == 2 + 2 * 2  # widths of one layer, or of two
 
 
-def test_a_recipe_may_say_its_groups() -> None:
+def test_named_space_makes_a_simplenet_space_from_tables_of_groups() -> None:
     groups = [{"channels": [16, 32], "depth": [1, 2]}, {"channels": [32], "kernel_size": [5]}]
     space = named_space("simplenet", (8, 8, 1), 3, {"groups": groups, "resolution": [8]})
     assert space.size() == 2
@@ -121,7 +126,7 @@ def test_a_recipe_may_say_its_groups() -> None:
         named_space("simplenet", (8, 8, 1), 3, {"groups": [{"channels": [8], "width": [2]}]})
 
 
-def test_images_that_are_too_small_are_refused() -> None:
+def test_simplenet_refuses_small_images_and_unknown_presets() -> None:
     with pytest.raises(ConfigError, match="images of 6 pixels are too small for the space"):
         simplenet((6, 6, 1), 10)
     with pytest.raises(ConfigError, match="unknown preset of space simplenet 'ful'"):

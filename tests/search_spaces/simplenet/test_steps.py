@@ -1,4 +1,4 @@
-"""SimpleNet networks that are drafted, beyond what every space keeps to."""
+"""Operators of SimpleNets without a trace; test_space_conformance.py checks every space."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPACE = SimpleNetSpace(
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_any_network_is_drafted_as_it_is_traced(data: st.DataObject) -> None:
+def test_simplenet_steps_equal_those_of_a_trace(data: st.DataObject) -> None:
     code = [data.draw(st.integers(0, len(choice.options) - 1)) for choice in SPACE.choices]
     drafted = SPACE.steps(np.array([code]))
     traced = OperatorCountTable.of_workloads([SPACE.workload(SPACE.decode(code))])

@@ -1,4 +1,4 @@
-"""Multiply-accumulates against what was published."""
+"""Tabular spaces, compared with published multiply-accumulates and cells."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def table(name: str) -> Path:
     return path
 
 
-def test_nasbench201_extremes_are_those_of_the_paper() -> None:
+def test_nasbench201_macs_of_two_known_cells_equal_published_ones() -> None:
     space = NasBench201Space()
     # All 3x3 convolutions; the first row of the benchmark (pool, 1x1, skip, 1x1, skip, skip).
     codes = np.array([[3] * 6, [4, 2, 1, 2, 1, 1]])
     assert space.steps(codes).macs == pytest.approx([220.12e6, 15.647e6], rel=1e-4)
 
 
-def test_nasbench201_knows_which_cells_lead_nowhere() -> None:
+def test_nasbench201_finds_disconnected_cells_and_dead_operators() -> None:
     space = NasBench201Space()
     through, dead_end, nothing = [0, 0, 0, 2, 0, 0], [3, 3, 3, 0, 0, 0], [0] * 6
     assert space.connected(np.array([through, dead_end, nothing])).tolist() == [True, False, False]
@@ -41,7 +41,7 @@ def test_nasbench201_knows_which_cells_lead_nowhere() -> None:
     assert table.total(dead).tolist() == [0, 3 * 15]
 
 
-def test_nasbench201_has_as_many_different_cells_as_the_paper_counts() -> None:
+def test_nasbench201_has_the_number_of_unique_cells_of_the_paper() -> None:
     """15,625 cells, of which 6,466 are unique (Dong and Yang, ICLR 2020, table 1)."""
     space = NasBench201Space()
     codes = np.array(list(itertools.product(*map(range, space.options))))
@@ -51,7 +51,7 @@ def test_nasbench201_has_as_many_different_cells_as_the_paper_counts() -> None:
     assert first == second != third
 
 
-def test_nasbench201_counts_as_one_what_the_table_does() -> None:
+def test_nasbench201_finds_the_isomorphic_cells_of_the_table() -> None:
     arrays = dict(np.load(table("nasbench/nasbench201.npz")))
     space = NasBench201Space()
     found = space.isomorphic(space.encode({"ops": arrays["ops"], "op_names": arrays["op_names"]}))
@@ -59,14 +59,14 @@ def test_nasbench201_counts_as_one_what_the_table_does() -> None:
     assert len(set(zip(found.tolist(), published.tolist(), strict=True))) == 6_466
 
 
-def test_nasbench201_takes_other_orders_of_operations_by_name() -> None:
+def test_nasbench201_encodes_operations_by_name_in_any_order() -> None:
     space = NasBench201Space()
     names = np.array(["avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3", "none", "skip_connect"])
     codes = space.encode({"ops": np.array([[0, 1, 2, 3, 4, 0]]), "op_names": names})
     assert codes.tolist() == [[4, 2, 3, 0, 1, 4]]
 
 
-def test_nasbench201_of_the_whole_table() -> None:
+def test_nasbench201_macs_and_connections_equal_the_whole_table() -> None:
     with gzip.open(table("latency/nasbench201_archs.csv.gz"), "rt") as file:
         rows = list(csv.DictReader(file))
     codes = np.array([[int(row[f"op{i}"]) for i in range(6)] for row in rows])
@@ -76,14 +76,14 @@ def test_nasbench201_of_the_whole_table() -> None:
     assert (~space.connected(codes)).sum() == 341
 
 
-def test_fbnet_of_the_whole_table() -> None:
+def test_fbnet_macs_equal_the_whole_table() -> None:
     arrays = dict(np.load(table("latency/fbnet_latency_help.npz")))
     space = FBNetSpace()
     macs = space.steps(space.encode(arrays)).macs
     assert macs == pytest.approx(1e6 * arrays["flops_m"], rel=1e-6)
 
 
-def test_ofa_mobilenet_of_the_whole_table() -> None:
+def test_ofa_mobilenet_macs_equal_the_whole_table() -> None:
     arrays = dict(np.load(table("nasbench/ofa_mbv3_w10_imagenet.npz")))
     space = OFAMobileNetSpace()
     table_ = {name: arrays[name] for name in ("ks", "e", "d")}

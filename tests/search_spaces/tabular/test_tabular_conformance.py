@@ -1,4 +1,4 @@
-"""What must be true of every space of a published table."""
+"""The conformance suite of tabular spaces, which describe published tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPACES: list[TabularSpace] = [*TABULAR_SPACES.values(), CategoricalSpace((1, 0),
 def drawn(space: TabularSpace, seed: int, count: int = 8) -> Codes:
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, space.options, (count, len(space.options)))
-    if space.name == "ofa-mobilenet":  # its first two blocks of a stage are always there
+    if space.name == "ofa-mobilenet":  # the first two blocks of a stage always exist
         arrays = ofa_arrays(rng, count)
         return space.encode(arrays)
     return codes
@@ -41,13 +41,15 @@ def ofa_arrays(rng: np.random.Generator, count: int) -> dict[str, npt.NDArray[np
 
 
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
-class TestEverySpace:
+class TestTabularSpace:
     def test_positions_have_options_and_groups(self, space: TabularSpace) -> None:
         assert len(space.groups) == len(space.options)
         assert min(space.options) >= 2
 
     @given(seed=st.integers(0, 1000))
-    def test_a_row_costs_the_same_in_any_company(self, space: TabularSpace, seed: int) -> None:
+    def test_cost_of_a_row_does_not_depend_on_other_rows(
+        self, space: TabularSpace, seed: int
+    ) -> None:
         codes = drawn(space, seed)
         together = space.steps(codes)
         if together is None:
@@ -58,7 +60,7 @@ class TestEverySpace:
         assert alone is not None
         assert alone.macs[0] == together.macs[3] > 0
 
-    def test_parts_are_chosen_for_each_place(self, space: TabularSpace) -> None:
+    def test_parts_have_a_valid_choice_for_each_place(self, space: TabularSpace) -> None:
         codes = drawn(space, 0)
         assembly = space.parts(codes)
         if assembly is None:
@@ -67,18 +69,18 @@ class TestEverySpace:
         assert assembly.chosen.shape == (len(codes), len(assembly.parts))
         assert (assembly.chosen < [len(place) for place in assembly.parts]).all()
 
-    def test_every_row_is_told_connected_or_not(self, space: TabularSpace) -> None:
+    def test_connected_gives_a_bool_for_each_row(self, space: TabularSpace) -> None:
         connected = space.connected(drawn(space, 0))
         assert connected.shape == (8,)
         assert connected.dtype == bool
 
-    def test_a_table_without_networks_is_refused(self, space: TabularSpace) -> None:
+    def test_encode_refuses_a_table_without_networks(self, space: TabularSpace) -> None:
         with pytest.raises(DataError, match="it has"):
             space.encode({"lat_ms": np.ones((3, 2))})
 
 
 @pytest.mark.parametrize("name", ["nasbench201", "fbnet"])
-def test_integers_out_of_range_are_named_with_their_row(name: str) -> None:
+def test_encode_refuses_integers_out_of_range_and_names_their_row(name: str) -> None:
     space = TABULAR_SPACES[name]
     codes = np.zeros((4, len(space.options)), dtype=np.int64)
     codes[2, 1] = space.options[1]
@@ -96,11 +98,13 @@ def test_integers_out_of_range_are_named_with_their_row(name: str) -> None:
         (ofa_arrays(np.random.default_rng(0), 3), "ofa-mobilenet"),
     ],
 )
-def test_a_space_is_known_by_its_encoding(arrays: Mapping[str, npt.NDArray], name: str) -> None:
+def test_tabular_space_recognises_a_space_by_its_encoding(
+    arrays: Mapping[str, npt.NDArray], name: str
+) -> None:
     assert tabular_space(arrays).name == name
 
 
-def test_a_named_space_is_taken_or_the_table_refused() -> None:
+def test_tabular_space_takes_a_named_space_or_refuses_the_table() -> None:
     arrays = {"archs": np.zeros((2, 6), np.int8)}
     assert tabular_space(arrays, "categorical").options == (1,) * 6
     with pytest.raises(DataError, match="22 positions"):

@@ -1,4 +1,4 @@
-"""What a wrong configuration of the vit space gets."""
+"""Errors of wrong configurations of the vit space, and its derived values."""
 
 import dataclasses
 from typing import Any
@@ -33,12 +33,12 @@ CONFIG = VitConfig(depth=(1, 2), width=(32, 48), heads=(1, 2), patch_size=(8, 4)
         ({"dropout": 1.0}, r"dropout is 1\.0; expected a probability in \[0, 1\)"),
     ],
 )
-def test_a_wrong_configuration_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
+def test_vit_config_refuses_wrong_fields_in_one_line(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         dataclasses.replace(CONFIG, **{"head_width": 0, **change})
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_the_width_of_a_head_follows_from_the_largest_network() -> None:
+def test_vit_config_derives_head_width_from_the_largest_network() -> None:
     assert CONFIG.head_width == 24
     assert dataclasses.replace(CONFIG, head_width=16).head_width == 16

@@ -1,4 +1,4 @@
-"""The vit space: golden sizes, shared weights that mean something, and export."""
+"""The vit space: published sizes, nested weights, and export."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ from hwnas.search_spaces.catalogue import named_space
 from hwnas.search_spaces.layers import LowRankLinear
 
 
-def test_deit_tiny_is_the_published_network_without_its_class_token() -> None:
+def test_preset_deit_tiny_has_the_costs_of_the_published_network() -> None:
     """5,717,416 parameters in DeiT's own code; a class token and its position are 192 each.
 
     Multiply-accumulates are worked out by hand, for 196 tokens: patches, then 12 blocks of
@@ -29,7 +29,7 @@ def test_deit_tiny_is_the_published_network_without_its_class_token() -> None:
     assert workload.macs == 196 * 3 * 16**2 * 192 + 12 * block + 192 * 1000
 
 
-def test_products_of_activations_are_counted() -> None:
+def test_vit_workload_counts_the_products_of_attention() -> None:
     space = vit((8, 8, 1), 10)
     architecture = space.largest()
     workload = space.workload(architecture)
@@ -43,14 +43,14 @@ def test_products_of_activations_are_counted() -> None:
 
 
 @pytest.mark.parametrize("preset", ["tiny", "small", "low-rank", "large", "deit-tiny"])
-def test_no_tensor_has_more_than_four_dimensions(preset: str) -> None:
+def test_vit_tensors_have_four_dimensions_at_most(preset: str) -> None:
     space = vit((224, 224, 3), 10, preset=preset, depth=(1,))
     for network in (space.smallest(), space.largest()):
         workload = space.workload(network, batch=2)
         assert max(len(tensor.shape) for tensor in workload.tensors) == 4
 
 
-def test_a_lower_rank_is_less_work_and_fewer_weights() -> None:
+def test_vit_with_a_lower_rank_has_fewer_macs_and_weights() -> None:
     space = vit((32, 32, 3), 10, preset="low-rank")
     values = space.largest().as_dict()
     found = []
@@ -69,7 +69,7 @@ def test_a_lower_rank_is_less_work_and_fewer_weights() -> None:
     assert (96, 24) in shapes
 
 
-def test_a_rank_is_the_beginning_of_a_larger_rank() -> None:
+def test_low_rank_linear_nests_a_lower_rank_as_its_first_components() -> None:
     layer, part = LowRankLinear(12, 10, 8), LowRankLinear(12, 10, 3)
     reduce, expand = layer[0].weight, layer[1].weight
     part.load_state_dict(
@@ -84,8 +84,8 @@ def test_a_rank_is_the_beginning_of_a_larger_rank() -> None:
     torch.testing.assert_close(part(x), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_fewer_heads_are_the_first_heads() -> None:
-    """What the others would add is all that is missing: heads are never cut."""
+def test_vit_with_fewer_heads_keeps_the_first_heads() -> None:
+    """Compare one head with four of which the last three add nothing: no head is cut."""
     space = vit((8, 8, 1), 10, depth=(1,), width=(32,), mlp_ratio=(2,), patch_size=(2,))
     supernet = space.supernet().eval()
     values = space.largest().as_dict()
@@ -94,12 +94,12 @@ def test_fewer_heads_are_the_first_heads() -> None:
     )
     whole: nn.Module = four.blocks[0].attention.body
     with torch.no_grad():
-        whole.output.weight[:, 16:] = 0  # silence all heads but the first, of 16 channels
+        whole.output.weight[:, 16:] = 0  # only the first head, of 16 channels, has an effect
     x = torch.randn(2, 16, 32)
     torch.testing.assert_close(one.blocks[0].attention.body(x), whole(x), rtol=1e-5, atol=1e-5)
 
 
-def test_a_table_of_positions_nests_by_its_middle() -> None:
+def test_vit_position_table_nests_by_its_centre() -> None:
     space = VitSpace(
         VitConfig((1,), (16, 24), (2,), patch_size=(4,), resolution=(8, 16), position="table")
     )
@@ -110,8 +110,8 @@ def test_a_table_of_positions_nests_by_its_middle() -> None:
 
 
 @pytest.mark.parametrize("patch", [8, 4, 2])
-def test_smaller_patches_are_more_tokens_in_their_places(patch: int) -> None:
-    """A token sees the pixels around its patch: all others may change."""
+def test_vit_token_depends_only_on_pixels_around_its_patch(patch: int) -> None:
+    """A token depends on the pixels around its patch: all others may change."""
     config = VitConfig((1,), (16,), (2,), patch_size=(8, 4, 2), resolution=(32,))
     space = VitSpace(config)
     network = space.build(space.architecture({"patch_size": patch}))
@@ -128,7 +128,7 @@ def test_smaller_patches_are_more_tokens_in_their_places(patch: int) -> None:
     torch.testing.assert_close(seen(marked), seen(torch.ones_like(image)), rtol=1e-5, atol=1e-6)
 
 
-def test_an_exported_network_computes_the_same_for_any_batch(tmp_path: Path) -> None:
+def test_vit_export_equals_the_network_and_has_four_dimensions_at_most(tmp_path: Path) -> None:
     space = vit((16, 16, 3), 10, preset="low-rank")
     torch.manual_seed(0)
     architecture = space.smallest()
@@ -138,10 +138,10 @@ def test_an_exported_network_computes_the_same_for_any_batch(tmp_path: Path) -> 
     graph = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "vit.onnx")).graph
     ranks = [len(value.type.tensor_type.shape.dim) for value in graph.value_info]
     assert len(ranks) > 20
-    assert max(ranks) == 4  # queries, keys and values too: converters stumble over five
+    assert max(ranks) == 4  # also of queries, keys and values: some converters fail with five
 
 
-def test_a_recipe_names_it_and_overrides_its_preset() -> None:
+def test_named_space_overrides_the_preset_of_a_vit_space() -> None:
     space = named_space("vit", (28, 28, 1), 7, {"preset": "small", "depth": (1, 3), "dropout": 0.1})
     assert isinstance(space, VitSpace)
     assert (space.config.depth, space.config.dropout, space.config.outputs) == ((1, 3), 0.1, 7)
@@ -153,26 +153,26 @@ def test_a_recipe_names_it_and_overrides_its_preset() -> None:
 @pytest.mark.parametrize(
     ("side", "preset"), [(8, "tiny"), (16, "tiny"), (28, "small"), (97, "large"), (224, "large")]
 )
-def test_the_preset_follows_the_size_of_the_images(side: int, preset: str) -> None:
+def test_vit_preset_follows_the_image_size(side: int, preset: str) -> None:
     automatic = vit((side, side, 3), 10)
     assert automatic.config == vit((side, side, 3), 10, preset=preset).config
     assert automatic.input_shape(automatic.largest())[1] >= side
 
 
 @pytest.mark.parametrize("side", [1, 2, 3])
-def test_images_that_are_too_small_are_refused(side: int) -> None:
+def test_vit_refuses_images_that_are_too_small(side: int) -> None:
     with pytest.raises(ConfigError, match=f"images of {side} pixels are smaller than a patch"):
         vit((side, side, 1), 10)
 
 
-def test_depth_counts_blocks() -> None:
+def test_vit_depth_counts_blocks() -> None:
     space = vit((8, 8, 1), 10)
     networks = [space.smallest(), space.largest()]
     codes = torch.tensor([space.encode(network).tolist() for network in networks]).numpy()
     assert space.depth(codes).tolist() == [len(space.build(each).blocks) for each in networks]
 
 
-def test_a_trace_and_a_real_pass_agree_on_tokens() -> None:
+def test_vit_trace_contains_the_token_shape_of_a_real_pass() -> None:
     space = vit((8, 8, 1), 10)
     network = space.build(space.largest()).eval()
     tokens = network.embedding(torch.zeros(1, 1, 8, 8))

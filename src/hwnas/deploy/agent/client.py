@@ -23,7 +23,7 @@ from hwnas.errors import ArtifactError, DeviceError, HwnasError
 
 if TYPE_CHECKING:
     from hwnas.deploy.measure.latency_timer import TimingSettings
-    from hwnas.deploy.measure.timing import TimedNetwork
+    from hwnas.deploy.measure.measurement import TimedNetwork
     from hwnas.deploy.targets.device import Target
 
 __all__ = ["AgentClient", "ask", "connected", "devices_elsewhere", "measure_elsewhere"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError
 
-__all__ = ["Measurement", "Quantiles"]
+__all__ = ["Measurement", "Quantiles", "TimedNetwork"]
 
 SCHEMA = 1
 
@@ -116,3 +118,16 @@ class Measurement:
             return cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(f"measurement is damaged: {first_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class TimedNetwork:
+    """Network to be measured, with its target.
+
+    Attributes:
+        model: ONNX file.
+        target: Target on which to run it.
+    """
+
+    model: Path
+    target: Target

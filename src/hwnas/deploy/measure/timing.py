@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,7 @@ from hwnas.atomic import storage_errors
 from hwnas.deploy.bundles.checksums import sha256
 from hwnas.deploy.measure.latency_history import LatencyHistory
 from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measure.measurement import Measurement, TimedNetwork
 from hwnas.deploy.measure.reference_model import write_anchor
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Session
@@ -31,20 +31,7 @@ from hwnas.deploy.targets.conditions import conditions
 from hwnas.deploy.targets.device import HARDWARE, Target
 from hwnas.errors import ArtifactError
 
-__all__ = ["TimedNetwork", "measure", "measure_together", "prepared_run"]
-
-
-@dataclass(frozen=True)
-class TimedNetwork:
-    """Network to be measured, with its target.
-
-    Attributes:
-        model: ONNX file.
-        target: Target on which to run it.
-    """
-
-    model: Path
-    target: Target
+__all__ = ["measure", "measure_together", "prepared_run"]
 
 
 def measure(

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 import triton
@@ -14,15 +14,27 @@ import triton
 from hwnas.errors import ArtifactError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.sizes import dtype_name, sizes_text
+from hwnas.kernels.tuning.constraints import Problem
 from hwnas.kernels.tuning.tuned import REFERENCE, TunedEntry, TunedTable, own_path, shipped_path
-
-if TYPE_CHECKING:
-    from hwnas.kernels.operator import Operator
 
 __all__ = ["KernelChoice", "chosen", "chosen_on", "forget_choices", "known_results"]
 
 _UNMEASURED = "default configuration: nothing near these sizes was measured"
 _FAR = 4.0  # distance in powers of two beyond which a result is not used
+
+
+class Configurable(Protocol):
+    """Part of an operator that decides its configurations; see `hwnas.kernels.operator.Operator`."""
+
+    @property
+    def name(self) -> str:
+        """Name of the operator."""
+
+    def default_config(self, sizes: Any, dtype: torch.dtype) -> Any:
+        """Return a configuration that is allowed on every GPU."""
+
+    def problem(self, sizes: Any, dtype: torch.dtype, card: Accelerator) -> Problem:
+        """Return the problem whose solutions are the configurations that may be fast on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,7 @@ class KernelChoice:
 
 @lru_cache(maxsize=4096)
 def chosen(
-    operator: Operator,
+    operator: Configurable,
     sizes: tuple[tuple[str, int], ...],
     dtype: torch.dtype,
     device: torch.device,
@@ -69,7 +81,7 @@ def chosen(
 
 
 def chosen_on(
-    operator: Operator,
+    operator: Configurable,
     sizes: tuple[tuple[str, int], ...],
     dtype: torch.dtype,
     card: Accelerator,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,27 +18,10 @@ from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.space.search_space import SearchSpace, StageOutline
 from hwnas.search_spaces.supernet.supernet import Supernet
 
-__all__ = ["FAMILY", "PRESETS", "UnionSpace", "union"]
+__all__ = ["FAMILY", "UnionSpace"]
 
 FAMILY = "family"
 """Name of the choice that selects the member space."""
-
-_DENSE_STAGE = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
-
-PRESETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    # Inverted bottlenecks for low latencies, dense networks of one block a stage for higher ones:
-    # at 32 pixels they have 0.5 to 10 and 3.5 to 29 million multiply-accumulates.
-    "cpu": (
-        {"name": "resnet", "preset": "inverted"},
-        {
-            "name": "resnet",
-            "preset": "compact",
-            "width": (0.5, 1.0, 1.5),
-            "stages": [{"channels": channels, **_DENSE_STAGE} for channels in (32, 64, 128)],
-        },
-    )
-}
-"""Tables of the member spaces, by name of the preset."""
 
 
 class UnionSpace(SearchSpace):
@@ -160,49 +142,6 @@ class UnionSpace(SearchSpace):
             found.append((space, rows, codes[rows, start : start + len(space.choices)]))
             start += len(space.choices)
         return found
-
-
-def union(
-    image_shape: tuple[int, int, int],
-    outputs: int,
-    preset: str | None = None,
-    members: Sequence[Mapping[str, Any]] | None = None,
-    resolution: Sequence[int] | None = None,
-    folder: Path = Path(),
-) -> UnionSpace:
-    """Return the space of a recipe's ``[space] name = "union"``.
-
-    Args:
-        image_shape: Height, width and channels of the data's images.
-        outputs: Length of the output vector, e.g. the number of classes.
-        preset: ``"cpu"``: residual networks that CPUs run fast on small images: inverted
-            bottlenecks for low latencies, dense networks for higher ones.
-        members: One table a member, like ``[space]`` itself, in place of the preset's. The names of
-            its choices begin with its ``label``, or else its preset, or else its name.
-        resolution: Options for the input's height and width, for members that have none of their
-            own; None stands for the longer side of the images if a preset is given.
-        folder: Folder that relative paths start from.
-
-    Raises:
-        ConfigError: A preset, a name or an option is unknown, or two members have the same label.
-    """
-    from hwnas.search_spaces.catalogue import named_space
-
-    if members is None:
-        known = f"expected one of {', '.join(PRESETS)}, or tables [[space.members]]"
-        if preset is None or preset not in PRESETS:
-            raise ConfigError(f"space.preset is {preset!r}; {known}")
-        resolution = resolution or (max(image_shape[:2]),)
-        members = PRESETS[preset]
-    made: dict[str, SearchSpace] = {}
-    for table in members:
-        options = dict(table) if resolution is None else {"resolution": tuple(resolution), **table}
-        name = str(options.pop("name", ""))
-        label = str(options.pop("label", options.get("preset", name)))
-        if label in made:
-            raise ConfigError(f"space.members has two called {label!r}; give one another label")
-        made[label] = named_space(name, image_shape, outputs, options, folder, "space.members")
-    return UnionSpace(made)
 
 
 def _of_member(label: str, choice: Choice) -> Choice:
