@@ -242,7 +242,7 @@ def test_folders_without_a_name_are_found(
 def test_a_link_or_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
     (tmp_path / "to").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "to")
-    with pytest.raises(StorageError, match="no folder"), replacing_folder(tmp_path / "link"):
+    with pytest.raises(StorageError, match="not a folder"), replacing_folder(tmp_path / "link"):
         pytest.fail("it is refused before the work begins")
     assert (tmp_path / "link").is_symlink()
 

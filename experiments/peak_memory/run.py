@@ -75,7 +75,9 @@ def main() -> None:
     parser.add_argument(
         "--networks", type=int, help=f"networks of each space; {NETWORKS} if not given"
     )
-    parser.add_argument("--known", type=int, default=10, help="networks that the predictor gets")
+    parser.add_argument(
+        "--known", type=int, default=10, help="networks that the predictor is fitted to"
+    )
     parser.add_argument("--processes", type=int, default=2, help="processes that measure a network")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "peak_memory"))

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from hwnas.deploy import Target, export_onnx
-from hwnas.deploy.onnx.torch_operators import block_of, unsupported
-from hwnas.deploy.runtimes import RUNTIMES, open_session
+from hwnas.deploy.onnx.node_names import block_of
+from hwnas.deploy.runtimes import RUNTIMES, open_session, unsupported
 from hwnas.deploy.targets.device import RUNS_ON
 from hwnas.errors import ArtifactError, UnsupportedOperator
 

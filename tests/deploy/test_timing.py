@@ -8,8 +8,8 @@ import pytest
 
 from hwnas.deploy import Export, Target, TimingSettings, measure
 from hwnas.deploy.measure.latency_timer import LatencyTimer, interleave
-from hwnas.deploy.measure.reference_model import write_anchor
 from hwnas.deploy.measure.measurement import TimedNetwork
+from hwnas.deploy.measure.reference_model import write_anchor
 from hwnas.deploy.measure.timing import measure_together
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 

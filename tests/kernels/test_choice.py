@@ -59,7 +59,7 @@ def keep(*entries: TunedEntry) -> None:
     choice.forget_choices()
 
 
-def chosen(pixels: int = 49) -> choice.Choice:
+def chosen(pixels: int = 49) -> choice.KernelChoice:
     return pointwise.choice(SIZES | {"pixels": pixels}, torch.float32, CPU)
 
 

@@ -16,7 +16,7 @@ from hwnas.kernels.verifier.fork_server import JobLimits
 from hwnas.kernels.verifier.judging import Result, error
 from hwnas.kernels.verifier.lasting import moving
 from hwnas.kernels.verifier.memory import laid
-from hwnas.kernels.verifier.plan import TestInputs, VerificationCall
+from hwnas.kernels.verifier.plan import CheckedInputs, VerificationCall
 from hwnas.kernels.verifier.specification import ExpectedOutputs, FileSpecification
 from hwnas.kernels.verifier.variations import (
     all_options,
@@ -81,7 +81,7 @@ def test_laid_gives_the_strides_of_each_layout() -> None:
 
 def test_error_allows_a_kernel_the_float32_error_of_pytorch() -> None:
     x, exact = torch.ones(3), torch.ones(3, dtype=torch.float64)
-    question = TestInputs("", {"n": 3}, torch.float32, 0, {"x": x})
+    question = CheckedInputs("", {"n": 3}, torch.float32, 0, {"x": x})
     trial = VerificationCall("values", question, KernelCall({"x": x}, "slot"))
     truth = ExpectedOutputs((exact,), (x + 1e-3,), (torch.float32,))
     assert error(Result(trial, CallOutcome((x - 1e-3,)), truth)) <= 1

@@ -59,7 +59,8 @@ def test_networks_are_wanted_by_name_or_by_id(job: Job, goal: SearchGoal) -> Non
     assert len(rows) == 2
     assert "knee" in rows[0].picks
     assert (rows[1].id, rows[1].picks) == (dominated, ())
-    with pytest.raises(ConfigError, match=r"--pick 'fastst' is no network.*did you mean 'fastest'"):
+    message = r"--pick 'fastst' is not a network of .*did you mean 'fastest'"
+    with pytest.raises(ConfigError, match=message):
         read_front(run, wanted=["fastst"])
 
 

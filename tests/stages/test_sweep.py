@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_refused(finished: Path, bundle: Bundle, tmp_path: 
     labels = np.arange(60) % 3
     file = tmp_path / "three.npz"
     np.savez(file, x_train=images, y_train=labels, x_test=images, y_test=labels)
-    with pytest.raises(DataError, match=r"3 classes .* and the network 10"):
+    with pytest.raises(DataError, match=r"3 classes .* but the network has 10"):
         sweep_network(bundle.folder, HERE, SweepOptions(data=f"npz:{file}"), reporter=QUIET)
     with pytest.raises(DataError, match="3 classes of the images need"):
         sweep_network(bundle.onnx_file, HERE, SweepOptions(data=f"npz:{file}"), reporter=QUIET)

@@ -1,0 +1,59 @@
+"""What untrained networks cost, where a recipe limits it."""
+
+import math
+
+import pytest
+
+from hwnas.errors import InfeasibleError
+from hwnas.planning.speed import probes
+from hwnas.search.objectives.objective import Objective
+from hwnas.search_spaces import union
+from hwnas.stages.untrained import excesses, limited, most_macs
+
+SPACE = union((28, 28, 1), 10, "cpu")
+KINDS = probes(SPACE)
+ACCURACY = Objective("accuracy", "maximize", limit=0.9)
+
+
+def macs_below(limit: float) -> list[Objective]:
+    return [ACCURACY, Objective("macs", "minimize", limit=limit)]
+
+
+def test_only_costs_are_limited() -> None:
+    objectives = macs_below(1e6)
+    assert limited([*objectives, Objective("params", "minimize")]) == objectives[1:]
+
+
+def test_the_highest_ratio_of_a_cost_to_its_limit_counts() -> None:
+    network = SPACE.smallest()
+    workload = SPACE.workload(network)
+    objectives = [
+        Objective("macs", "minimize", limit=2.0 * workload.macs),
+        Objective("params", "minimize", limit=0.5 * workload.params),
+    ]
+    assert excesses(SPACE, [network], objectives) == pytest.approx([2.0])
+    assert excesses(SPACE, [network], [Objective("macs", "minimize", limit=0.0)]) == [math.inf]
+
+
+@pytest.mark.parametrize("limit", [1e6, 5e6, 2e7])
+def test_networks_up_to_a_limit_are_as_large_as_it_says(limit: float) -> None:
+    assert most_macs(SPACE, KINDS, macs_below(limit)) == pytest.approx(limit, rel=1e-6)
+
+
+def test_a_limit_that_all_keep_or_none_does() -> None:
+    assert most_macs(SPACE, KINDS, [ACCURACY]) is None
+    assert most_macs(SPACE, KINDS, macs_below(1e12)) is None
+    least = SPACE.workload(SPACE.smallest()).macs
+    assert most_macs(SPACE, KINDS, macs_below(least / 1.2)) == 0
+    with pytest.raises(InfeasibleError, match=r"limit of macs: .* 2 times the limit"):
+        most_macs(SPACE, KINDS, macs_below(least / 2))
+
+
+def test_a_tight_latency_leaves_small_networks() -> None:
+    target = "cpu-onnxruntime-fp32-b1-t1"
+    largest = SPACE.workload(SPACE.largest()).macs
+    tight = Objective("latency_ms", "minimize", target=target, limit=0.05)
+    found = most_macs(SPACE, KINDS, [tight])
+    assert found is not None
+    assert found < largest
+    assert most_macs(SPACE, KINDS, [Objective("latency_ms", "minimize", target, 1e4)]) is None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas.deploy.export.agreement import TOLERANCE, relative_error
-from hwnas.deploy.onnx.torch_operators import block_of
+from hwnas.deploy.onnx.node_names import block_of
 
 __all__ = ["Divergence", "first_divergence"]
 

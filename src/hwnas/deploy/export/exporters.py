@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.onnx.torch_operators import name_nodes
+from hwnas.deploy.onnx.node_names import name_nodes
 from hwnas.errors import ArtifactError
 
 __all__ = ["INPUT", "OPSET", "OUTPUT", "Exporter", "quiet", "to_onnx"]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.onnx.graph import check_graph, read_whole_model
+from hwnas.deploy.onnx.node_names import foreign, in_words
 from hwnas.deploy.onnx.operators import OPERATORS, Attributes
-from hwnas.deploy.onnx.torch_operators import foreign, in_words
 from hwnas.errors import ArtifactError, UnsupportedOperator
 
 __all__ = ["Node", "OnnxModule"]

@@ -1,5 +1,5 @@
 """Runtimes that networks can be measured on, by their names in targets."""
 
-from hwnas.deploy.runtimes.known import RUNTIMES, open_session
+from hwnas.deploy.runtimes.known import RUNTIMES, open_session, unsupported
 
-__all__ = ["RUNTIMES", "open_session"]
+__all__ = ["RUNTIMES", "open_session", "unsupported"]

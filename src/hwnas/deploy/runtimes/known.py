@@ -16,8 +16,9 @@ from hwnas.deploy.runtimes.pytorch import PyTorch
 from hwnas.deploy.runtimes.runtime import Runtime, Session
 from hwnas.deploy.runtimes.triton import Triton
 from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.errors import UnsupportedOperator
 
-__all__ = ["RUNTIMES", "open_session"]
+__all__ = ["RUNTIMES", "open_session", "unsupported"]
 
 _TENSORRT = {"cuda": "TensorrtExecutionProvider"}
 
@@ -54,3 +55,27 @@ def open_session(model: Path, target: Target) -> Session:
     check_usable(runtime, target)  # first, because preparing a file can take minutes
     with tempfile.TemporaryDirectory() as folder:
         return runtime.load(runtime.prepare(model, target, Path(folder)), target)
+
+
+def unsupported(model: Path, target: Target) -> list[tuple[str, str]]:
+    """Return the operators of an ONNX file that a target's runtime cannot run.
+
+    A runtime that stops at the first unknown operator names only that one.
+
+    Args:
+        model: ONNX file.
+        target: Target on which to run it.
+
+    Returns:
+        Operators with the blocks that they come from, each pair once; empty if the target accepts
+        the file.
+
+    Raises:
+        ArtifactError: The file cannot be loaded for another reason.
+        DeviceError: The target cannot be used on this machine.
+    """
+    try:
+        open_session(model, target)
+    except UnsupportedOperator as error:
+        return list(error.operators)
+    return []

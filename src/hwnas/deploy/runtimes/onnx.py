@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.onnx.graph import check_graph
-from hwnas.deploy.onnx.torch_operators import refused
+from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.checks import check_usable, graphics_card, missing_package
 from hwnas.deploy.runtimes.session import cpu_seconds

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.onnx.graph import check_graph
-from hwnas.deploy.onnx.torch_operators import refused
+from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.targets.device import FORMATS, Target

@@ -24,7 +24,7 @@ _FAR = 4.0  # distance in powers of two beyond which a result is not used
 
 
 class Configurable(Protocol):
-    """Part of an operator that decides its configurations; see `hwnas.kernels.operator.Operator`."""
+    """Part of an operator that decides its configurations (`hwnas.kernels.operator.Operator`)."""
 
     @property
     def name(self) -> str:

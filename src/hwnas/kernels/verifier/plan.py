@@ -28,7 +28,7 @@ from hwnas.kernels.verifier.variations import (
     switch_sizes,
 )
 
-__all__ = ["LAST", "LATE", "LOW_BITS", "TestInputs", "VerificationCall", "plan"]
+__all__ = ["LAST", "LATE", "LOW_BITS", "CheckedInputs", "VerificationCall", "plan"]
 
 _LENGTHS = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 33, 37, 41, 43, 47, 53, 59, 61, 67)
 _VARIED, _TRIED = 4, 24
@@ -52,7 +52,7 @@ LOW_BITS = 2.0**-12  # relative; half the largest rounding error of float16 and 
 
 
 @dataclass(frozen=True)
-class TestInputs:
+class CheckedInputs:
     """Inputs for which a kernel has to give the right outputs.
 
     Attributes:
@@ -86,7 +86,7 @@ class VerificationCall:
     """
 
     aim: str
-    question: TestInputs
+    question: CheckedInputs
     call: KernelCall
     process: Process = "memory"
 
@@ -138,16 +138,16 @@ def plan(
     return sorted(trials, key=lambda trial: trial.call.layout in FENCED)
 
 
-def _question(asked: tuple[Sizes, torch.dtype, int], inputs: Inputs | None) -> TestInputs:
+def _question(asked: tuple[Sizes, torch.dtype, int], inputs: Inputs | None) -> CheckedInputs:
     sizes, dtype, seed = asked
     if inputs is None:
         raise KernelError(f"there are no inputs for {dict(sizes)} in {dtype_name(dtype)}")
     if not any(isinstance(value, Tensor) for value in inputs.values()):
         raise KernelError(f"`inputs` gives no tensor for {dict(sizes)} in {dtype_name(dtype)}")
-    return TestInputs("", sizes, dtype, seed, inputs)
+    return CheckedInputs("", sizes, dtype, seed, inputs)
 
 
-def _trial(aim: str, question: TestInputs, **options: Any) -> VerificationCall:
+def _trial(aim: str, question: CheckedInputs, **options: Any) -> VerificationCall:
     return VerificationCall(
         aim, question, KernelCall(question.inputs, **{"slot": f"{id(question)}"} | options)
     )
@@ -170,7 +170,9 @@ def _other_sizes(listed: Sequence[Sizes], random: Random) -> Sizes:
     return other
 
 
-def _closely(first: TestInputs, second: TestInputs, random: Random) -> Iterator[VerificationCall]:
+def _closely(
+    first: CheckedInputs, second: CheckedInputs, random: Random
+) -> Iterator[VerificationCall]:
     """Yield all calls that are watched closely, with inputs of one size and type."""
     slot = {"slot": f"{id(first)} again"}
     yield _trial("first", first, **slot)
@@ -197,13 +199,13 @@ def _closely(first: TestInputs, second: TestInputs, random: Random) -> Iterator[
         yield _trial("readonly" if layout == "readonly" else "fence", second, layout=layout)
 
 
-def _of_many_axes(question: TestInputs) -> tuple[Layout, ...]:
+def _of_many_axes(question: CheckedInputs) -> tuple[Layout, ...]:
     """Return the layouts that are distinct only for tensors of more than two axes, if any."""
     most = max(v.dim() for v in question.inputs.values() if isinstance(v, Tensor))
     return ("reversed", "channels last") if most > 2 else ()
 
 
-def _orders(questions: Sequence[TestInputs], random: Random) -> Iterator[VerificationCall]:
+def _orders(questions: Sequence[CheckedInputs], random: Random) -> Iterator[VerificationCall]:
     """Yield calls with other orders of programs, at sizes with few and with many programs."""
     for question in questions:
         seed = random.getrandbits(30)
@@ -211,16 +213,16 @@ def _orders(questions: Sequence[TestInputs], random: Random) -> Iterator[Verific
         yield _in_programs("orders", question, order="shuffled", order_seed=seed)
 
 
-def _in_programs(aim: str, question: TestInputs, **options: Any) -> VerificationCall:
+def _in_programs(aim: str, question: CheckedInputs, **options: Any) -> VerificationCall:
     return replace(_trial(aim, question, **options), process="programs")
 
 
-def _plain_trial(aim: str, question: TestInputs, **options: Any) -> VerificationCall:
+def _plain_trial(aim: str, question: CheckedInputs, **options: Any) -> VerificationCall:
     return replace(_trial(aim, question, **options), process="plain")
 
 
 def _plainly(
-    questions: Sequence[TestInputs], varied: Sequence[TestInputs], random: Random
+    questions: Sequence[CheckedInputs], varied: Sequence[CheckedInputs], random: Random
 ) -> Iterator[VerificationCall]:
     """Yield the main calls of the watched process for one in which nothing is replaced."""
     first, second = questions[0], questions[-1]
@@ -239,12 +241,12 @@ def _plainly(
 
 def _made(
     specification: Specification, sizes: Sequence[Sizes], dtype: torch.dtype, random: Random
-) -> list[TestInputs]:
+) -> list[CheckedInputs]:
     """Return questions for those of the sizes that the specification accepts."""
     asked = [(each, dtype, random.getrandbits(62)) for each in sizes]
     examples = specification.examples(asked)
     return [
-        TestInputs("", *each, inputs)
+        CheckedInputs("", *each, inputs)
         for each, inputs in zip(asked, examples, strict=True)
         if inputs is not None
     ]
@@ -273,7 +275,7 @@ def _options(specification: Specification, random: Random) -> Iterator[Verificat
             yield from _wider(max(bases, key=_quick_work), specification)
 
 
-def _wider(base: TestInputs, specification: Specification) -> Iterator[VerificationCall]:
+def _wider(base: CheckedInputs, specification: Specification) -> Iterator[VerificationCall]:
     """Yield calls with each option, and inputs that reach both ends of every activation."""
     name, value = _main(base)
     if not value.is_floating_point():
@@ -284,7 +286,7 @@ def _wider(base: TestInputs, specification: Specification) -> Iterator[Verificat
         yield _plain_trial("wide options", wide)
 
 
-def _quick_work(question: TestInputs) -> int:
+def _quick_work(question: CheckedInputs) -> int:
     """Return the amount of work that inputs take, or 0 if the interpreter is slow at it."""
     work = math.prod(max(1, size) for size in question.sizes.values())
     return work if work <= _WIDE_ELEMENTS else 0
@@ -306,7 +308,7 @@ def _large(specification: Specification, random: Random) -> Iterator[Verificatio
     ]
     made = iter(zip(asked, specification.examples(asked), strict=True))
     for tried, _, watched in wanted:
-        taken = [TestInputs("", *a, i) for a, i in islice(made, len(tried)) if i is not None]
+        taken = [CheckedInputs("", *a, i) for a, i in islice(made, len(tried)) if i is not None]
         for question in taken[:1]:
             yield _plain_trial("large", question)
             if watched:
@@ -364,12 +366,12 @@ def _many(specification: Specification, random: Random, calls: int) -> Iterator[
         yield _plain_trial("most", question, times=_LONG_CHUNK)
 
 
-def _main(question: TestInputs) -> tuple[str, Tensor]:
+def _main(question: CheckedInputs) -> tuple[str, Tensor]:
     """Return name and value of the first tensor of the inputs, the operator's main input."""
     return next((k, v) for k, v in question.inputs.items() if isinstance(v, Tensor))
 
 
-def _extremes(question: TestInputs, random: Random) -> Iterator[TestInputs]:
+def _extremes(question: CheckedInputs, random: Random) -> Iterator[CheckedInputs]:
     """Yield inputs of zeros, of one sign, and of very large and very small values."""
     name, value = _main(question)
     for other, values in question.inputs.items():
@@ -394,7 +396,7 @@ def _extremes(question: TestInputs, random: Random) -> Iterator[TestInputs]:
         yield _with(question, about, name, scaled)
 
 
-def _not_finite(question: TestInputs, random: Random) -> Iterator[TestInputs]:
+def _not_finite(question: CheckedInputs, random: Random) -> Iterator[CheckedInputs]:
     """Yield inputs with a NaN in one of the floating tensors, or an infinity in the first."""
     tensors = {
         name: value
@@ -408,7 +410,7 @@ def _not_finite(question: TestInputs, random: Random) -> Iterator[TestInputs]:
             yield _with(question, f"{special:g} in {name}", name, changed)
 
 
-def _low_bits(question: TestInputs) -> Iterator[TestInputs]:
+def _low_bits(question: CheckedInputs) -> Iterator[CheckedInputs]:
     """Yield inputs of few bits, then with low bits added in one, which narrow types lose."""
     if question.dtype != torch.float32:
         return
@@ -423,5 +425,5 @@ def _low_bits(question: TestInputs) -> Iterator[TestInputs]:
         yield _with(coarse, f"low bits in {name}", name, value * (1 + LOW_BITS))
 
 
-def _with(question: TestInputs, about: str, name: str, value: Tensor) -> TestInputs:
+def _with(question: CheckedInputs, about: str, name: str, value: Tensor) -> CheckedInputs:
     return replace(question, about=about, inputs=question.inputs | {name: value})

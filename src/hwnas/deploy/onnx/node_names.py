@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError, UnsupportedOperator
 
-__all__ = ["block_of", "foreign", "in_words", "name_nodes", "refused", "unsupported"]
+__all__ = ["block_of", "foreign", "in_words", "name_nodes", "refused"]
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 """Key of the exporter's metadata that lists the modules of a node: the text of a list of names."""
@@ -88,29 +87,3 @@ def _named_in(path: Path, reason: str) -> list[tuple[str, str]]:
         return []
     words = set(re.findall(r"\w+", reason.replace(str(path), " ")))
     return foreign(graph, {node.op_type for node in graph.node} - words)
-
-
-def unsupported(model: Path, target: Target) -> list[tuple[str, str]]:
-    """Return the operators of an ONNX file that a target's runtime cannot run.
-
-    A runtime that stops at the first unknown operator names only that one.
-
-    Args:
-        model: ONNX file.
-        target: Target on which to run it.
-
-    Returns:
-        Operators with the blocks that they come from, each pair once; empty if the target accepts
-        the file.
-
-    Raises:
-        ArtifactError: The file cannot be loaded for another reason.
-        DeviceError: The target cannot be used on this machine.
-    """
-    from hwnas.deploy.runtimes import open_session  # the runtimes import this module
-
-    try:
-        open_session(model, target)
-    except UnsupportedOperator as error:
-        return list(error.operators)
-    return []
