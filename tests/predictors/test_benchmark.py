@@ -1,4 +1,4 @@
-"""Every method is put through the same benchmark."""
+"""The predictor benchmark: what every method must satisfy, the split of rows, and refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bench(table: CostTable, method: str, **options: object) -> list[PredictorRow
 
 @pytest.fixture
 def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked of every method is as true of a network that has learnt little."""
+    """Train neural methods only briefly: the checks hold for them even then."""
     monkeypatch.setattr("hwnas.predictors.models.neural._EPISODES", 150)
     monkeypatch.setattr("hwnas.predictors.features.sequence._STEPS", 60)
 
@@ -33,7 +33,7 @@ def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_training")
 @pytest.mark.parametrize("method", METHODS)
 class TestEveryMethod:
-    def test_is_scored_on_each_device(self, table: CostTable, method: str) -> None:
+    def test_gets_a_score_for_each_test_device(self, table: CostTable, method: str) -> None:
         rows = bench(table, method)
         assert [row.device for row in rows] == TEST
         for row in rows:
@@ -47,15 +47,15 @@ class TestEveryMethod:
             assert row.regret is not None
             assert row.regret >= 0
 
-    def test_gives_the_same_answer_for_the_same_seed(self, table: CostTable, method: str) -> None:
+    def test_gives_the_same_scores_for_the_same_seed(self, table: CostTable, method: str) -> None:
         first, second = (
             [dataclasses.replace(row, seconds=0.0) for row in bench(table, method)]
             for _ in range(2)
         )
         assert first == second
 
-    def test_sees_nothing_of_what_it_is_scored_on(self, table: CostTable, method: str) -> None:
-        """Costs of queries, and of new devices but for what is measured, change nothing."""
+    def test_does_not_use_the_costs_that_it_is_scored_on(self, table: CostTable, method: str) -> None:
+        """Changed costs of queries, or of other new devices, change no score."""
         hidden = table.costs.copy()
         hidden[200:, [table.column(device) for device in TRAIN]] = 1.0  # beyond the pool
         other = dataclasses.replace(table, costs=hidden)
@@ -70,7 +70,7 @@ class TestEveryMethod:
         assert core.spearman == other_core.spearman
 
 
-def test_the_default_method_knows_how_good_it_is(table: CostTable) -> None:
+def test_default_method_is_accurate_and_its_intervals_cover_costs(table: CostTable) -> None:
     rows = bench(table, "default", seeds=2, samples=10)
     rivals = bench(table, "macs", seeds=2, samples=10)
     assert np.mean([row.spearman for row in rows]) > 0.97
@@ -79,7 +79,7 @@ def test_the_default_method_knows_how_good_it_is(table: CostTable) -> None:
     assert 0.75 < np.mean([row.coverage90 for row in rows]) <= 1
 
 
-def test_trimmed_drops_the_ends_of_the_new_device_and_full_does_not(table: CostTable) -> None:
+def test_trimmed_split_drops_extreme_costs_and_full_split_does_not(table: CostTable) -> None:
     column = table.costs[:, table.column("gpu")]
     trimmed = split_rows(table, "gpu", 200, "trimmed", 0)
     assert len(trimmed.pool) == 160
@@ -94,7 +94,7 @@ def test_trimmed_drops_the_ends_of_the_new_device_and_full_does_not(table: CostT
     assert len(full.queries) == table.space.connected(table.codes[200:]).sum()
 
 
-def test_isomorphic_networks_are_on_one_side(table: CostTable) -> None:
+def test_split_keeps_isomorphic_networks_together(table: CostTable) -> None:
     representatives = np.arange(len(table.costs)) % 250  # 200 to 249 are not in the pool
     split = split_rows(
         dataclasses.replace(table, representatives=representatives), "gpu", 200, "full", 0
@@ -102,14 +102,14 @@ def test_isomorphic_networks_are_on_one_side(table: CostTable) -> None:
     assert set(representatives[split.queries]) <= set(range(200, 250))
 
 
-def test_networks_that_were_folded_to_nothing_are_in_no_pool_of_energies(table: CostTable) -> None:
+def test_energy_pool_leaves_out_disconnected_networks(table: CostTable) -> None:
     energies = dataclasses.replace(table, metric="energy")
     pool = split_rows(energies, "gpu", 200, "full", 0).pool
     assert table.space.connected(table.codes[pool]).all()
     assert len(pool) < 200
 
 
-def test_ties_and_tables_of_integers_can_be_scored(table: CostTable) -> None:
+def test_benchmark_scores_tied_costs_and_categorical_spaces(table: CostTable) -> None:
     space = CategoricalSpace((0,) * 6, (5,) * 6)
     coarse = np.maximum(np.round(table.costs, 0), 1.0)
     rows = bench(dataclasses.replace(table, space=space, costs=coarse), "default")
@@ -119,7 +119,7 @@ def test_ties_and_tables_of_integers_can_be_scored(table: CostTable) -> None:
 
 
 class Greedy:
-    """Measures what it was not offered, or too much."""
+    """Method that measures one row more than it may."""
 
     def __init__(self, sources: KnownDevices) -> None:
         self.sources = sources
@@ -136,6 +136,8 @@ class Greedy:
 
 
 class Peeking(Greedy):
+    """Method that measures a query, which was not offered."""
+
     def wanted(self, offered: Rows, queries: Rows, samples: int) -> Iterator[int]:
         yield int(queries[0])
 
@@ -143,7 +145,7 @@ class Peeking(Greedy):
 @pytest.mark.parametrize(
     ("method", "message"), [(Greedy, "more than the 8"), (Peeking, "not offered")]
 )
-def test_a_method_measures_no_more_than_it_may(
+def test_benchmark_refuses_methods_that_measure_too_much(
     table: CostTable, method: type, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS, "greedy", method)
@@ -160,12 +162,12 @@ def test_a_method_measures_no_more_than_it_may(
         ({"seeds": 0}, "--seeds 0"),
     ],
 )
-def test_sizes_that_cannot_be(table: CostTable, options: dict[str, int], message: str) -> None:
+def test_benchmark_refuses_invalid_sizes(table: CostTable, options: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         bench(table, "ridge", **options)
 
 
-def test_devices_and_methods_that_are_not_there(table: CostTable) -> None:
+def test_benchmark_refuses_wrong_devices_and_unknown_methods(table: CostTable) -> None:
     with pytest.raises(ConfigError, match="did you mean 'server'"):
         bench_predictor(table, ["serve"], TEST)
     with pytest.raises(ConfigError, match="gpu: a device cannot be in"):

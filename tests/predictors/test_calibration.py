@@ -29,13 +29,13 @@ SPACE = mobilenet((8, 8, 1), 10)
 
 
 @pytest.mark.slow
-def test_a_target_is_measured_and_kept_step_by_step(tmp_path: Path) -> None:
+def test_calibrate_saves_measurements_and_continues_with_more_samples(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path)
     readings: list[NetworkMeasurement] = []
     calibrate(TARGET, SPACE, store, 3, on_reading=readings.append, settings=QUICK)
     assert [reading.number for reading in readings] == [1, 2, 3]
     assert all(reading.predicted is None for reading in readings)
-    # The same command with more samples goes on where it was, and knows what to expect.
+    # The same call with more samples continues, and now has predictions.
     profile = calibrate(TARGET, SPACE, store, 7, on_reading=readings.append, settings=QUICK)
     assert [reading.number for reading in readings[3:]] == [4, 5, 6, 7]
     assert len({reading.network for reading in readings}) == 7
@@ -50,11 +50,11 @@ def test_a_target_is_measured_and_kept_step_by_step(tmp_path: Path) -> None:
     assert profile.clock == "cpu"
     assert profile.versions["onnxruntime"]
     assert calibrate(TARGET, SPACE, store, 7, on_reading=readings.append) is not None
-    assert len(readings) == 7  # enough was known
+    assert len(readings) == 7  # nothing more was measured
 
 
 @pytest.mark.slow
-def test_what_was_measured_before_a_device_was_lost_stays(
+def test_calibrate_keeps_measurements_from_before_the_device_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = DeviceStore(tmp_path)
@@ -75,10 +75,10 @@ def test_what_was_measured_before_a_device_was_lost_stays(
 
 
 @pytest.mark.slow
-def test_energy_is_measured_where_something_counts_it(
+def test_calibrate_measures_energy_if_a_counter_is_available(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A counter that takes five watts, whatever runs, stands in for one of the hardware's."""
+    """A counter of constant five watts replaces the counter of the hardware."""
     with pytest.raises(EnergyUnavailable, match="looked for readable RAPL counters"):
         calibrate(TARGET, SPACE, DeviceStore(tmp_path / "none"), 3, metric="energy_mj")
 
@@ -103,12 +103,12 @@ def test_energy_is_measured_where_something_counts_it(
 
 
 @pytest.mark.slow
-def test_it_stops_when_it_is_sure_enough(tmp_path: Path) -> None:
+def test_calibrate_stops_once_the_error_is_small_enough(tmp_path: Path) -> None:
     profile = calibrate(TARGET, SPACE, DeviceStore(tmp_path), 40, until_error=5.0, settings=QUICK)
     assert len(profile) == 5
 
 
-def test_another_machine_is_not_mixed_in(tmp_path: Path) -> None:
+def test_calibrate_refuses_to_mix_measurements_of_two_machines(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path)
     steps = OperatorCountTable.of_workloads([SPACE.workload(SPACE.smallest())])
     known = {"networks": ("one",), "steps": steps, "costs": np.ones(1)}
@@ -126,12 +126,12 @@ def test_another_machine_is_not_mixed_in(tmp_path: Path) -> None:
         ({"until_error": 0.0}, "until_error is 0; expected a fraction"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_calibrate_refuses_invalid_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         calibrate(TARGET, SPACE, DeviceStore(tmp_path), **options)
 
 
-def test_a_space_of_one_network_is_measured_once(space: MobileNetSpace) -> None:
+def test_pool_chooses_each_network_at_most_once(space: MobileNetSpace) -> None:
     pool = Pool.of(space, count=0)
     assert len(pool.networks) == 2
     untouched = DevicePredictor(TARGET.name, shipped_experience())
@@ -140,7 +140,7 @@ def test_a_space_of_one_network_is_measured_once(space: MobileNetSpace) -> None:
 
 
 @pytest.mark.slow
-def test_chosen_networks_tell_more_than_random_ones(space: MobileNetSpace) -> None:
+def test_pool_chooses_networks_that_inform_more_than_random_ones(space: MobileNetSpace) -> None:
     pool = Pool.of(space)
     untouched = DevicePredictor(TARGET.name, shipped_experience())
 
@@ -155,7 +155,7 @@ def test_chosen_networks_tell_more_than_random_ones(space: MobileNetSpace) -> No
 
 
 @pytest.mark.slow
-def test_networks_for_another_device_come_with_a_table_to_fill_in(tmp_path: Path) -> None:
+def test_export_chosen_writes_networks_and_a_table_to_fill_in(tmp_path: Path) -> None:
     table = export_chosen("phone", SPACE, DeviceStore(tmp_path / "store"), tmp_path / "out", 3)
     header, *lines = table.read_text().splitlines()
     assert header == "network,latency_ms"

@@ -7,7 +7,7 @@ from hwnas.errors import ConfigError
 from hwnas.predictors.models.cold_start import ColdStart
 
 NETWORKS = np.random.default_rng(0).uniform(0, 2, (40, 2))
-"""How much arithmetic and how much memory each network needs."""
+"""Arithmetic and memory traffic of each network."""
 
 
 def devices(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -21,7 +21,7 @@ def error(found: np.ndarray, true: np.ndarray) -> float:
     return float(np.sqrt(np.mean((found - true) ** 2)))
 
 
-def test_a_device_is_foretold_from_what_it_is_like() -> None:
+def test_cold_start_predicts_costs_from_a_device_description() -> None:
     known, logs = devices(12, 1)
     new, true = devices(3, 2)
     start = ColdStart(known, logs, [str(i) for i in range(12)])
@@ -31,7 +31,7 @@ def test_a_device_is_foretold_from_what_it_is_like() -> None:
         assert error(found, column) < 3 * spread
 
 
-def test_descriptions_that_say_nothing_leave_the_mean() -> None:
+def test_cold_start_predicts_the_mean_from_uninformative_descriptions() -> None:
     _, logs = devices(12, 1)
     noise = np.random.default_rng(3).standard_normal((12, 6))
     start = ColdStart(noise, logs, [str(i) for i in range(12)])
@@ -39,8 +39,8 @@ def test_descriptions_that_say_nothing_leave_the_mean() -> None:
     np.testing.assert_allclose(found, logs.mean(1), atol=0.15)
 
 
-def test_devices_that_are_alike_do_not_vouch_for_each_other() -> None:
-    """Each device is there twice, described by its number: within a group that foretells all."""
+def test_cold_start_is_less_certain_if_alike_devices_form_one_family() -> None:
+    """Each device occurs twice, so its twin predicts it exactly unless both are one family."""
     _, logs = devices(6, 1)
     twice, numbers = np.repeat(logs, 2, axis=1), np.repeat(np.eye(6), 2, axis=0)
     naive = ColdStart(numbers, twice, [str(i) for i in range(12)])
@@ -48,6 +48,6 @@ def test_devices_that_are_alike_do_not_vouch_for_each_other() -> None:
     assert naive.predict(numbers[0])[1] < 0.1 * honest.predict(numbers[0])[1]
 
 
-def test_lists_of_different_lengths_are_refused() -> None:
+def test_cold_start_refuses_lists_of_different_lengths() -> None:
     with pytest.raises(ConfigError, match="3 descriptions and 2 families of 2 devices"):
         ColdStart(np.zeros((3, 2)), np.zeros((5, 2)), ["a", "b"])

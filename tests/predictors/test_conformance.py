@@ -1,4 +1,4 @@
-"""What every cost source keeps to, and every predictor. A new one adds itself below."""
+"""Conformance of cost sources and predictors. A new one is added to the lists below."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Latency = Callable[[Workload], float]
 
 
 class Table:
-    """The plainest cost source that a user could bring: milliseconds by network."""
+    """Smallest possible cost source: a table of milliseconds by network."""
 
     def __init__(self, rows: dict[str, float]) -> None:
         self._rows = rows
@@ -43,12 +43,12 @@ class Table:
 
 
 def taught(target: Target) -> Predictor:
-    """With all that is known of other devices."""
+    """Return a predictor with the measurements of all known devices."""
     return DevicePredictor(target.name, shipped_experience())
 
 
 def alone(target: Target) -> Predictor:
-    """With nothing from other devices but the networks that features are scaled over."""
+    """Return a predictor without other devices; it has only the networks that scale features."""
     nothing = TransferPrior((), shipped_experience().reference)
     return DevicePredictor(target.name, nothing)
 
@@ -81,7 +81,7 @@ def source(
 
 
 class TestCostSource:
-    def test_gives_one_estimate_a_pair_in_order(
+    def test_returns_one_estimate_per_pair_in_order(
         self, source: CostSource, target: Target, unseen: list[Workload]
     ) -> None:
         estimates = source.cost(unseen, [target] * len(unseen))
@@ -94,7 +94,7 @@ class TestCostSource:
             assert 0 < estimate.mean < math.inf
             assert 0 <= estimate.std < math.inf
 
-    def test_no_pairs_cost_nothing(self, source: CostSource) -> None:
+    def test_returns_no_estimates_for_no_pairs(self, source: CostSource) -> None:
         assert source.cost([], []) == []
 
     def test_refuses_lists_of_different_lengths(
@@ -119,7 +119,7 @@ print([e.mean for e in predictor.cost(workloads, targets)])
 
 
 class TestPredictor:
-    def test_learns_into_a_new_one(
+    def test_adapts_into_a_new_predictor(
         self,
         empty: Predictor,
         target: Target,
@@ -139,7 +139,7 @@ class TestPredictor:
         with pytest.raises(ConfigError, match="needs at least"):
             empty.cost(unseen[:1], [target])
 
-    def test_says_that_it_predicts(
+    def test_marks_estimates_as_predicted(
         self, predictor: Predictor, target: Target, unseen: list[Workload]
     ) -> None:
         assert {e.kind for e in predictor.cost(unseen, [target] * len(unseen))} == {"predicted"}
@@ -155,7 +155,7 @@ class TestPredictor:
         assert done.returncode == 0, done.stderr
         assert [float(x) for x in done.stdout.strip("[]\n").split(",")] == pytest.approx(here)
 
-    def test_a_larger_option_costs_more(self, predictor: Predictor, target: Target) -> None:
+    def test_gives_larger_options_higher_costs(self, predictor: Predictor, target: Target) -> None:
         space = mobilenet((8, 8, 1), 10)
         costs = predictor.choice_costs(space, target)
         assert costs.keys() == {choice.name for choice in space.choices}
@@ -164,10 +164,10 @@ class TestPredictor:
             if choice.name.endswith(("depth", "expand_ratio")):
                 assert all(a < b for a, b in pairwise(ordered)), choice.name
 
-    def test_options_of_one_choice_differ_by_what_they_cost(
+    def test_orders_expansion_ratios_by_cost(
         self, predictor: Predictor, target: Target
     ) -> None:
-        """In a space with nothing but an expansion ratio, each option is one network."""
+        """The space has one choice, so each option is one network."""
         space = MobileNetSpace(
             MobileNetConfig(
                 (Stage(16, 1, expand_ratio=(2, 4, 8)),), (16,), in_channels=3, outputs=10
@@ -180,25 +180,25 @@ class TestPredictor:
         assert costs["2"] < costs["4"] < costs["8"]
 
 
-def test_a_negative_deviation_is_refused() -> None:
+def test_estimate_refuses_a_negative_standard_deviation() -> None:
     with pytest.raises(ConfigError, match=r"standard deviation of latency_ms is -1.0; expected"):
         Estimate("latency_ms", 1.0, -1.0, "predicted", "cpu")
 
 
 @pytest.mark.parametrize("log_std", [0.0, 0.05, 0.8])
-def test_the_interval_of_an_estimate_is_log_normal(log_std: float) -> None:
+def test_estimate_interval_is_log_normal(log_std: float) -> None:
     estimate = Estimate.log_normal("latency_ms", math.log(2.0), log_std, "cpu")
     low, high = estimate.interval90
     assert math.log(high / 2.0) == pytest.approx(1.645 * log_std, abs=1e-3)
     assert low * high == pytest.approx(4.0)
 
 
-def test_an_estimate_comes_back_from_json() -> None:
+def test_estimate_survives_a_json_round_trip() -> None:
     estimate = Estimate("latency_ms", 1.5, 0.25, "measured", "cpu-onnxruntime-fp32-b1-t1")
     assert Estimate.from_json(estimate.to_json()) == estimate
 
 
-def test_spaces_of_other_images_are_priced_too(target: Target, true_latency_ms: Latency) -> None:
+def test_cost_table_covers_spaces_for_other_image_sizes(target: Target, true_latency_ms: Latency) -> None:
     other = mobilenet((8, 8, 1), 10)
     workloads = [other.workload(other.smallest()), other.workload(other.largest())]
     table = Table({w.id: true_latency_ms(w) for w in workloads})

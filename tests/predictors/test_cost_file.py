@@ -37,7 +37,7 @@ def latencies(count: int = 5, factor: float = 1.0) -> list[str]:
 
 
 @pytest.mark.slow
-def test_architectures_and_onnx_files_are_the_same_networks(tmp_path: Path) -> None:
+def test_cost_file_reads_architectures_and_onnx_files_as_equal_networks(tmp_path: Path) -> None:
     found = read_cost_file(write(tmp_path, latencies()), SPACE)
     assert len(found.networks) == 5
     assert found.costs["latency_ms"] == pytest.approx([ms(n) for n in NETWORKS], rel=1e-5)
@@ -51,13 +51,13 @@ def test_architectures_and_onnx_files_are_the_same_networks(tmp_path: Path) -> N
     assert onnx.steps.macs.tolist() == found.steps.macs[:3].tolist()
 
 
-def test_several_metrics_and_other_columns(tmp_path: Path) -> None:
+def test_cost_file_reads_several_metrics_and_ignores_other_columns(tmp_path: Path) -> None:
     lines = [f"{each},7,a note" for each in latencies()]
     found = read_cost_file(write(tmp_path, lines, "network,latency_ms,energy_mj,note"), SPACE)
     assert set(found.costs) == {"latency_ms", "energy_mj"}
 
 
-def test_contradicting_lines_are_reported_and_their_median_counts(tmp_path: Path) -> None:
+def test_cost_file_reports_conflicting_lines_and_uses_their_median(tmp_path: Path) -> None:
     found = read_cost_file(write(tmp_path, [*latencies(), "99", "0.5"]), SPACE)
     assert len(found.networks) == 5
     assert len(found.notes) == 2
@@ -69,7 +69,7 @@ def test_contradicting_lines_are_reported_and_their_median_counts(tmp_path: Path
 
 
 @pytest.mark.parametrize("cost", ["-1", "0", "nan", "inf", "", "fast"])
-def test_costs_that_cannot_be_are_refused_with_their_line(tmp_path: Path, cost: str) -> None:
+def test_cost_file_refuses_invalid_costs_with_their_line(tmp_path: Path, cost: str) -> None:
     table = write(tmp_path, [*latencies(3), cost])
     with pytest.raises(DataError, match=r"costs\.csv, line 5: latency_ms is .*positive number"):
         read_cost_file(table, SPACE)
@@ -85,13 +85,13 @@ def test_costs_that_cannot_be_are_refused_with_their_line(tmp_path: Path, cost: 
         ('network,latency_ms\n"{}",1\n', "line 2: .* cannot be read as an arch"),
     ],
 )
-def test_other_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_cost_file_refuses_malformed_tables(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "costs.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         read_cost_file(tmp_path / "costs.csv", SPACE)
 
 
-def test_too_few_or_no_space_or_no_file(tmp_path: Path) -> None:
+def test_cost_file_refuses_too_few_networks_no_space_or_no_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="2 different networks; a prediction needs at least 3"):
         read_cost_file(write(tmp_path, latencies(2)), SPACE)
     with pytest.raises(DataError, match="name its space with --space"):
@@ -104,12 +104,12 @@ def read(folder: Path, factor: float = 1.0) -> CostFile:
     return read_cost_file(write(folder, latencies(factor=factor)), SPACE)
 
 
-def test_a_device_is_known_from_a_table(tmp_path: Path) -> None:
+def test_adopt_stores_a_device_and_updates_its_costs(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path / "store")
     [profile] = adopt("my-phone", read(tmp_path), store, runtime="litert-2.3")
     assert profile.kind == "table"
     assert store.load("my-phone").runtime == "litert-2.3"
-    # The same networks again: the newer costs count, nothing is there twice.
+    # The same networks again: newer costs replace the old ones.
     [again] = adopt("my-phone", read(tmp_path, 2.0), store, runtime="litert-2.3")
     assert len(again) == 5
     assert again.costs == pytest.approx(2 * profile.costs, rel=1e-4)
@@ -118,7 +118,7 @@ def test_a_device_is_known_from_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("factor", "unit"), [(1e-3, "seconds"), (1e3, "microseconds")])
-def test_a_wrong_unit_is_asked_about(tmp_path: Path, factor: float, unit: str) -> None:
+def test_adopt_refuses_a_likely_wrong_unit_without_trust_units(tmp_path: Path, factor: float, unit: str) -> None:
     store = DeviceStore(tmp_path / "store")
     with pytest.raises(DataError, match=f"are these {unit}.*--trust-units"):
         adopt("my-phone", read(tmp_path, factor), store)

@@ -32,7 +32,7 @@ def written(folder: Path, arrays: dict[str, Any]) -> Path:
     return path
 
 
-def test_latencies_with_their_devices(tmp_path: Path) -> None:
+def test_cost_table_reads_latencies_of_each_device(tmp_path: Path) -> None:
     table = read_cost_table(written(tmp_path, GOOD))
     assert (table.space.name, table.devices, table.metric) == ("nasbench201", ("a", "b"), "latency")
     assert table.costs[:, table.column("b")].tolist() == [2, 4, 6]
@@ -40,7 +40,7 @@ def test_latencies_with_their_devices(tmp_path: Path) -> None:
     assert table.accuracy_for("a") is None
 
 
-def test_energies_with_latencies_and_accuracies_of_the_same_name(tmp_path: Path) -> None:
+def test_cost_table_matches_energies_with_latencies_and_accuracies(tmp_path: Path) -> None:
     table = read_cost_table(written(tmp_path, ENERGY), "energy")
     assert table.latencies_ms is not None
     assert table.latencies_ms.tolist() == [[3, 1], [6, 4], [9, 7]]
@@ -63,7 +63,7 @@ def test_energies_with_latencies_and_accuracies_of_the_same_name(tmp_path: Path)
         ({"lat_ms": np.array([[1, 2], [3, 4], [np.nan, 6.0]])}, "row 2 on a is nan"),
     ],
 )
-def test_a_wrong_table_says_what_is_wrong(
+def test_cost_table_refuses_wrong_arrays_with_the_reason(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     arrays = {name: array for name, array in {**GOOD, **change}.items() if array is not None}
@@ -71,7 +71,7 @@ def test_a_wrong_table_says_what_is_wrong(
         read_cost_table(written(tmp_path, arrays))
 
 
-def test_files_that_are_no_tables(tmp_path: Path) -> None:
+def test_cost_table_refuses_files_that_are_not_tables(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no table"):
         read_cost_table(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("hello")
@@ -82,6 +82,6 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
         read_cost_table(written(tmp_path, pickled))
 
 
-def test_a_device_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_cost_table_suggests_the_nearest_device_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'x_cifar'"):
         read_cost_table(written(tmp_path, ENERGY), "energy").column("x_cifra")

@@ -46,14 +46,14 @@ def share_inside(table: CostTable, new: str) -> float:
     return float(np.mean(shares))
 
 
-def test_widened_intervals_hold_nine_tenths_of_new_devices(table: CostTable) -> None:
+def test_widened_intervals_cover_nine_tenths_of_new_device_costs(table: CostTable) -> None:
     shares = [share_inside(table, name) for name in table.devices]
     assert 0.85 <= np.mean(shares) <= 0.97
     assert min(shares) > 0.7
 
 
 def test_intervals_are_no_wider_than_six_times_the_error(table: CostTable) -> None:
-    """Each machine is new in turn; nine in ten costs are inside, and no more."""
+    """Each machine is new in turn; nine in ten of its costs lie in the interval, not more."""
     scores = [
         row
         for new in table.devices
@@ -78,7 +78,7 @@ def test_intervals_are_no_wider_than_six_times_the_error(table: CostTable) -> No
 @pytest.mark.skipif(
     "HWNAS_DATA" not in os.environ, reason="HWNAS_DATA does not name the folder with the tables"
 )
-def test_intervals_on_published_tables_are_not_needlessly_wide() -> None:
+def test_intervals_on_published_tables_are_narrow_enough() -> None:
     """Devices of NAS-Bench-201 whose intervals were 10 times as wide as the error."""
     split = SPLITS["nb201-trimmed-20"]
     published = read_cost_table(Path(os.environ["HWNAS_DATA"]) / split.table)
@@ -88,8 +88,8 @@ def test_intervals_on_published_tables_are_not_needlessly_wide() -> None:
     assert 0.85 <= np.mean([row.coverage90 for row in rows]) <= 0.98
 
 
-def test_only_what_would_be_measured_is_played(table: CostTable) -> None:
-    """Networks that are never measured may be as wrong as they like."""
+def test_learn_widening_ignores_networks_that_are_not_measurable(table: CostTable) -> None:
+    """Wrong costs of networks that are never measured have little effect."""
     some = known(table, "server")
     measurable = np.arange(len(POOL)) % 10 > 0
     wrong = tuple(
@@ -110,13 +110,13 @@ def test_only_what_would_be_measured_is_played(table: CostTable) -> None:
     assert spoilt.factor == pytest.approx(clean.factor, rel=0.5)
 
 
-def test_two_devices_are_too_few_to_learn_from(table: CostTable) -> None:
+def test_learn_widening_needs_more_than_two_devices(table: CostTable) -> None:
     some = known(table, "server")
     assert learn_widening(TransferPrior(some.sources[:2], some.reference), 10) is None
 
 
-def test_without_lessons_own_errors_say_how_wide_intervals_are() -> None:
-    """Nine in ten are inside, though the process takes the noise for ten times what it is."""
+def test_hyperparameters_without_data_scale_intervals_by_held_out_errors() -> None:
+    """Nine in ten values lie inside, although the process assumes ten times the true noise."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((200, 2))
     y = x @ [1.0, 0.5] + 0.1 * rng.standard_normal(200)
@@ -129,7 +129,7 @@ def test_without_lessons_own_errors_say_how_wide_intervals_are() -> None:
     assert 0.82 <= inside.mean() <= 0.97
 
 
-def test_surprise_counts_as_far_as_the_exponent_says() -> None:
+def test_conformal_scale_raises_surprise_to_its_exponent() -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((20, 2))
     theta = np.array([[0.0, -4.0]])
@@ -141,7 +141,7 @@ def test_surprise_counts_as_far_as_the_exponent_says() -> None:
     assert ConformalScale(1.0, 0.5).of(wild) == pytest.approx(wild.surprise**0.5)
 
 
-def test_doubt_counts_only_as_far_as_known_devices_go() -> None:
+def test_conformal_scale_clips_doubt_to_the_range_of_known_devices() -> None:
     x = np.random.default_rng(0).standard_normal((20, 2))
     process = Mixture(Parts({"line": x}, {}), x @ [1.0, 0.5], 1.0, np.array([[0.0, -4.0]]))
     doubt = process.doubt
@@ -150,7 +150,7 @@ def test_doubt_counts_only_as_far_as_known_devices_go() -> None:
     assert ConformalScale(1.0, 0.0, -0.5, above).of(process) == pytest.approx((2 * doubt) ** -0.5)
 
 
-def test_lessons_give_the_widening_of_the_nearest_number_of_samples() -> None:
+def test_hyperparameters_return_widening_of_nearest_sample_count() -> None:
     table = {5: ConformalScale(5.0), 20: ConformalScale(20.0)}
     lessons = MetaLearnedHyperparameters(np.zeros((0, 2)), Prior.vague(1), table)
     assert lessons.widening(4) == ConformalScale(5.0)

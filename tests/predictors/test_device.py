@@ -43,7 +43,7 @@ def fitted(target: Target, timed: list[Workload], true_latency_ms: Latency) -> D
     return untouched(target).adapt(timed, noisy(timed, true_latency_ms))
 
 
-def test_recovers_a_roofline_from_twenty_noisy_timings(
+def test_predictor_recovers_a_roofline_from_twenty_noisy_timings(
     fitted: DevicePredictor, target: Target, unseen: list[Workload], true_latency_ms: Latency
 ) -> None:
     predicted = [e.mean for e in fitted.cost(unseen, [target] * len(unseen))]
@@ -54,7 +54,7 @@ def test_recovers_a_roofline_from_twenty_noisy_timings(
 
 
 @pytest.mark.slow
-def test_few_timings_still_rank(
+def test_predictor_ranks_networks_with_eight_timings(
     target: Target,
     space: MobileNetSpace,
     unseen: list[Workload],
@@ -66,7 +66,7 @@ def test_few_timings_still_rank(
     assert spearmanr(predicted, [true_latency_ms(w) for w in unseen]).statistic > 0.9
 
 
-def test_the_interval_covers_what_is_measured(
+def test_predictor_intervals_cover_measured_latencies(
     fitted: DevicePredictor, target: Target, unseen: list[Workload], true_latency_ms: Latency
 ) -> None:
     measured = noisy(unseen, true_latency_ms, seed=1)
@@ -76,7 +76,7 @@ def test_the_interval_covers_what_is_measured(
     assert np.median([e.std / e.mean for e in estimates]) < 4 * NOISE  # and is not vacuous
 
 
-def test_it_is_less_sure_of_what_is_unlike_all_it_has_seen(
+def test_predictor_is_less_certain_for_unfamiliar_networks(
     target: Target, space: MobileNetSpace, true_latency_ms: Latency
 ) -> None:
     rng = random.Random(0)
@@ -87,7 +87,7 @@ def test_it_is_less_sure_of_what_is_unlike_all_it_has_seen(
     assert strange.std / strange.mean > 1.5 * familiar.std / familiar.mean
 
 
-def test_a_network_that_is_held_out_does_not_know_the_one(
+def test_held_out_prediction_ignores_the_network_itself(
     target: Target, timed: list[Workload], true_latency_ms: Latency
 ) -> None:
     latencies = noisy(timed[:6], true_latency_ms)
@@ -109,14 +109,14 @@ def test_a_network_that_is_held_out_does_not_know_the_one(
         ([1.0, math.inf, 1.0], "a latency_ms is inf"),
     ],
 )
-def test_wrong_measurements_are_refused(
+def test_predictor_refuses_invalid_measurements(
     target: Target, timed: list[Workload], latencies: list[float], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         untouched(target).adapt(timed[:3], latencies)
 
 
-def test_too_few_measurements_are_refused(target: Target, timed: list[Workload]) -> None:
+def test_predictor_refuses_too_few_measurements(target: Target, timed: list[Workload]) -> None:
     few = untouched(target).adapt(timed[:2], [1.0, 2.0])
     with pytest.raises(
         ConfigError, match=rf"2 networks were measured on {target.name}; .* at least 3"
@@ -124,12 +124,12 @@ def test_too_few_measurements_are_refused(target: Target, timed: list[Workload])
         few.cost(timed[:1], [target])
 
 
-def test_another_target_is_refused(fitted: DevicePredictor, timed: list[Workload]) -> None:
+def test_predictor_refuses_another_target(fitted: DevicePredictor, timed: list[Workload]) -> None:
     other = Target.parse("cpu-onnxruntime-fp32-b1-t2")
     with pytest.raises(ConfigError, match=r"is for cpu-onnxruntime-fp32-b1-t1, not for cpu-.*2"):
         fitted.cost(timed[:1], [other])
 
 
-def test_equal_latencies_are_no_trouble(target: Target, timed: list[Workload]) -> None:
+def test_predictor_fits_equal_latencies(target: Target, timed: list[Workload]) -> None:
     flat = untouched(target).adapt(timed[:5], [2.0] * 5)
     assert flat.cost(timed[5:6], [target])[0].mean == pytest.approx(2.0, rel=0.01)

@@ -13,7 +13,7 @@ TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_a_probe_does_the_work_that_it_says(name: str, tmp_path: Path) -> None:
+def test_probe_network_has_the_declared_work_and_runs(name: str, tmp_path: Path) -> None:
     probe = PROBES[name]
     write_probe(probe, tmp_path / "probe.onnx")
     workload = read_workload(tmp_path / "probe.onnx").workload
@@ -25,7 +25,7 @@ def test_a_probe_does_the_work_that_it_says(name: str, tmp_path: Path) -> None:
     assert np.isfinite(found).all()
 
 
-def test_a_roofline_machine_is_recognised() -> None:
+def test_fingerprint_recovers_the_constants_of_a_roofline_machine() -> None:
     gmacs, gbytes, overhead_us, depthwise = 20.0, 10.0, 3.0, 0.25
 
     def milliseconds(name: str) -> float:
@@ -41,7 +41,7 @@ def test_a_roofline_machine_is_recognised() -> None:
     assert found.depthwise == pytest.approx(depthwise, rel=0.15)
 
 
-def test_this_machine_has_a_fingerprint() -> None:
+def test_fingerprint_of_this_machine_is_plausible() -> None:
     found = fingerprint(TARGET)
     assert found.probes_ms.keys() == PROBES.keys()
     machine = found.machine()

@@ -26,7 +26,7 @@ def drawn(seed: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((rows, 3)), rng.standard_normal((rows, 2))
 
 
-def test_one_draw_is_the_process_of_the_textbook() -> None:
+def test_mixture_of_one_draw_equals_the_textbook_posterior() -> None:
     (x, z), (xq, zq) = drawn(0, 12), drawn(1, 7)
     y = x[:, 0] + np.sin(z[:, 0])
     theta = np.array([0.3, -0.4, -3.0])
@@ -43,7 +43,7 @@ def test_one_draw_is_the_process_of_the_textbook() -> None:
     np.testing.assert_allclose(found[1], std, atol=1e-6)
 
 
-def test_the_likeliest_hyperparameters_are_those_of_scikit_learn() -> None:
+def test_likeliest_hyperparameters_agree_with_scikit_learn() -> None:
     x, z = drawn(2, 60)
     rng = np.random.default_rng(3)
     y = x @ [0.5, -0.2, 0.1] + 0.05 * rng.standard_normal(60)
@@ -58,12 +58,12 @@ def test_the_likeliest_hyperparameters_are_those_of_scikit_learn() -> None:
     found = np.exp(reference.kernel_.theta)
     assert line == pytest.approx(found[0], rel=0.02)
     assert noise == pytest.approx(found[1], rel=0.02)
-    # A part that explains nothing is as good as gone.
+    # A part that explains nothing gets almost no variance.
     theta = likeliest(parts(x, z), y, flat)
     assert np.exp(theta[1]) < 0.02 * np.exp(theta[0])
 
 
-def test_several_draws_are_the_mixture_of_their_processes() -> None:
+def test_mixture_of_draws_has_the_moments_of_its_processes() -> None:
     (x, z), (xq, zq) = drawn(8, 9), drawn(9, 6)
     y, thetas = x[:, 0] + 0.1 * z[:, 0], Prior.vague(2).draws(8)
     mixture = Mixture(parts(x, z), y, 1.0, thetas)
@@ -76,7 +76,7 @@ def test_several_draws_are_the_mixture_of_their_processes() -> None:
     np.testing.assert_allclose(found[1], np.sqrt(second - mean**2), atol=1e-6)
 
 
-def test_means_of_several_processes_are_those_of_each() -> None:
+def test_means_equal_those_of_each_process() -> None:
     (x, z), (xq, zq) = drawn(10, 9), drawn(11, 7)
     shared, other = parts(x, z), parts(*drawn(12, 5))
     thetas = Prior.vague(2).draws(4)
@@ -90,7 +90,7 @@ def test_means_of_several_processes_are_those_of_each() -> None:
         np.testing.assert_allclose(column, process.predict(parts(xq, zq))[0], atol=1e-9)
 
 
-def test_surprise_is_the_error_of_leaving_each_out() -> None:
+def test_surprise_equals_the_leave_one_out_error() -> None:
     x, z = drawn(13, 12)
     y, theta = x[:, 0] + 0.1 * z[:, 0], Prior.vague(2).draws(1)
     process = Mixture(parts(x, z), y - y.mean(), 1.0, theta)
@@ -108,7 +108,7 @@ def test_surprise_is_the_error_of_leaving_each_out() -> None:
     assert process.doubt == pytest.approx(np.exp(np.mean(np.log(stds))), rel=0.02)
 
 
-def test_draws_that_explain_the_observations_weigh_more() -> None:
+def test_mixture_weights_draws_by_how_well_they_fit() -> None:
     x, z = drawn(4, 30)
     y = np.sin(2 * z[:, 0])
     bump, line = np.array([-9.0, 0.5, -4.0]), np.array([0.5, -9.0, -4.0])
@@ -116,7 +116,7 @@ def test_draws_that_explain_the_observations_weigh_more() -> None:
     np.testing.assert_allclose(mixture.theta, bump, atol=0.01)
 
 
-def test_the_unit_of_what_is_observed_is_no_matter() -> None:
+def test_mixture_prediction_is_independent_of_the_unit() -> None:
     (x, z), (xq, zq) = drawn(5, 10), drawn(6, 4)
     y = x[:, 0]
     thetas = Prior.vague(2).draws(16)
@@ -127,7 +127,7 @@ def test_the_unit_of_what_is_observed_is_no_matter() -> None:
 
 
 @given(seed=st.integers(0, 10_000))
-def test_more_observations_never_make_the_function_less_certain(seed: int) -> None:
+def test_mixture_uncertainty_never_grows_with_more_observations(seed: int) -> None:
     (x, z), (xq, zq) = drawn(seed, 9), drawn(seed + 1, 5)
     y, theta = x[:, 0], Prior.vague(2).draws(4)[:1]
     few = Mixture(parts(x, z).rows(range(5)), y[:5], 1.0, theta)
@@ -139,7 +139,7 @@ def test_more_observations_never_make_the_function_less_certain(seed: int) -> No
     assert (all_.predict(queries)[1] >= all_.predict(queries, noise=False)[1]).all()
 
 
-def test_draws_of_a_prior_are_the_same_every_time_and_spread_as_it_says() -> None:
+def test_prior_draws_are_repeatable_with_its_mean_and_spread() -> None:
     prior = Prior(np.array([-2.0, 0.0, -5.0]), np.array([0.5, 1.0, 2.0]))
     draws = prior.draws(512)
     np.testing.assert_array_equal(draws, prior.draws(512))
@@ -147,7 +147,7 @@ def test_draws_of_a_prior_are_the_same_every_time_and_spread_as_it_says() -> Non
     np.testing.assert_allclose(draws.std(0), prior.std, rtol=0.05)
 
 
-def test_covariances_of_rows_with_themselves_are_the_variances() -> None:
+def test_covariances_have_the_variances_on_their_diagonal() -> None:
     own = parts(*drawn(7, 6))
     assert len(own) == 6
     np.testing.assert_allclose(
@@ -155,7 +155,7 @@ def test_covariances_of_rows_with_themselves_are_the_variances() -> None:
     )
 
 
-def test_a_vague_prior_draws_processes_of_a_few_parts() -> None:
+def test_vague_prior_drops_about_half_of_the_parts() -> None:
     drawn = Prior.vague(6).draws(256)[:, :-1]
     absent = drawn == drawn.min()
     assert 0.4 < absent.mean() < 0.6
@@ -163,7 +163,7 @@ def test_a_vague_prior_draws_processes_of_a_few_parts() -> None:
     assert (Prior(np.zeros(7), np.ones(7)).draws(64) > drawn.min()).all()
 
 
-def test_a_further_part_of_which_nothing_is_known_changes_no_other() -> None:
+def test_prior_with_vague_parts_keeps_the_known_parts() -> None:
     known = Prior(np.array([1.0, 2.0, 3.0, -4.0]), np.array([0.1, 0.2, 0.3, 0.4]))
     wider = known.with_vague([2, 3])
     assert wider.mean[[0, 1, 3, 5]].tolist() == known.mean.tolist()

@@ -29,7 +29,7 @@ def drawn(count: int, corners: tuple[Gemm, Gemm], seed: int = 0) -> list[Gemm]:
 
 
 def true_ms(gemm: Gemm, threads: int = 1) -> float:
-    """A made machine: tiles of 8 x 32, slow memory, and threads that are woken for much work."""
+    """Simulate a machine: tiles of 8 x 32, slow memory, and threads started for large products."""
     tiles = -(-gemm.m // 8) * -(-gemm.n // 32)
     computing = tiles * (2e-6 + 8 * 32 * gemm.k / 80e6)
     moving = 4 * (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) / 20e6
@@ -50,7 +50,7 @@ def fitted(threads: int = 1, count: int = 200) -> GemmModel:
 
 
 @pytest.mark.parametrize("beyond", BEYOND)
-def test_products_beyond_the_sizes_that_were_timed_are_priced(beyond: str) -> None:
+def test_gemm_model_predicts_products_beyond_the_timed_sizes(beyond: str) -> None:
     new = drawn(60, BEYOND[beyond], seed=1)
     truth = np.array([true_ms(gemm) for gemm in new])
     estimates = fitted().predict(new)
@@ -61,20 +61,20 @@ def test_products_beyond_the_sizes_that_were_timed_are_priced(beyond: str) -> No
     }
 
 
-def test_intervals_hold_beyond_the_sizes_that_were_timed() -> None:
+def test_gemm_model_intervals_cover_products_beyond_the_timed_sizes() -> None:
     new = [gemm for corners in BEYOND.values() for gemm in drawn(60, corners, seed=1)]
     truth = np.array([true_ms(gemm) for gemm in new])
     low, high = np.array([estimate.interval90 for estimate in fitted().predict(new)]).T
     assert ((low <= truth) & (truth <= high)).mean() > 0.8
 
 
-def test_threads_that_are_woken_for_large_products_are_noticed() -> None:
+def test_gemm_model_learns_the_cost_of_starting_threads() -> None:
     new = [*drawn(60, SEEN, seed=1), *drawn(60, BEYOND["larger"], seed=1)]
     found = np.array([estimate.mean for estimate in fitted(threads=2).predict(new)])
     assert np.abs(found / [true_ms(gemm, threads=2) for gemm in new] - 1).mean() < 0.1
 
 
-def test_intervals_are_honest_inside_and_wider_outside() -> None:
+def test_gemm_model_intervals_cover_costs_and_widen_with_distance() -> None:
     model, new = fitted(), drawn(300, SEEN, seed=1)
     estimates, truth = model.predict(new), timed(new, seed=1)
     low, high = np.array([estimate.interval90 for estimate in estimates]).T
@@ -84,7 +84,7 @@ def test_intervals_are_honest_inside_and_wider_outside() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_more_work_does_not_cost_less(threads: int) -> None:
+def test_gemm_model_is_monotone_in_each_size(threads: int) -> None:
     sizes = [1, 2, 3, 8, 15, 16, 17, 48, 64, 100, 500, 512, 513, 2000]
     model = fitted(threads)
     for make in (
@@ -96,18 +96,18 @@ def test_more_work_does_not_cost_less(threads: int) -> None:
         assert means == sorted(means)
 
 
-def test_a_model_is_the_same_every_time_and_survives_a_pickle() -> None:
+def test_gemm_model_is_deterministic_and_survives_pickling() -> None:
     new = drawn(5, BEYOND["larger"])
     assert fitted().predict(new) == pickle.loads(pickle.dumps(fitted())).predict(new)
     assert fitted().predict([]) == []
 
 
-def test_a_machine_that_becomes_slower_is_seen_through() -> None:
+def test_steady_ms_corrects_for_a_machine_that_becomes_slower() -> None:
     found = steady_ms([1.0, 1.5, 4.0], [0.1, 0.15, 0.2])
     np.testing.assert_allclose(found, [1.5, 1.5, 3.0])
 
 
-def test_energy_is_learnt_as_well() -> None:
+def test_gemm_model_learns_energy() -> None:
     known = drawn(40, SEEN)
     model = GemmModel.fit(TARGET.name, known, [0.5 + 1e-6 * g.macs for g in known], "energy_mj")
     (found,) = model.predict([Gemm(1024, 1024, 1024)])
@@ -115,7 +115,7 @@ def test_energy_is_learnt_as_well() -> None:
     assert found.mean == pytest.approx(0.5 + 1e-6 * 2**30, rel=0.1)
 
 
-def test_sampled_products_cover_the_range() -> None:
+def test_sampled_gemms_are_repeatable_and_cover_the_range() -> None:
     gemms = sampled_gemms(200, np.random.default_rng(0), Gemm(4, 1, 1), Gemm(64, 2048, 999), 10**6)
     assert len(set(gemms)) == 200
     assert gemms == sampled_gemms(
@@ -128,7 +128,7 @@ def test_sampled_products_cover_the_range() -> None:
     assert 0.2 < np.mean([gemm.n % 16 == 0 for gemm in gemms]) < 0.6
 
 
-def test_a_written_product_computes_it(tmp_path: Path) -> None:
+def test_write_gemm_writes_a_model_that_computes_the_product(tmp_path: Path) -> None:
     path, gemm = tmp_path / "gemm.onnx", Gemm(3, 5, 7)
     write_gemm(gemm, path)
     assert read_workload(path).workload.macs == gemm.macs
@@ -139,7 +139,7 @@ def test_a_written_product_computes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number_format", ["fp32", "int8"])
-def test_products_are_timed_in_every_format(number_format: str) -> None:
+def test_time_gemms_times_products_in_every_number_format(number_format: str) -> None:
     shares: list[float] = []
     target = Target(TARGET.device, number_format)
     gemms = [Gemm(4, 4, 4), Gemm(256, 256, 256), Gemm(4, 4, 4)]
@@ -150,7 +150,7 @@ def test_products_are_timed_in_every_format(number_format: str) -> None:
     assert shares[-1] == 1
 
 
-def test_what_cannot_be_learnt_from_is_refused_in_one_line() -> None:
+def test_gemm_model_refuses_unusable_products_in_one_line() -> None:
     gemms = drawn(25, SEEN)
     with pytest.raises(ConfigError, match=r"got 5 products, .* at least 20 different"):
         GemmModel.fit(TARGET.name, gemms[:5], [1.0] * 5)

@@ -21,7 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DeviceStore:
     return made
 
 
-def test_products_are_kept_and_price_others(store: DeviceStore) -> None:
+def test_calibrate_gemms_saves_products_that_predict_others(store: DeviceStore) -> None:
     profile = load_gemms(store, TARGET.name)
     assert len(profile.gemms) == len(profile.latencies_ms) == 24
     assert store.devices == []  # no network was measured
@@ -31,7 +31,7 @@ def test_products_are_kept_and_price_others(store: DeviceStore) -> None:
     assert small.notes == ()
 
 
-def test_products_of_another_machine_are_no_more_than_a_guess(
+def test_gemm_profile_notes_another_machine_and_refuses_damaged_files(
     store: DeviceStore, tmp_path: Path
 ) -> None:
     elsewhere = DeviceStore(tmp_path)
@@ -48,7 +48,7 @@ def test_products_of_another_machine_are_no_more_than_a_guess(
         load_gemms(elsewhere, TARGET.name)
 
 
-def test_what_was_not_timed_says_how_to(tmp_path: Path) -> None:
+def test_gemm_profile_names_the_command_if_nothing_was_timed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"calibrate --target {TARGET.name} --gemm"):
         load_gemms(DeviceStore(tmp_path), TARGET.name)
     with pytest.raises(ConfigError, match="3 products are too few"):
