@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hwnas.deploy.measure.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_anchor
 
 pytest.importorskip("cryptography", reason="cryptography is not installed: pip install .[agent]")
 

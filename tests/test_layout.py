@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ LAYERS = (  # a package may import from lower layers, and from its own without a
     ("errors", "plugin", "atomic", "content", "home", "identity", "interval"),
 )
 PACKAGES = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
+KNOWN_CYCLES = {  # a space knows how to make its own supernet
+    ("hwnas.search_spaces.space.search_space", "hwnas.search_spaces.supernet.supernet"),
+    ("hwnas.search_spaces.space.search_space", "hwnas.search_spaces.supernet.shared_modules"),
+}
 LINKS = ("search_spaces", "predictors", "search", "deploy", "kernels")
 HEAVY = ("torch", "ray", "optuna", "onnxruntime", "triton", "sklearn", "plotly", "pyarrow")
 SHAPELESS_NAMES = {"utils", "util", "common", "misc", "helpers"}
@@ -44,6 +49,11 @@ INITS = [path for path in MODULES if path.name == "__init__.py"]
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def package_of(path: Path) -> str:
@@ -89,6 +99,18 @@ def test_packages_of_one_layer_import_each_other_without_a_cycle() -> None:
     assert not needs, f"these packages need each other: {sorted(needs)}"
 
 
+def test_modules_import_each_other_without_a_cycle() -> None:
+    """Imports inside functions count, too."""
+    modules = {dotted(path): path for path in MODULES}
+    needs = {name: set[str]() for name in modules}
+    for name, path in modules.items():
+        for imported in imports(path):
+            found = imported if imported in modules else imported.rpartition(".")[0]
+            if found in modules and found != name and (name, found) not in KNOWN_CYCLES:
+                needs[name].add(found)
+    TopologicalSorter(needs).prepare()  # raises with the modules of a cycle
+
+
 def test_a_public_class_name_has_one_meaning() -> None:
     defined: dict[str, list[str]] = {}
     for path in MODULES:
@@ -97,6 +119,15 @@ def test_a_public_class_name_has_one_meaning() -> None:
                 defined.setdefault(node.name, []).append(name_of(path))
     twice = {name: places for name, places in defined.items() if len(places) > 1}
     assert not twice, f"defined more than once; give each its own name: {twice}"
+
+
+@pytest.mark.parametrize("path", INITS, ids=name_of)
+def test_a_function_of_a_package_has_no_module_of_its_name(path: Path) -> None:
+    if "search_spaces" in path.parts or "cli" in path.parts:
+        return  # families and commands: `mobilenet` is a function and the package that holds it
+    inside = {other.stem for other in path.parent.iterdir()}
+    shown = {name.rpartition(".")[2] for name in imports(path)}
+    assert not shown & inside, "`hwnas.x.name` would be the function, and the module unreachable"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hwnas.deploy.measure.measurement import Measurement, Quantiles
+from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.search.objectives.objective import Objective
 from hwnas.stages.limits import LimitCheck
 from hwnas.stages.run_result import FrontRow, RunResult

@@ -27,7 +27,7 @@ from experiments.deploy.networks import SPACES, exported_anew
 from experiments.readme_table import across
 from experiments.record import Results, Row
 from hwnas.deploy import Device, Target, measure_together
-from hwnas.deploy.measure.measurement import TimedNetwork
+from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.deploy.quantization.quantize import random_batches
 from hwnas.deploy.variants import VARIANTS, VariantInputs
 from hwnas.deploy.variants.sweep import Quality, Sweep, sweep

@@ -18,7 +18,7 @@ from experiments.deploy.networks import SPACES, exported_anew
 from experiments.readme_table import across
 from experiments.record import Results, Row
 from hwnas.deploy import RUNTIMES, Device, Target, measure_together
-from hwnas.deploy.measure.measurement import TimedNetwork
+from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.deploy.targets.device import RUNS_ON
 
 FOLDER = Path(__file__).parent

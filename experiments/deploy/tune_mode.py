@@ -23,7 +23,7 @@ from experiments.command import run_command
 from experiments.deploy.networks import SPACES, untrained
 from experiments.readme_table import across
 from experiments.record import Results, Row
-from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.deploy.variants.tune_mode import TuneMode
 
 FOLDER = Path(__file__).parent

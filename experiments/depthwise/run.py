@@ -19,7 +19,7 @@ from torch import nn
 
 from experiments.record import Row
 from experiments.setting import Setting, main
-from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.search_spaces.layers import DepthwiseConv2d
 
 _ROUND_MS = 50.0

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from experiments.once_for_all.rival import settings_of
 from experiments.once_for_all.steps import Batch, make_all_blocks, optimiser
 from experiments.record import Results, Row
-from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.search_spaces import Architecture, MobileNetSpace
 
 __all__ = ["activations", "step_ratios"]

@@ -22,7 +22,7 @@ from experiments.latency_zoo.run import space
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from hwnas.deploy import Target, export_onnx
-from hwnas.deploy.measure.memory import peak_memory
+from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.errors import ConfigError
 from hwnas.plugin import resolve
 from hwnas.predictors import Estimate

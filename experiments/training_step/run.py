@@ -20,7 +20,7 @@ from torch import nn
 
 from experiments.record import Row
 from experiments.setting import Setting, main
-from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.search.training import Batch, NetworkStep, StepContext, TrainConfig
 from hwnas.search_spaces import Architecture, SearchSpace, Supernet
 from hwnas.stages.job import RunInputs

@@ -19,7 +19,7 @@ import pydantic
 
 from hwnas import __version__
 from hwnas.atomic import recovered_folder, storage_errors, write_json, write_text
-from hwnas.deploy.measure.gpu_time import GpuClock
+from hwnas.deploy.measurement.gpu_time import GpuClock
 from hwnas.deploy.targets.catalogue import machine, versions
 from hwnas.errors import ConfigError, RunError
 from hwnas.identity import Identity, InputChange, may_reuse

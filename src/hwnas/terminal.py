@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.predictors.benchmarks.benchmark import PredictorRow
 from hwnas.predictors.devices.fingerprint import Fingerprint
 from hwnas.search.objectives.objective import LATENCY

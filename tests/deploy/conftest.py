@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from hwnas.deploy import Bundle, Export, OutputMeaning, Preprocessing, export_onnx, write_bundle
-from hwnas.deploy.measure.measurement import Measurement, Quantiles
+from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.search_spaces import MobileNetSpace, mobilenet
 
 DIGITS = tuple("0123456789")

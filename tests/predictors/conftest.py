@@ -36,7 +36,7 @@ def space() -> MobileNetSpace:
 
 @pytest.fixture(scope="session")
 def true_latency_ms() -> Callable[[Workload], float]:
-    """Return a roofline with a cache; constants differ from `hwnas.predictors.features.physical`."""
+    """Return a roofline with a cache, unlike that of `hwnas.predictors.features.physical`."""
 
     def latency(workload: Workload) -> float:
         total = 0.03

@@ -54,7 +54,9 @@ class TestEveryMethod:
         )
         assert first == second
 
-    def test_does_not_use_the_costs_that_it_is_scored_on(self, table: CostTable, method: str) -> None:
+    def test_does_not_use_the_costs_that_it_is_scored_on(
+        self, table: CostTable, method: str
+    ) -> None:
         """Changed costs of queries, or of other new devices, change no score."""
         hidden = table.costs.copy()
         hidden[200:, [table.column(device) for device in TRAIN]] = 1.0  # beyond the pool
@@ -162,7 +164,9 @@ def test_benchmark_refuses_methods_that_measure_too_much(
         ({"seeds": 0}, "--seeds 0"),
     ],
 )
-def test_benchmark_refuses_invalid_sizes(table: CostTable, options: dict[str, int], message: str) -> None:
+def test_benchmark_refuses_invalid_sizes(
+    table: CostTable, options: dict[str, int], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         bench(table, "ridge", **options)
 

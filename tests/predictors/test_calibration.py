@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hwnas.deploy import Target, TimingSettings
-from hwnas.deploy.measure.energy import energy_of
+from hwnas.deploy.measurement.energy import energy_of
 from hwnas.errors import ConfigError, DeviceError, EnergyUnavailable
 from hwnas.predictors import (
     DevicePredictor,
@@ -126,7 +126,9 @@ def test_calibrate_refuses_to_mix_measurements_of_two_machines(tmp_path: Path) -
         ({"until_error": 0.0}, "until_error is 0; expected a fraction"),
     ],
 )
-def test_calibrate_refuses_invalid_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_calibrate_refuses_invalid_options(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         calibrate(TARGET, SPACE, DeviceStore(tmp_path), **options)
 

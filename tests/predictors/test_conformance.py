@@ -164,9 +164,7 @@ class TestPredictor:
             if choice.name.endswith(("depth", "expand_ratio")):
                 assert all(a < b for a, b in pairwise(ordered)), choice.name
 
-    def test_orders_expansion_ratios_by_cost(
-        self, predictor: Predictor, target: Target
-    ) -> None:
+    def test_orders_expansion_ratios_by_cost(self, predictor: Predictor, target: Target) -> None:
         """The space has one choice, so each option is one network."""
         space = MobileNetSpace(
             MobileNetConfig(
@@ -198,7 +196,9 @@ def test_estimate_survives_a_json_round_trip() -> None:
     assert Estimate.from_json(estimate.to_json()) == estimate
 
 
-def test_cost_table_covers_spaces_for_other_image_sizes(target: Target, true_latency_ms: Latency) -> None:
+def test_cost_table_covers_spaces_for_other_image_sizes(
+    target: Target, true_latency_ms: Latency
+) -> None:
     other = mobilenet((8, 8, 1), 10)
     workloads = [other.workload(other.smallest()), other.workload(other.largest())]
     table = Table({w.id: true_latency_ms(w) for w in workloads})

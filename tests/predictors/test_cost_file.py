@@ -118,7 +118,9 @@ def test_adopt_stores_a_device_and_updates_its_costs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("factor", "unit"), [(1e-3, "seconds"), (1e3, "microseconds")])
-def test_adopt_refuses_a_likely_wrong_unit_without_trust_units(tmp_path: Path, factor: float, unit: str) -> None:
+def test_adopt_refuses_a_likely_wrong_unit_without_trust_units(
+    tmp_path: Path, factor: float, unit: str
+) -> None:
     store = DeviceStore(tmp_path / "store")
     with pytest.raises(DataError, match=f"are these {unit}.*--trust-units"):
         adopt("my-phone", read(tmp_path, factor), store)

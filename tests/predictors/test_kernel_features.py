@@ -1,4 +1,4 @@
-"""What kernels will take of a card: who sees it, and what it is worth on a card that is made up."""
+"""Kernel features: their values, the targets that have them, and their use on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def table(space: MobileNetSpace, count: int, seed: int = 7) -> OperatorCountTabl
     return steps
 
 
-def test_launches_are_those_of_the_matched_network(tmp_path: Path) -> None:
-    """Of blocks as they come; in a batch of 8, so that hidden maps do not stay on the chip."""
+def test_kernel_features_count_the_launches_of_the_matched_network(tmp_path: Path) -> None:
+    """The batch is 8, so that hidden feature maps do not stay on the chip."""
     kinds = [(16, False), (32, False), (32, True), (48, True)]
     blocks = [InvertedBottleneck(16, hidden, 16, 3, 1, gate, "relu") for hidden, gate in kinds]
     network = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.ReLU(), *blocks).eval()
@@ -80,7 +80,7 @@ def launches(graph: Graph, chosen: ChosenCall) -> int:
     return len(operator.launches(inputs, operator.outputs(inputs), chosen.choice.config))
 
 
-def test_only_our_own_kernels_targets_are_seen_so(space: MobileNetSpace) -> None:
+def test_kernel_features_exist_only_for_triton_targets(space: MobileNetSpace) -> None:
     steps = table(space, 4)
     for device in OTHERS:
         assert kernel_features(device) is None
@@ -92,7 +92,7 @@ def test_only_our_own_kernels_targets_are_seen_so(space: MobileNetSpace) -> None
 
 
 @pytest.mark.parametrize("make", [mobilenet, vit, hybrid, resnet])
-def test_they_are_finite_and_the_same_however_networks_are_given(make: object) -> None:
+def test_kernel_features_are_equal_for_traced_and_encoded_networks(make: object) -> None:
     space = make((64, 64, 3), 10)  # type: ignore[operator]
     rng = random.Random(0)
     networks = [space.smallest(), space.largest(), *(space.sample(rng) for _ in range(3))]
@@ -105,7 +105,7 @@ def test_they_are_finite_and_the_same_however_networks_are_given(make: object) -
     np.testing.assert_allclose(features().block(assembled), seen, rtol=1e-9)
 
 
-def test_they_depend_on_batch_and_card(space: MobileNetSpace) -> None:
+def test_kernel_features_depend_on_batch_size_and_gpu(space: MobileNetSpace) -> None:
     steps = table(space, 3)
     rounds = features().names.index("rounds")
     batch = features("cuda-triton-fp16-b64-t1").quantities(steps)[:, rounds]
@@ -116,7 +116,7 @@ def test_they_depend_on_batch_and_card(space: MobileNetSpace) -> None:
     assert (older.quantities(steps)[:, rounds] > features().quantities(steps)[:, rounds]).any()
 
 
-def test_a_card_that_is_not_known_is_told_of(tmp_path: Path) -> None:
+def test_prediction_notes_an_unknown_gpu(tmp_path: Path) -> None:
     steps = table(mobilenet((32, 32, 3), 10), 5)
     names = tuple(f"network{i}" for i in range(5))
     for hardware, notes in (("NVIDIA H200", 0), ("NVIDIA L4", 1)):
@@ -134,10 +134,10 @@ def pool_of(space: MobileNetSpace, count: int) -> Pool:
 
 
 def simulated_ms(steps: OperatorCountTable) -> Numbers:
-    """A card that does not exist: each launch waits, then goes in rounds of programs.
+    """Simulate a GPU: each launch has a fixed overhead and then runs rounds of programs.
 
-    What a round takes depends on what its programs read and multiply, so networks of as many
-    multiplications and bytes differ by how these are cut.
+    The time of a round depends on the bytes and multiplications of its programs, so networks with
+    equal totals differ by how the work is split into programs.
     """
     site = KernelSite(H200, torch.float16)
     works = [kernel_work(step, site) for step in steps.steps]
@@ -150,10 +150,10 @@ def simulated_ms(steps: OperatorCountTable) -> Numbers:
     return steps.total(np.array(each))
 
 
-def test_on_a_simulated_card_networks_are_ranked_better_with_them(
+def test_kernel_features_improve_the_ranking_on_a_simulated_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The card is made of what the features tell, so this says nothing of a real one."""
+    """The simulated GPU uses the same quantities, so this is no evidence for a real GPU."""
     space = mobilenet((64, 64, 3), 10)
     pool, asked = pool_of(space, 60), table(space, 150)
     agreement = {}
@@ -170,8 +170,8 @@ def test_on_a_simulated_card_networks_are_ranked_better_with_them(
     assert agreement[True] > 0.85
 
 
-def test_a_saved_profile_is_fitted_anew_and_holds_no_feature(tmp_path: Path) -> None:
-    """So whatever set of features it was saved under, it is that of this version which is used."""
+def test_saved_profile_holds_no_features_and_is_fitted_again(tmp_path: Path) -> None:
+    """A loaded profile therefore always uses the features of the current version."""
     space = mobilenet((32, 32, 3), 10)
     steps, asked = table(space, 6), table(space, 3, seed=8)
     names = tuple(f"network{i}" for i in range(6))
@@ -190,7 +190,7 @@ def test_a_saved_profile_is_fitted_anew_and_holds_no_feature(tmp_path: Path) -> 
     assert copy.predict_steps(asked) == fitted.predict_steps(asked)
 
 
-def test_what_is_not_measured_yet_can_be_chosen_from() -> None:
+def test_pool_chooses_networks_by_kernel_features() -> None:
     space = mobilenet((32, 32, 3), 10)
     pool = pool_of(space, 30)
     assert len(set(pool.most_informative(untouched(), 5))) == 5

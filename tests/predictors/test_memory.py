@@ -18,7 +18,7 @@ SIDE = 64
 
 
 def chain(*channels: int) -> Workload:
-    """Convolutions one after the other, on images of 64 x 64 pixels."""
+    """Return a chain of convolutions on images of 64 x 64 pixels."""
     layers = [nn.Conv2d(before, after, 3, padding=1) for before, after in pairwise(channels)]
     return trace(nn.Sequential(*layers), (channels[0], SIDE, SIDE))
 
@@ -31,41 +31,43 @@ def networks() -> list[Workload]:
 
 
 def true_bytes(workload: Workload, rng: random.Random) -> float:
-    """Other constants than those of `memory_features`, and 2% of noise."""
+    """Simulate peak memory with constants unlike those of `memory_features`, and 2% noise."""
     exact = 4e5 + 3.0 * workload.weight_bytes + 1.2 * arena_bytes(workload)
     return exact * math.exp(rng.gauss(0, 0.02))
 
 
-def test_the_arena_by_hand() -> None:
+def test_arena_bytes_equal_values_computed_by_hand() -> None:
     one = 4 * 16 * SIDE**2  # 256 KiB
     assert arena_bytes(chain(3, 16)) == one
     assert arena_bytes(chain(3, 16, 16)) == 2 * one
-    assert arena_bytes(chain(3, 16, 16, 16, 16)) == 2 * one  # the third takes the first's place
+    assert (
+        arena_bytes(chain(3, 16, 16, 16, 16)) == 2 * one
+    )  # the third output reuses the memory of the first
     # 768 KiB each: one in a region of 1 MiB, one in a region of 2 MiB, then both in the latter.
     assert arena_bytes(chain(3, 48, 48)) == 768 * 1024 + 2 * 768 * 1024
 
 
-def test_channels_are_padded_in_floating_point_only() -> None:
+def test_arena_bytes_include_channel_padding_only_in_floating_point() -> None:
     assert arena_bytes(chain(3, 24)) == arena_bytes(chain(3, 32))
     pointwise = [trace(nn.Conv2d(3, channels, 1), (3, SIDE, SIDE)) for channels in (24, 32)]
     assert arena_bytes(pointwise[0], "int8") < arena_bytes(pointwise[1], "int8")
 
 
-def test_normalisations_and_activations_take_nothing() -> None:
+def test_arena_bytes_ignore_normalisations_and_activations() -> None:
     plain = [nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)]
     dressed = [plain[0], nn.BatchNorm2d(16), nn.ReLU(), plain[1], nn.BatchNorm2d(32)]
     two = (trace(nn.Sequential(*some), (3, SIDE, SIDE)) for some in (plain, dressed))
     assert len({arena_bytes(workload) for workload in two}) == 1
 
 
-def test_batches_make_it_larger() -> None:
+def test_arena_bytes_grow_with_the_batch_size() -> None:
     space = mobilenet((32, 32, 3), 10)
     largest = space.largest()
     one, eight = (arena_bytes(space.workload(largest, batch)) for batch in (1, 8))
     assert eight > 4 * one
 
 
-def test_features_are_finite_and_the_first_is_the_largest(networks: list[Workload]) -> None:
+def test_memory_features_are_finite_and_the_first_is_largest(networks: list[Workload]) -> None:
     for number_format in ("fp32", "int8"):
         features = memory_features(networks, number_format)
         assert features.shape == (50, 3)
@@ -74,7 +76,9 @@ def test_features_are_finite_and_the_first_is_the_largest(networks: list[Workloa
     assert memory_features([]).shape == (0, 3)
 
 
-def test_ten_measurements_are_enough(target: Target, networks: list[Workload]) -> None:
+def test_memory_predictor_is_accurate_after_ten_measurements(
+    target: Target, networks: list[Workload]
+) -> None:
     rng = random.Random(0)
     peaks = [true_bytes(workload, rng) for workload in networks]
     predictor = MemoryPredictor(target).adapt(networks[:10], peaks[:10])
@@ -92,7 +96,9 @@ def test_ten_measurements_are_enough(target: Target, networks: list[Workload]) -
     }
 
 
-def test_measurements_add_up(target: Target, networks: list[Workload]) -> None:
+def test_memory_predictor_adapts_in_steps_as_at_once(
+    target: Target, networks: list[Workload]
+) -> None:
     rng = random.Random(0)
     peaks = [true_bytes(workload, rng) for workload in networks[:8]]
     at_once = MemoryPredictor(target).adapt(networks[:8], peaks)
@@ -103,7 +109,9 @@ def test_measurements_add_up(target: Target, networks: list[Workload]) -> None:
     assert at_once.cost([], []) == []
 
 
-def test_what_does_not_fit_is_refused(target: Target, networks: list[Workload]) -> None:
+def test_memory_predictor_refuses_wrong_measurements_and_targets(
+    target: Target, networks: list[Workload]
+) -> None:
     empty = MemoryPredictor(target)
     with pytest.raises(ConfigError, match=r"0 networks were measured on .* at least 3"):
         empty.cost(networks[:1], [target])

@@ -26,7 +26,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DeviceStore:
 
 
 @pytest.mark.slow
-def test_what_was_measured_prices_others(store: DeviceStore) -> None:
+def test_memory_profile_predicts_networks_that_were_not_measured(store: DeviceStore) -> None:
     profile = load_memory(store, TARGET.name)
     assert len(profile.networks) == len(profile.peaks_bytes) == 3
     small, large = (
@@ -40,7 +40,7 @@ def test_what_was_measured_prices_others(store: DeviceStore) -> None:
 
 
 @pytest.mark.slow
-def test_a_calibration_goes_on_where_it_was(store: DeviceStore) -> None:
+def test_calibrate_memory_measures_nothing_twice(store: DeviceStore) -> None:
     measured: list[int] = []
     known = calibrate_memory(
         TARGET, SPACE, store, 3, lambda network, peak, number: measured.append(number)
@@ -49,7 +49,7 @@ def test_a_calibration_goes_on_where_it_was(store: DeviceStore) -> None:
     assert known == load_memory(store, TARGET.name)
 
 
-def test_a_file_and_an_architecture_take_the_same(tmp_path: Path) -> None:
+def test_memory_features_agree_for_onnx_file_and_architecture(tmp_path: Path) -> None:
     network = SPACE.smallest()
     path = tmp_path / "model.onnx"
     export_onnx(SPACE.build(network), SPACE.input_shape(network), path)
@@ -59,7 +59,9 @@ def test_a_file_and_an_architecture_take_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_is_refused(store: DeviceStore, tmp_path: Path) -> None:
+def test_memory_profile_refuses_wrong_options_machines_and_files(
+    store: DeviceStore, tmp_path: Path
+) -> None:
     empty = DeviceStore(tmp_path)
     with pytest.raises(ConfigError, match=f"calibrate --target {TARGET.name} --memory"):
         load_memory(empty, TARGET.name)

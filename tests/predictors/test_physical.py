@@ -9,7 +9,7 @@ from hwnas.predictors.features.physical import FEATURES, Machine, physical_featu
 from hwnas.search_spaces import OperatorCountTable, OperatorSignature, mobilenet, nasbench201
 
 
-def test_quantities_are_sums_over_steps() -> None:
+def test_physical_quantities_are_sums_over_operators() -> None:
     conv = OperatorSignature(
         "conv", macs=10**6, read_bytes=400, written_bytes=800, weight_bytes=100
     )
@@ -25,7 +25,7 @@ def test_quantities_are_sums_over_steps() -> None:
     assert np.isfinite(physical_features(table)).all()
 
 
-def test_a_machine_waits_for_the_slower_of_arithmetic_and_memory() -> None:
+def test_machine_time_is_that_of_the_slower_of_arithmetic_and_memory() -> None:
     machine = Machine(gmacs=1, gbytes=1, overhead_us=0)
     assert machine.milliseconds(OperatorSignature("conv", macs=10**6, read_bytes=10)) == 1.0
     assert machine.milliseconds(OperatorSignature("conv", macs=10, read_bytes=3 * 10**6)) == 3.0
@@ -33,7 +33,7 @@ def test_a_machine_waits_for_the_slower_of_arithmetic_and_memory() -> None:
     assert Machine(1, 1, overhead_us=4).milliseconds(OperatorSignature("activation")) == 0.004
 
 
-def test_compilers_drop_what_eager_runtimes_run() -> None:
+def test_machine_runs_dead_operators_and_norms_only_if_eager() -> None:
     for step in (
         OperatorSignature("conv", macs=10**6, dead=True),
         OperatorSignature("norm", read_bytes=10**6),
@@ -42,13 +42,13 @@ def test_compilers_drop_what_eager_runtimes_run() -> None:
         assert Machine(1, 1, 5, eager=True).milliseconds(step) > 1
 
 
-def test_features_tell_most_networks_apart(table: CostTable) -> None:
+def test_physical_features_differ_for_most_networks(table: CostTable) -> None:
     steps = table.space.steps(table.codes)
     assert steps is not None
     assert len(np.unique(physical_features(steps).round(9), axis=0)) > 250
 
 
-def test_networks_by_their_codes_look_like_traced_ones() -> None:
+def test_physical_features_agree_for_encoded_and_traced_networks() -> None:
     rng = random.Random(0)
     for space in (mobilenet((16, 16, 3), 10), nasbench201((8, 8, 3), 4, channels=4, cells=1)):
         networks = [space.sample(rng) for _ in range(6)]

@@ -33,7 +33,7 @@ def model(zoo_like: MobileNetSpace, tmp_path_factory: pytest.TempPathFactory) ->
     return path
 
 
-def test_a_device_that_ships_is_known_without_measuring(tmp_path: Path, model: Path) -> None:
+def test_predict_knows_shipped_devices_without_measurements(tmp_path: Path, model: Path) -> None:
     [found] = predict(DeviceStore(tmp_path), [TARGET], read_workload(model))
     low, high = found.estimate.interval90
     assert 0 < low < found.estimate.mean < high
@@ -45,7 +45,7 @@ def test_a_device_that_ships_is_known_without_measuring(tmp_path: Path, model: P
         assert "`hwnas calibrate --target" in found.notes[0]
 
 
-def test_a_file_and_an_architecture_are_the_same_network(
+def test_predict_gives_onnx_file_and_architecture_the_same_cost(
     tmp_path: Path, zoo_like: MobileNetSpace, model: Path
 ) -> None:
     steps = OperatorCountTable.of_workloads([zoo_like.workload(zoo_like.smallest())])
@@ -54,7 +54,7 @@ def test_a_file_and_an_architecture_are_the_same_network(
     assert one.estimate.mean == pytest.approx(other.estimate.mean, rel=0.01)
 
 
-def test_a_profile_of_the_store_goes_first_and_another_machine_is_said(
+def test_predict_prefers_the_stored_profile_and_notes_another_machine(
     tmp_path: Path, model: Path
 ) -> None:
     store = DeviceStore(tmp_path)
@@ -76,12 +76,12 @@ def test_a_profile_of_the_store_goes_first_and_another_machine_is_said(
     assert listed.origin == "store"
 
 
-def test_an_unknown_device_is_refused_with_what_to_do(tmp_path: Path, model: Path) -> None:
+def test_predict_refuses_unknown_devices_and_names_the_command(tmp_path: Path, model: Path) -> None:
     with pytest.raises(ConfigError, match="hwnas calibrate --target cpu-onnxruntime-fp32-b2-t1"):
         predict(DeviceStore(tmp_path), ["cpu-onnxruntime-fp32-b2-t1"], read_workload(model))
 
 
-def test_what_is_unlike_anything_measured_is_said(tmp_path: Path) -> None:
+def test_predict_notes_networks_outside_the_known_range(tmp_path: Path) -> None:
     huge = mobilenet((224, 224, 3), 1000)
     steps = OperatorCountTable.of_workloads([huge.workload(huge.largest())])
     [found] = predict(DeviceStore(tmp_path), [TARGET], steps)
@@ -90,7 +90,7 @@ def test_what_is_unlike_anything_measured_is_said(tmp_path: Path) -> None:
 
 
 def with_unknown_operator(model: Path, path: Path) -> Path:
-    """The same network with an operator of another domain at its end."""
+    """Append an operator of an unknown domain to the network."""
     found = onnx.load(model)
     output = found.graph.output[0]
     node = helper.make_node("Mystery", [output.name], ["mystery"], "what", domain="elsewhere")
@@ -101,14 +101,14 @@ def with_unknown_operator(model: Path, path: Path) -> Path:
     return path
 
 
-def test_an_unknown_operator_is_named_with_its_share(tmp_path: Path, model: Path) -> None:
+def test_predict_notes_unknown_operators(tmp_path: Path, model: Path) -> None:
     network = read_workload(with_unknown_operator(model, tmp_path / "mystery.onnx"))
     [found] = predict(DeviceStore(tmp_path), [TARGET], network)
     assert "unknown operators: Mystery (1); predicted from the bytes they move, " in found.notes[-1]
     assert 0 < unknown_share(DevicePredictor.load(tmp_path, TARGET), network) < 0.1
 
 
-def test_operators_add_up_to_the_prediction(tmp_path: Path, model: Path) -> None:
+def test_explain_splits_the_prediction_over_operators(tmp_path: Path, model: Path) -> None:
     predictor, network = DevicePredictor.load(tmp_path, TARGET), read_workload(model)
     costs = explain(predictor, network)
     [estimate] = predictor.predict_steps(network.steps)
@@ -119,7 +119,7 @@ def test_operators_add_up_to_the_prediction(tmp_path: Path, model: Path) -> None
     assert {node for each in costs for node in each.nodes} == set(network.nodes)
 
 
-def test_what_the_runtime_fuses_stands_in_one_line(tmp_path: Path, model: Path) -> None:
+def test_explain_lists_fused_operators_on_one_line(tmp_path: Path, model: Path) -> None:
     kernels, reason = profiled(model, TARGET)
     assert reason == ""
     assert kernels is not None
@@ -127,13 +127,13 @@ def test_what_the_runtime_fuses_stands_in_one_line(tmp_path: Path, model: Path) 
     costs = explain(predictor, network, kernels)
     assert sorted(n for each in costs for n in each.nodes) == sorted(network.nodes)
     assert any(len(each.nodes) > 1 for each in costs)
-    # Nearly all that the runtime spends in kernels is beside an operator.
+    # Most of the kernel time of the runtime is assigned to operators.
     beside = sum(each.profiled_ms or 0.0 for each in costs)
     assert 0.5 * sum(kernels.values()) < beside <= sum(kernels.values()) * (1 + 1e-9)
 
 
-def test_kernels_of_one_operator_count_together(model: Path) -> None:
-    """A quantised convolution has one more for what it reads."""
+def test_explain_adds_up_the_kernels_of_one_operator(model: Path) -> None:
+    """A quantised convolution has one more kernel, for its inputs."""
     network = read_workload(model)
     node = network.nodes[0]
     kernels = {f"{node}_token_1": 0.5, f"{node}_DequantizeLinear": 0.25, "Elsewhere_7": 1.0}
@@ -142,7 +142,7 @@ def test_kernels_of_one_operator_count_together(model: Path) -> None:
     assert sum(each.profiled_ms or 0.0 for each in costs) == 0.75
 
 
-def test_other_runtimes_are_not_profiled_and_say_so(model: Path) -> None:
+def test_profiled_gives_the_reason_for_unsupported_targets(model: Path) -> None:
     assert profiled(model, "cpu-pytorch-fp32-b1-t1") == (
         None,
         "not profiled: cpu-pytorch-fp32-b1-t1 cannot be profiled; choose onnxruntime on cpu",

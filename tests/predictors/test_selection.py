@@ -20,15 +20,15 @@ VARIANCES = np.array([0.5, 0.5, 0.01])
 
 @settings(max_examples=20)
 @given(count=st.integers(0, 12), seed=st.integers(0, 50))
-def test_informative_rows_are_new_and_all_different(count: int, seed: int) -> None:
+def test_most_informative_selects_distinct_new_rows(count: int, seed: int) -> None:
     first = most_informative(rows(10, seed), VARIANCES, 2)
     more = most_informative(rows(10, seed), VARIANCES, count, first)
     assert len({*first, *more}) == len(first) + len(more) == min(2 + count, 10)
-    # One after the other or all at once is the same.
+    # Selection in two steps equals selection in one.
     assert [*first, *more] == most_informative(rows(10, seed), VARIANCES, 2 + count)
 
 
-def test_informative_rows_leave_less_unknown_than_random_ones() -> None:
+def test_most_informative_leaves_less_variance_than_random_rows() -> None:
     pool = rows(120, 0)
 
     def unknown(chosen: list[int]) -> float:

@@ -24,7 +24,7 @@ def sources(table: CostTable) -> KnownDevices:
     return KnownDevices(table.space, table.codes, POOL, table.devices, table.costs[POOL])
 
 
-def test_networks_are_read_in_order_and_equal_ones_alike() -> None:
+def test_text_lists_operators_in_order_with_one_token_each() -> None:
     a, b, c = (
         OperatorSignature("conv", macs=500),
         OperatorSignature("pool"),
@@ -42,7 +42,7 @@ def test_networks_are_read_in_order_and_equal_ones_alike() -> None:
     ]
 
 
-def test_operators_of_one_size_are_told_apart_by_what_they_are() -> None:
+def test_text_fields_distinguish_operators_of_equal_size() -> None:
     steps = (
         OperatorSignature("conv", macs=9000),
         OperatorSignature("conv", macs=9000, dead=True),
@@ -52,8 +52,8 @@ def test_operators_of_one_size_are_told_apart_by_what_they_are() -> None:
     assert len({tuple(text.fields[token]) for (token,) in text.tokens}) == 3
 
 
-def test_networks_of_equal_totals_are_encoded_differently(table: CostTable) -> None:
-    """The same operators in another order, or cut off from the output."""
+def test_encoding_distinguishes_networks_of_equal_totals(table: CostTable) -> None:
+    """The same operators in another order, or not connected to the output."""
     codes = np.array([[3, 2, 1, 1, 1, 1], [2, 3, 1, 1, 1, 1], [3, 2, 0, 1, 0, 0]])
     assert len(set(NasBench201Space().steps(codes).macs)) == 1
     stacked = dataclasses.replace(table, codes=np.vstack([table.codes, codes, codes[:1]]))
@@ -63,7 +63,7 @@ def test_networks_of_equal_totals_are_encoded_differently(table: CostTable) -> N
     assert np.abs(first - dead).max() > 1e-3
 
 
-def test_an_encoding_is_of_the_network_whatever_else_is_in_the_table(table: CostTable) -> None:
+def test_encoding_is_independent_of_other_networks_in_the_table(table: CostTable) -> None:
     encoded = encoded_sequences(sources(table))["sequence"]
     again = encoded_sequences(sources(table))["sequence"]
     assert encoded.tolist() == again.tolist()
@@ -71,14 +71,14 @@ def test_an_encoding_is_of_the_network_whatever_else_is_in_the_table(table: Cost
     assert fewer["sequence"] == pytest.approx(encoded[:230], abs=1e-4)
 
 
-def test_layers_that_are_skipped_are_not_in_the_text() -> None:
+def test_text_leaves_out_skipped_layers() -> None:
     space = FBNetSpace()
     deep, shallow = np.zeros((1, 22), int), np.full((1, 22), 8)
     tokens = text_of(space.parts(np.vstack([deep, shallow]))).tokens
     assert (tokens > 0).sum(1)[0] > 3 * (tokens > 0).sum(1)[1] > 0
 
 
-def test_tables_of_integers_cannot_be_read(table: CostTable) -> None:
+def test_encoding_refuses_categorical_spaces(table: CostTable) -> None:
     space = CategoricalSpace((0,) * 6, (5,) * 6)
     with pytest.raises(ConfigError, match="method sequence needs the operators of the networks"):
         encoded_sequences(sources(dataclasses.replace(table, space=space)))

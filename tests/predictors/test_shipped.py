@@ -1,4 +1,4 @@
-"""The devices that hwnas ships are whole, and belong to the code that reads them."""
+"""The device profiles that hwnas ships: complete, accurate, consistent with the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hwnas.predictors.models.transfer_prior import ConformalScale
 from hwnas.search_spaces import OperatorCountTable, mobilenet
 
 
-def test_every_device_was_measured_on_enough_networks() -> None:
+def test_shipped_profiles_have_enough_accurate_measurements() -> None:
     profiles = shipped_profiles()
     assert len(profiles) >= 8
     for profile in profiles.values():
@@ -31,15 +31,15 @@ def test_every_device_was_measured_on_enough_networks() -> None:
         assert profile.held_out_error < 0.1
 
 
-def test_its_lessons_are_those_of_its_measurements() -> None:
-    """One device learnt anew gives what is shipped, so both are of the same features."""
+def test_shipped_hyperparameters_follow_from_the_shipped_profiles() -> None:
+    """Learning one device again gives the shipped values, so both use the same features."""
     profiles, known = [*shipped_profiles().values()], shipped_experience()
     learnt = experience_of(profiles[:1])
     np.testing.assert_allclose(learnt._thetas[0], known.lessons.thetas[0], atol=0.05)
 
 
-def test_ten_networks_of_the_space_make_a_new_device_known() -> None:
-    """Played: a target that hwnas ships is forgotten, and calibrated with ten networks."""
+def test_predictor_is_accurate_after_ten_networks_on_a_new_device() -> None:
+    """Leave a shipped target out, then calibrate it with ten networks."""
     profiles = shipped_profiles()
     for name in ("cpu-onnxruntime-fp32-b1-t1", "cpu-pytorch-fp32-b1-t1"):
         left_out = profiles[name]
@@ -54,11 +54,11 @@ def test_ten_networks_of_the_space_make_a_new_device_known() -> None:
 
 
 @pytest.mark.parametrize("count", [10, 20])
-def test_adapting_is_quick(count: int) -> None:
+def test_predictor_adapts_quickly(count: int) -> None:
     space = mobilenet((64, 64, 3), 100)
     pool = Pool.of(space, count=40)
     untouched = DevicePredictor("my-phone", shipped_experience())
-    untouched.parts(pool.blocks)  # what is loaded once
+    untouched.parts(pool.blocks)  # so that one-time loading is not timed
     rows = np.arange(count)
     start = time.process_time()
     adapted = untouched.adapt_steps(pool.steps.rows(rows), pool.steps.macs[rows] * 1e-7)
@@ -66,13 +66,13 @@ def test_adapting_is_quick(count: int) -> None:
     assert time.process_time() - start < 2.0
 
 
-def test_an_empty_table_has_no_predictions() -> None:
+def test_predictor_returns_no_estimates_for_an_empty_table() -> None:
     predictor = DevicePredictor.load("nowhere", "cpu-onnxruntime-fp32-b1-t1")
     assert predictor.predict_steps(OperatorCountTable.of(())) == []
 
 
-def test_lessons_of_other_features_are_refused(tmp_path: Path) -> None:
-    """Hyperparameters are of a set of features; that of this version may be another."""
+def test_shipped_hyperparameters_of_other_features_are_refused(tmp_path: Path) -> None:
+    """Hyperparameters belong to a set of features, which another version may have changed."""
     copy = shutil.copytree(FOLDER, tmp_path / "devices")
     path = copy / "devices.json"
     found = json.loads(path.read_text())
@@ -81,8 +81,8 @@ def test_lessons_of_other_features_are_refused(tmp_path: Path) -> None:
         _read(copy)
 
 
-def test_lessons_of_an_earlier_version_are_read(tmp_path: Path) -> None:
-    """They know nothing of doubt, so it does not count."""
+def test_shipped_hyperparameters_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    """Earlier files have no exponent for doubt, so it has no effect."""
     copy = shutil.copytree(FOLDER, tmp_path / "devices")
     path = copy / "devices.json"
     found = json.loads(path.read_text())
@@ -92,10 +92,10 @@ def test_lessons_of_an_earlier_version_are_read(tmp_path: Path) -> None:
     assert lessons.widening(10) == ConformalScale(0.9, 0.2)
 
 
-def test_a_limit_is_not_needlessly_strict() -> None:
-    """The upper ends of intervals, which limits hold for, are above nineteen in twenty costs.
+def test_predictor_upper_bounds_hold_without_being_too_wide() -> None:
+    """Limits apply to the upper ends of intervals, which are above nineteen in twenty costs.
 
-    Played: each target of the zoo is new, with its family forgotten.
+    Each target of the zoo is new in turn, with its family left out.
     """
     profiles = shipped_profiles()
     kept, widths, errors = [], [], []

@@ -14,7 +14,7 @@ from hwnas.search_spaces.tabular import CategoricalSpace, NasBench201Space
 CELLS = NasBench201Space()
 
 
-def test_every_cell_has_scores_that_tell_it_from_others() -> None:
+def test_shipped_scores_cover_every_cell_and_vary() -> None:
     codes = np.indices(CELLS.options).reshape(6, -1).T
     scores = shipped_scores(CELLS, codes)
     assert scores is not None
@@ -25,7 +25,7 @@ def test_every_cell_has_scores_that_tell_it_from_others() -> None:
     assert connected[:, SCORES.index("synflow")].min() > 0
 
 
-def test_they_are_those_of_the_small_networks() -> None:
+def test_shipped_scores_equal_those_computed_on_small_networks() -> None:
     small = CellSpace((16, 16, 3), outputs=10, channels=16, cells=1)
     codes = np.array([[3, 1, 2, 1, 3, 3], [4, 0, 1, 2, 0, 1]])
     scores = shipped_scores(CELLS, codes)
@@ -35,18 +35,20 @@ def test_they_are_those_of_the_small_networks() -> None:
         assert row == pytest.approx([found[name] for name in SCORES], rel=2e-3)
 
 
-def test_dead_edges_make_no_difference() -> None:
-    # Edge 1 -> 3 and 2 -> 3 carry nothing, so what leads to the nodes 1 and 2 does not matter.
+def test_shipped_scores_ignore_dead_edges() -> None:
+    # Edges 1 -> 3 and 2 -> 3 carry nothing, so edges to the nodes 1 and 2 have no effect.
     codes = np.array([[3, 3, 3, 2, 0, 0], [0, 0, 0, 2, 0, 0]])
     first, second = shipped_scores(CELLS, codes)
     assert np.array_equal(first, second)
 
 
-def test_other_spaces_have_none() -> None:
+def test_shipped_scores_are_absent_for_other_spaces() -> None:
     assert shipped_scores(CategoricalSpace((0,), (3,)), np.array([[1]])) is None
 
 
-def test_what_was_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_scores_writes_a_table_that_shipped_scores_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     space = CategoricalSpace((0, 0), (2, 3))
     write_scores(tmp_path, space, np.arange(18.0).reshape(6, 3))
     monkeypatch.setattr(module, "FOLDER", tmp_path)

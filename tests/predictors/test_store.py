@@ -24,7 +24,7 @@ def profile(unseen: list[Workload], device: str = "my-phone", count: int = 6) ->
     )
 
 
-def test_a_profile_comes_back_as_it_was(tmp_path: Path, unseen: list[Workload]) -> None:
+def test_store_loads_a_profile_as_saved(tmp_path: Path, unseen: list[Workload]) -> None:
     store = DeviceStore(tmp_path / "devices")
     saved = profile(unseen)
     store.save(saved)
@@ -43,7 +43,7 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path, unseen: list[Workload]) 
     )
 
 
-def test_no_file_is_a_pickle(tmp_path: Path, unseen: list[Workload]) -> None:
+def test_store_writes_json_and_safetensors_only(tmp_path: Path, unseen: list[Workload]) -> None:
     folder = DeviceStore(tmp_path).save(profile(unseen))
     assert sorted(path.name for path in folder.iterdir()) == [
         "measurements.safetensors",
@@ -51,7 +51,7 @@ def test_no_file_is_a_pickle(tmp_path: Path, unseen: list[Workload]) -> None:
     ]
 
 
-def test_further_measurements_are_added(unseen: list[Workload]) -> None:
+def test_profile_with_more_appends_measurements(unseen: list[Workload]) -> None:
     more = profile(unseen).with_more(
         ["new"], OperatorCountTable.of_workloads(unseen[6:7]), np.array([3.0])
     )
@@ -60,14 +60,16 @@ def test_further_measurements_are_added(unseen: list[Workload]) -> None:
     assert more.steps.macs[-1] == unseen[6].macs
 
 
-def test_the_home_folder_can_be_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_store_default_folder_follows_hwnas_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
     assert DeviceStore.default().folder == tmp_path / "devices"
     monkeypatch.delenv("HWNAS_HOME")
     assert DeviceStore.default().folder == Path.home() / ".hwnas" / "devices"
 
 
-def test_an_unknown_device_is_refused_with_the_nearest(
+def test_store_refuses_unknown_devices_and_suggests_the_nearest(
     tmp_path: Path, unseen: list[Workload]
 ) -> None:
     store = DeviceStore(tmp_path)
@@ -79,12 +81,12 @@ def test_an_unknown_device_is_refused_with_the_nearest(
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a" * 81])
-def test_names_that_are_no_folder_are_refused(name: str) -> None:
+def test_profile_refuses_names_that_are_not_folder_names(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be a device's name"):
         DeviceProfile(name)
 
 
-def test_a_newer_version_is_refused(tmp_path: Path, unseen: list[Workload]) -> None:
+def test_store_refuses_profiles_of_a_newer_version(tmp_path: Path, unseen: list[Workload]) -> None:
     store = DeviceStore(tmp_path)
     path = store.save(profile(unseen)) / "profile.json"
     found = json.loads(path.read_text())
@@ -96,7 +98,9 @@ def test_a_newer_version_is_refused(tmp_path: Path, unseen: list[Workload]) -> N
 
 
 @pytest.mark.parametrize("file", ["profile.json", "measurements.safetensors"])
-def test_damage_is_told_in_one_line(tmp_path: Path, unseen: list[Workload], file: str) -> None:
+def test_store_reports_damaged_files_in_one_line(
+    tmp_path: Path, unseen: list[Workload], file: str
+) -> None:
     store = DeviceStore(tmp_path)
     path = store.save(profile(unseen)) / file
     path.write_bytes(path.read_bytes()[:40])
@@ -108,7 +112,7 @@ def test_damage_is_told_in_one_line(tmp_path: Path, unseen: list[Workload], file
         store.load("my-phone")
 
 
-def test_costs_that_cannot_be_are_refused(unseen: list[Workload]) -> None:
+def test_profile_refuses_invalid_costs_and_metrics(unseen: list[Workload]) -> None:
     good = profile(unseen)
     with pytest.raises(ConfigError, match="a latency_ms is -1; expected a positive number"):
         DeviceProfile("x", networks=good.networks, steps=good.steps, costs=-np.ones(6))

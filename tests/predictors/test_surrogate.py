@@ -8,7 +8,7 @@ from hwnas.predictors.models.surrogate import Surrogate
 
 
 def parts(features: np.ndarray) -> Parts:
-    """A linear and a radial part of all columns, and parts of noise that mean nothing."""
+    """Return a linear and a radial part of all columns, and uninformative parts of noise."""
     nothing = np.sin(1e4 * features)
     return Parts(
         {"all": features, "nothing": nothing}, {"all radial": features, "nothing radial": nothing}
@@ -22,7 +22,7 @@ def case(count: int, noise: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.
     return x, y + noise * rng.normal(size=count)
 
 
-def test_a_function_is_learnt_and_its_error_is_known() -> None:
+def test_surrogate_learns_a_function_with_calibrated_intervals() -> None:
     x, y = case(60)
     asked, true = case(500, seed=1)
     mean, deviation = Surrogate.fitted(parts(x), y).predict(parts(asked))
@@ -31,7 +31,7 @@ def test_a_function_is_learnt_and_its_error_is_known() -> None:
     assert 0.75 < inside.mean() <= 1.0
 
 
-def test_more_observations_leave_less_doubt() -> None:
+def test_surrogate_error_and_deviation_fall_with_more_observations() -> None:
     asked, true = case(200, seed=1)
     errors, doubts = [], []
     for count in (15, 60, 200):
@@ -43,7 +43,7 @@ def test_more_observations_leave_less_doubt() -> None:
     assert doubts[0] > doubts[1] > doubts[2]
 
 
-def test_noise_is_told_from_the_function() -> None:
+def test_surrogate_separates_noise_from_the_function() -> None:
     x, y = case(150, noise=8.0)
     found = Surrogate.fitted(parts(x), y)
     assert 4.0 < found.noise**0.5 < 12.0
@@ -51,13 +51,13 @@ def test_noise_is_told_from_the_function() -> None:
     assert quiet.noise < found.noise / 10
 
 
-def test_the_same_observations_give_the_same() -> None:
+def test_surrogate_is_deterministic() -> None:
     x, y = case(40)
     first, again = (Surrogate.fitted(parts(x), y).predict(parts(x[:5])) for _ in range(2))
     assert np.array_equal(first, again)
 
 
-def test_hyperparameters_of_an_earlier_fit_are_kept() -> None:
+def test_surrogate_reuses_hyperparameters_of_an_earlier_fit() -> None:
     x, y = case(60)
     early = Surrogate.fitted(parts(x[:30]), y[:30])
     late = Surrogate.fitted(parts(x), y, early.draws)
@@ -66,7 +66,7 @@ def test_hyperparameters_of_an_earlier_fit_are_kept() -> None:
     assert np.abs(late.predict(parts(asked))[0] - true).mean() < 0.15 * true.std()
 
 
-def test_the_unit_of_what_is_observed_does_not_matter() -> None:
+def test_surrogate_prediction_is_independent_of_the_unit() -> None:
     x, y = case(40)
     asked = parts(case(10, seed=1)[0])
     mean, deviation = Surrogate.fitted(parts(x), y).predict(asked)
@@ -75,14 +75,14 @@ def test_the_unit_of_what_is_observed_does_not_matter() -> None:
     assert large[1] == pytest.approx(1e6 * deviation, rel=1e-6)
 
 
-def test_what_is_constant_is_expected_everywhere() -> None:
+def test_surrogate_predicts_a_constant_from_constant_observations() -> None:
     x, _ = case(20)
     mean, deviation = Surrogate.fitted(parts(x), np.full(20, 7.0)).predict(parts(x * 3))
     assert mean == pytest.approx(np.full(20, 7.0), abs=1e-6)
     assert (deviation < 1e-6).all()
 
 
-def test_joint_covariances_agree_with_single_deviations() -> None:
+def test_surrogate_joint_covariances_agree_with_single_deviations() -> None:
     x, y = case(40, noise=1.0)
     found, asked = Surrogate.fitted(parts(x), y), parts(case(12, seed=1)[0])
     mean, deviation = found.predict(asked)
@@ -92,7 +92,7 @@ def test_joint_covariances_agree_with_single_deviations() -> None:
     assert np.linalg.eigvalsh(both[1]).min() > -1e-6
 
 
-def test_fewer_draws_are_the_likeliest_ones() -> None:
+def test_surrogate_prediction_from_one_draw_resembles_the_full_one() -> None:
     x, y = case(30, noise=5.0)
     found, asked = Surrogate.fitted(parts(x), y), parts(case(20, seed=1)[0])
     cross = covariances(asked, found.parts)

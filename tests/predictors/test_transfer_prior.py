@@ -40,8 +40,8 @@ def ranking(table: CostTable, found: np.ndarray, device: str) -> float:
     return float(spearmanr(found, true).statistic)
 
 
-def test_what_other_devices_teach_helps(table: CostTable) -> None:
-    """All devices have the same likes and dislikes, which no physical feature tells."""
+def test_transfer_prior_improves_ranking_with_related_devices(table: CostTable) -> None:
+    """All devices share per-operator factors that no physical feature contains."""
     places = blocks_of_codes(table.space, table.codes)["places"]
     likes = np.exp(places @ np.random.default_rng(0).normal(0, 0.2, places.shape[1]))
     liked = replace(table, costs=table.costs * likes[:, None])
@@ -51,8 +51,8 @@ def test_what_other_devices_teach_helps(table: CostTable) -> None:
     assert ranking(liked, taught, "server") > ranking(liked, alone, "server") + 0.1
 
 
-def test_devices_that_have_nothing_in_common_do_no_harm(table: CostTable) -> None:
-    """Their costs are shuffled: nothing is to be learnt from them."""
+def test_transfer_prior_is_not_harmed_by_unrelated_devices(table: CostTable) -> None:
+    """Costs of the other devices are shuffled, so they hold no information."""
     alone = predicted(table, experience(table, []), "server", 20)
     devices = ["slow", "core", "gpu", "chip"]
     misled = predicted(table, experience(table, devices, shuffled=True), "server", 20)
@@ -60,7 +60,7 @@ def test_devices_that_have_nothing_in_common_do_no_harm(table: CostTable) -> Non
     assert ranking(table, misled, "server") > ranking(table, alone, "server") - 0.05
 
 
-def test_a_device_that_is_left_out_has_no_say(table: CostTable) -> None:
+def test_transfer_prior_features_ignore_a_device_that_is_left_out(table: CostTable) -> None:
     known = experience(table, ["slow", "core", "gpu"])
     networks = known.see(rows_of(blocks_of_codes(table.space, table.codes), POOL))
     without = known.parts(networks, known.others(1))
@@ -70,8 +70,8 @@ def test_a_device_that_is_left_out_has_no_say(table: CostTable) -> None:
         np.testing.assert_allclose(features, again.linear[name], atol=1e-9)
 
 
-def test_a_family_is_left_out_as_a_whole(table: CostTable) -> None:
-    """What a twin would have taught says nothing about a device that has none."""
+def test_transfer_prior_leaves_out_a_whole_family(table: CostTable) -> None:
+    """A twin of the device would give information that a new device does not have."""
     known = experience(table, ["slow", "core", "gpu", "chip"])
     first, *rest = known.sources
     twin = replace(first, name="twin", logs=first.logs + 0.1)
@@ -84,7 +84,7 @@ def test_a_family_is_left_out_as_a_whole(table: CostTable) -> None:
     assert together.prior.mean[place] != apart.prior.mean[place]
 
 
-def test_rows_can_be_taken_before_or_after(table: CostTable) -> None:
+def test_transfer_prior_features_commute_with_row_selection(table: CostTable) -> None:
     known = experience(table, ["slow", "core", "gpu"])
     blocks = blocks_of_codes(table.space, table.codes)
     some = np.array([5, 2, 300])
@@ -94,7 +94,7 @@ def test_rows_can_be_taken_before_or_after(table: CostTable) -> None:
         np.testing.assert_allclose(features, after.linear[name], atol=1e-9)
 
 
-def test_a_scale_makes_columns_even_and_drops_constants() -> None:
+def test_block_scaling_equalises_columns_and_drops_constants() -> None:
     block = np.array([[1.0, 10.0, 7.0], [3.0, 30.0, 7.0], [5.0, 20.0, 7.0]])
     scaled = BlockScaling.over(block)(block)
     np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Scores of untrained networks: laws, values by hand, and what they tell of real networks."""
+"""Zero-cost proxies: invariants, values computed by hand, and correlation with published ones."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Plain(nn.Module):
         return y
 
 
-# Nothing changes, and nothing is left to chance
+# No side effects, deterministic scores
 
 
 @every_space
-def test_a_network_is_left_as_it_was(space: SearchSpace) -> None:
+def test_zero_cost_leaves_network_and_random_state_unchanged(space: SearchSpace) -> None:
     network = space.build(space.sample(random.Random(0)))
     network[0].eval() if isinstance(network, nn.Sequential) else network.stem.eval()
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
@@ -76,7 +76,7 @@ def test_a_network_is_left_as_it_was(space: SearchSpace) -> None:
 
 
 @every_space
-def test_the_same_seed_gives_the_same_scores_and_another_seed_others(space: SearchSpace) -> None:
+def test_proxies_are_determined_by_the_seed(space: SearchSpace) -> None:
     architecture = space.sample(random.Random(1))
     first = proxies_of(space, architecture, seed=3)
     torch.manual_seed(99)
@@ -89,13 +89,13 @@ def test_the_same_seed_gives_the_same_scores_and_another_seed_others(space: Sear
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**31))
-def test_every_network_of_a_space_has_finite_scores(seed: int) -> None:
+def test_proxies_are_finite_for_every_network(seed: int) -> None:
     for space in SPACES.values():
         found = proxies_of(space, space.sample(random.Random(seed)), seed)
         assert all(math.isfinite(score) for score in found.as_dict().values())
 
 
-def test_a_network_that_leads_nowhere_has_no_flow() -> None:
+def test_synflow_of_a_disconnected_cell_is_zero() -> None:
     space = SPACES["nasbench201"]
     assert isinstance(space, CellSpace)
     dead = proxies_of(space, space.architecture_of([3, 3, 3, 0, 0, 0]))
@@ -108,9 +108,7 @@ def test_a_network_that_leads_nowhere_has_no_flow() -> None:
 
 
 @given(count=st.integers(2, 12), seed=st.integers(0, 1000))
-def test_naswot_is_between_one_code_for_all_and_codes_that_never_agree(
-    count: int, seed: int
-) -> None:
+def test_naswot_lies_between_its_bounds_for_equal_and_distinct_codes(count: int, seed: int) -> None:
     network, units = Plain(functional.relu), 6 * 6 * 6
     found = naswot(network, drawn(count, seed))
     assert math.log1p(count * units) <= found <= count * math.log1p(units)
@@ -118,7 +116,7 @@ def test_naswot_is_between_one_code_for_all_and_codes_that_never_agree(
     assert same == pytest.approx(math.log1p(count * units))
 
 
-def test_naswot_is_the_published_log_determinant_but_for_one_unit() -> None:
+def test_naswot_equals_the_published_log_determinant_plus_identity() -> None:
     network, images = Plain(functional.relu), drawn(8)
     network.norm.train()
     codes = (network.norm(network.first(images)) > 0).flatten(1).double()
@@ -130,7 +128,7 @@ def test_naswot_is_the_published_log_determinant_but_for_one_unit() -> None:
 @pytest.mark.parametrize(
     "activation", [nn.Hardswish(), nn.GELU(), functional.silu, torch.relu, Tensor.relu]
 )
-def test_naswot_reads_signs_whatever_the_activation_is(
+def test_naswot_is_equal_for_every_activation(
     activation: Callable[[Tensor], Tensor],
 ) -> None:
     images = drawn(8)
@@ -138,7 +136,7 @@ def test_naswot_reads_signs_whatever_the_activation_is(
 
 
 @given(scale=st.floats(0.01, 100))
-def test_naswot_does_not_see_the_scale_of_weights(scale: float) -> None:
+def test_naswot_is_independent_of_the_weight_scale(scale: float) -> None:
     network, scaled = Plain(functional.relu), Plain(functional.relu)
     with torch.no_grad():
         scaled.second.weight *= scale
@@ -148,7 +146,7 @@ def test_naswot_does_not_see_the_scale_of_weights(scale: float) -> None:
 # synflow
 
 
-def test_synflow_of_two_layers_by_hand() -> None:
+def test_synflow_of_two_layers_equals_the_value_by_hand() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
     with torch.no_grad():
         network[1].weight.copy_(torch.tensor([[1.0, -2.0], [3.0, 4.0]]))
@@ -167,7 +165,7 @@ def test_synflow_grows_with_the_scale_of_each_layer(scale: float) -> None:
     assert larger == pytest.approx(flow * scale**2, rel=1e-4)
 
 
-def test_synflow_sees_neither_signs_nor_biases_nor_statistics_nor_the_activation() -> None:
+def test_synflow_ignores_signs_biases_normalisation_and_activation() -> None:
     network, other = Plain(functional.relu), Plain(nn.Hardswish())
     with torch.no_grad():
         other.first.weight *= -1
@@ -183,7 +181,7 @@ def test_synflow_of_a_deep_and_wide_network_is_finite() -> None:
     assert 200 < synflow(network, (256, 1, 1)) < 300  # far beyond float32, whose log ends at 88
 
 
-def test_a_flow_beyond_float64_is_an_error() -> None:
+def test_synflow_refuses_values_beyond_float64() -> None:
     network = nn.Sequential(*(nn.Conv2d(1, 1, 1) for _ in range(4)))
     with torch.no_grad():
         for layer in network:
@@ -198,7 +196,7 @@ def test_a_flow_beyond_float64_is_an_error() -> None:
 # meco
 
 
-def test_meco_is_larger_where_channels_are_independent() -> None:
+def test_meco_is_larger_for_independent_channels() -> None:
     alike, free = (nn.Conv2d(3, 4, 3) for _ in range(2))
     torch.manual_seed(0)
     with torch.no_grad():
@@ -209,7 +207,7 @@ def test_meco_is_larger_where_channels_are_independent() -> None:
 
 
 @given(scale=st.floats(0.01, 100))
-def test_meco_does_not_see_the_scale_of_a_layer(scale: float) -> None:
+def test_meco_hardly_depends_on_the_scale_of_a_layer(scale: float) -> None:
     network, scaled = Plain(functional.relu, norm=False), Plain(functional.relu, norm=False)
     with torch.no_grad():
         scaled.first.weight *= scale
@@ -217,7 +215,7 @@ def test_meco_does_not_see_the_scale_of_a_layer(scale: float) -> None:
     assert meco(scaled, drawn()) == pytest.approx(meco(network, drawn()), rel=0.2, abs=0.02)
 
 
-def test_meco_takes_networks_of_tokens() -> None:
+def test_zero_cost_scores_transformers() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, activation="gelu", batch_first=True)
     network = nn.Sequential(nn.Conv2d(3, 16, 2, 2), nn.Flatten(2), Transposed(), layer)
     found = zero_cost(network, SHAPE)
@@ -230,10 +228,10 @@ class Transposed(nn.Module):
         return x.transpose(1, 2)
 
 
-# What is refused
+# Refusals
 
 
-def test_networks_that_a_score_does_not_apply_to_are_refused() -> None:
+def test_proxies_refuse_networks_without_the_layers_they_need() -> None:
     linear = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
     with pytest.raises(ConfigError, match="has no activation such as relu"):
         naswot(linear, drawn())
@@ -243,7 +241,7 @@ def test_networks_that_a_score_does_not_apply_to_are_refused() -> None:
         synflow(nn.ReLU(), SHAPE)
 
 
-def test_images_of_another_shape_are_refused() -> None:
+def test_proxies_refuse_images_of_another_shape() -> None:
     network = Plain(functional.relu)
     with pytest.raises(ConfigError, match=r"expected \(N, C, H, W\) with N at least 2"):
         naswot(network, drawn(1))
@@ -253,10 +251,10 @@ def test_images_of_another_shape_are_refused() -> None:
         synflow(network, (5, 8, 8))
 
 
-# What they are good for
+# Ranking of networks
 
 
-def test_more_of_a_network_has_higher_scores() -> None:
+def test_naswot_and_synflow_are_higher_for_the_largest_network() -> None:
     space = mobilenet((32, 32, 3), 10, preset="small")
     small, large = (proxies_of(space, a) for a in (space.smallest(), space.largest()))
     assert small.naswot < large.naswot
@@ -278,7 +276,7 @@ def published(count: int) -> tuple[list[list[int]], dict[str, list[float]]]:
 
 
 @pytest.mark.slow
-def test_scores_rank_networks_of_nasbench201_as_published() -> None:
+def test_proxies_rank_nasbench201_networks_as_published() -> None:
     codes, known = published(50)
     space = CellSpace(outputs=100)
     scores: list[ZeroCost] = [proxies_of(space, space.architecture_of(row)) for row in codes]

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from hwnas.deploy.measure.measurement import Measurement, Quantiles
+from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.report import (
     BlockPicture,
     CalibrationRow,

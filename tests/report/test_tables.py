@@ -21,7 +21,7 @@ def test_a_finalist_shows_both_latencies_with_clock_spread_and_n(report_data):
         report_data.finalists[0].predicted_latency_ms, report_data.finalists[0].predicted_std_ms
     ).ends
     assert f"{low:.4g} to {high:.4g}" in knee[3]
-    assert ["busy" in row[2] for row in (knee, most_accurate)] == [False, True]
+    assert ["disturbed" in row[2] for row in (knee, most_accurate)] == [False, True]
 
 
 def test_a_finalist_that_breaks_a_limit_is_marked(report_data):

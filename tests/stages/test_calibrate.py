@@ -26,7 +26,7 @@ def test_it_is_done_once(job: Job) -> None:
 def test_on_another_processor_it_is_done_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     table = job.folder.path / "measurements.parquet"
     assert job.is_done(calibration(job, TARGET, table))
-    for module in ("stages.calibrate", "deploy.measure.timing"):
+    for module in ("stages.calibrate", "deploy.measurement.timing"):
         monkeypatch.setattr(f"hwnas.{module}.processor_of", lambda hardware: "another processor")
     moved = calibration(job, TARGET, table)
     assert not job.is_done(moved)

@@ -12,7 +12,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.checksums import render_sums, sha256
 from hwnas.deploy.cascades.cascade import Cascade
 from hwnas.deploy.cascades.timing import Pass, network_pass
-from hwnas.deploy.measure.energy import RaplCounter
+from hwnas.deploy.measurement.energy import RaplCounter
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.stages import Job, SearchGoal
 from hwnas.stages.cascade import make_cascade

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hwnas.deploy import Bundle
 from hwnas.deploy.export.to_onnx import Export
-from hwnas.deploy.measure.measurement import Measurement, Quantiles
+from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError
 from hwnas.interval import wilson_interval

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hwnas.deploy.measure.measurement import Measurement, Quantiles
+from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.search import Objective
 from hwnas.stages.limits import (
     LimitCheck,

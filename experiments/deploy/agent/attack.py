@@ -46,7 +46,7 @@ from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.agent.client import ask
 from hwnas.deploy.agent.signing import digest_of, key_of
 from hwnas.deploy.agent.transport import HttpsTransport
-from hwnas.deploy.measure.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_anchor
 from hwnas.errors import HwnasError
 
 __all__ = ["Found", "attack", "judged", "report"]

@@ -30,8 +30,8 @@ def measure(
     as_json: Json = False,
 ) -> None:
     """Time an ONNX file on a target."""
-    from hwnas.deploy.measure.latency_timer import TimingSettings
-    from hwnas.deploy.measure.timing import measure
+    from hwnas.deploy.measurement.latency_timer import TimingSettings
+    from hwnas.deploy.measurement.timing import measure
     from hwnas.deploy.targets.device import Target
     from hwnas.terminal import print_measurement
 

@@ -30,7 +30,7 @@ def verify(
     """Check a bundle or a cascade: checksums, ONNX, golden outputs."""
     from hwnas.deploy.bundles.bundle import Bundle
     from hwnas.deploy.cascades.cascade import open_packed
-    from hwnas.deploy.measure.retiming import retime
+    from hwnas.deploy.measurement.retiming import retime
 
     opened = open_packed(bundle)
     checks = opened.verify()

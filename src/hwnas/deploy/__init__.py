@@ -6,9 +6,9 @@ from hwnas.deploy.bundles.sealed import SealCheck
 from hwnas.deploy.cascades.cascade import Cascade
 from hwnas.deploy.export.to_onnx import Export, export_onnx
 from hwnas.deploy.io import OutputMeaning, Preprocessing
-from hwnas.deploy.measure.latency_timer import TimingSettings
-from hwnas.deploy.measure.measurement import Measurement, Quantiles, TimedNetwork
-from hwnas.deploy.measure.timing import measure, measure_together
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.measurement import Measurement, Quantiles, TimedNetwork
+from hwnas.deploy.measurement.timing import measure, measure_together
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.runtime import Runtime, Session
 from hwnas.deploy.targets.catalogue import DeviceStatus, devices, machine, versions

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from hwnas.deploy.measure.profiling import profile_kernels
+from hwnas.deploy.measurement.profiling import profile_kernels
 from hwnas.deploy.onnx.workload import OnnxWorkload
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError, DeviceError
@@ -52,7 +52,8 @@ def explain(
     Args:
         predictor: Predictor of the device.
         network: Network whose cost is explained.
-        kernels_ms: Milliseconds by kernel, from `hwnas.deploy.measure.profiling.profile_kernels`.
+        kernels_ms: Milliseconds by kernel, from
+            `hwnas.deploy.measurement.profiling.profile_kernels`.
     """
     predicted = _operator_costs(predictor, network)
     operators = network.workload.operators

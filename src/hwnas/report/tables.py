@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.report.data import Finalist, ReportData, TargetLatency
 from hwnas.report.figure import GREY, finalist_colours
 from hwnas.report.markup import Html, element, join

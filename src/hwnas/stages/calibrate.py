@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hwnas.content import content_hash
-from hwnas.deploy.measure.timing import measure
+from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.catalogue import processor_of
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import InfeasibleError

@@ -23,7 +23,7 @@ from hwnas.deploy.cascades.choice import (
 )
 from hwnas.deploy.cascades.packing import write_cascade
 from hwnas.deploy.cascades.timing import Pass, cascade_pass, decision_ms, network_pass, time_passes
-from hwnas.deploy.measure.measurement import Quantiles
+from hwnas.deploy.measurement.measurement import Quantiles
 from hwnas.deploy.targets.catalogue import machine
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError

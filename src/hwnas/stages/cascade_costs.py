@@ -8,8 +8,8 @@ from statistics import median
 from typing import Literal
 
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.deploy.measure.energy import energy_counter, energy_of
-from hwnas.deploy.measure.timing import prepared_run
+from hwnas.deploy.measurement.energy import energy_counter, energy_of
+from hwnas.deploy.measurement.timing import prepared_run
 from hwnas.deploy.onnx.workload import read_workload
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError, EnergyUnavailable, RunError

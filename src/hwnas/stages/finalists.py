@@ -20,8 +20,8 @@ from hwnas.content import content_hash
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.packing import write_bundle
 from hwnas.deploy.export.to_onnx import Export
-from hwnas.deploy.measure.measurement import Measurement
-from hwnas.deploy.measure.timing import measure
+from hwnas.deploy.measurement.measurement import Measurement
+from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.catalogue import processor_of
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError, HwnasError, RunError

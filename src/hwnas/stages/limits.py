@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.errors import InfeasibleError
 from hwnas.interval import row_interval
 from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective

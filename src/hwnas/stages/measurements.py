@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 
 from hwnas.atomic import replacing
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.errors import RunError
 from hwnas.search_spaces import Architecture
 

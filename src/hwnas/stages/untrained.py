@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hwnas.deploy.export.to_onnx import export_onnx
-from hwnas.deploy.measure.timing import measure
+from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import InfeasibleError
 from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective

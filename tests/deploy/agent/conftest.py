@@ -17,8 +17,8 @@ from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.agent.pack import write_pack
 from hwnas.deploy.agent.serve import AgentOptions, opened_door
 from hwnas.deploy.agent.server import AgentServer
-from hwnas.deploy.measure.latency_timer import TimingSettings
-from hwnas.deploy.measure.reference_model import write_anchor
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.reference_model import write_anchor
 
 pytest.importorskip("cryptography", reason="cryptography is not installed: pip install .[agent]")
 

@@ -21,9 +21,9 @@ from hwnas.deploy.agent.sandbox import Sandbox
 from hwnas.deploy.agent.serve import AgentOptions, opened_door
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState
-from hwnas.deploy.measure.measurement import TimedNetwork
-from hwnas.deploy.measure.memory import peak_memory
-from hwnas.deploy.measure.profiling import profile_kernels
+from hwnas.deploy.measurement.measurement import TimedNetwork
+from hwnas.deploy.measurement.memory import peak_memory
+from hwnas.deploy.measurement.profiling import profile_kernels
 from hwnas.deploy.runtimes.checks import graphics_card
 from hwnas.deploy.targets.catalogue import machine
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavailable, StorageError
@@ -138,7 +138,7 @@ def two_inputs(folder: Path) -> Path:
 
 
 def test_memory_profile_and_energy_refuse_remote_targets(device: AddedDevice, model: Path) -> None:
-    from hwnas.deploy.measure.energy import energy_counter
+    from hwnas.deploy.measurement.energy import energy_counter
 
     target = Target.parse(THERE)
     for refused in (peak_memory, profile_kernels):

@@ -37,8 +37,8 @@ from pathlib import Path
 import hwnas
 assert hwnas.__file__.startswith({pack!r}), hwnas.__file__
 import hwnas.deploy.agent.command, hwnas.deploy.agent.worker, hwnas.deploy.agent.client
-from hwnas.deploy.measure import timing
-from hwnas.deploy.measure.latency_timer import TimingSettings
+from hwnas.deploy.measurement import timing
+from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.catalogue import devices_here
 from hwnas.deploy.agent.certificate import own_certificate
@@ -71,7 +71,7 @@ def test_packed_agent_contains_only_the_deploy_layer(pack: Path) -> None:
     names = set(zipfile.ZipFile(pack).namelist())
     assert {
         "__main__.py",
-        "hwnas/deploy/measure/timing.py",
+        "hwnas/deploy/measurement/timing.py",
         "hwnas/deploy/agent/worker.py",
     } <= names
     floors = {name.split("/")[1] for name in names if name.count("/") > 1}

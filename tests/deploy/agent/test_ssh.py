@@ -17,7 +17,7 @@ from hwnas.deploy.agent.added import AddedDevice, write_added
 from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.agent.client import AgentClient
 from hwnas.deploy.agent.ssh import StdioTransport, ssh_arguments
-from hwnas.deploy.measure.measurement import TimedNetwork
+from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.errors import ConfigError, DeviceError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hwnas.deploy import Bundle
 from hwnas.deploy.bundles.repacking import write_variants
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.variants import ConvertedNetwork
 from hwnas.deploy.variants.sweep import Sweep, VariantResult
 from hwnas.errors import ArtifactError

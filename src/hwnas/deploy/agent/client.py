@@ -17,13 +17,13 @@ from hwnas.deploy.agent.protocol import PREFIX, WAIT_S, AgentDescription, read_o
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.deploy.agent.transport import Transport, open_transport
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import external_files, read_whole_model
 from hwnas.errors import ArtifactError, DeviceError, HwnasError
 
 if TYPE_CHECKING:
-    from hwnas.deploy.measure.latency_timer import TimingSettings
-    from hwnas.deploy.measure.measurement import TimedNetwork
+    from hwnas.deploy.measurement.latency_timer import TimingSettings
+    from hwnas.deploy.measurement.measurement import TimedNetwork
     from hwnas.deploy.targets.device import Target
 
 __all__ = ["AgentClient", "ask", "connected", "devices_elsewhere", "measure_elsewhere"]
@@ -50,7 +50,7 @@ def measure_elsewhere(
         progress: Function called with the completed share, from 0 to 1.
 
     Returns:
-        A measurement for each name, as `hwnas.deploy.measure.timing.measure_together` returns.
+        A measurement for each name, as `hwnas.deploy.measurement.timing.measure_together` returns.
 
     Raises:
         ArtifactError: A file is damaged, or its target cannot run it.

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 from hwnas.deploy.agent.signing import is_digest
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.measure.latency_timer import TimingSettings
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError, ConfigError
 

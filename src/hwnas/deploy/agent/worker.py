@@ -62,8 +62,8 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _measured(job: TimingJob) -> JobState:
-    from hwnas.deploy.measure.measurement import TimedNetwork
-    from hwnas.deploy.measure.timing import measure_together
+    from hwnas.deploy.measurement.measurement import TimedNetwork
+    from hwnas.deploy.measurement.timing import measure_together
     from hwnas.deploy.targets.device import Target
 
     for model in job.models:

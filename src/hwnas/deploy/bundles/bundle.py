@@ -35,7 +35,7 @@ from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
 from hwnas.deploy.export.agreement import relative_error
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import external_files
 from hwnas.deploy.quantization.saturation import saturation_warning
 from hwnas.deploy.runtimes import RUNTIMES, open_session

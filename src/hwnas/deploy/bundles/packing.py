@@ -19,7 +19,7 @@ from hwnas.deploy.bundles.model_card import card
 from hwnas.deploy.bundles.weights import write_weights
 from hwnas.deploy.export.to_onnx import INPUT, OUTPUT, TOLERANCE, Export
 from hwnas.deploy.io import OutputMeaning, Preprocessing
-from hwnas.deploy.measure.measurement import Measurement
+from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import copy_model, external_files
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.device import Device, Target

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.cascades.runner import unsure
-from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
-from hwnas.deploy.measure.measurement import Quantiles
+from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measurement.measurement import Quantiles
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.device import Target

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from hwnas.deploy.measure.latency_timer import TimingSettings
-from hwnas.deploy.measure.measurement import Measurement, TimedNetwork
-from hwnas.deploy.measure.memory import peak_memory
-from hwnas.deploy.measure.timing import measure_together
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
+from hwnas.deploy.measurement.memory import peak_memory
+from hwnas.deploy.measurement.timing import measure_together
 from hwnas.deploy.onnx.graph import model_bytes
 from hwnas.deploy.onnx.workload import read_workload
 from hwnas.deploy.quantization.saturation import saturation_warning

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.export.agreement import TOLERANCE, relative_error
 from hwnas.deploy.io import OutputMeaning
-from hwnas.deploy.measure.latency_timer import TimingSettings
-from hwnas.deploy.measure.measurement import Measurement, TimedNetwork
-from hwnas.deploy.measure.timing import measure_together
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
+from hwnas.deploy.measurement.timing import measure_together
 from hwnas.deploy.onnx.graph import model_bytes
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.targets.device import FORMATS, Device, Target

@@ -53,6 +53,11 @@ def power_block(size: int, most: int = 2**31, least: int = 16) -> int:
     return min(most, max(least, power))
 
 
+def _least_step(dtype: torch.dtype) -> int:
+    """Return the shortest step along K that tensor cores take."""
+    return 32 if dtype.itemsize == 1 else 16
+
+
 def least_idle(size: int, blocks: Iterable[int]) -> int:
     """Return the block that covers a size with the least padding; the largest of equal ones."""
     return min(blocks, key=lambda block: (triton.cdiv(size, block) * block, -block))
@@ -79,7 +84,7 @@ def product_problem(
         {
             "BLOCK_M": blocks(rows, 128),
             "BLOCK_N": blocks(columns, 256),
-            "BLOCK_K": blocks(inner, 128, least=32 if dtype.itemsize == 1 else 16),
+            "BLOCK_K": blocks(inner, 128, least=_least_step(dtype)),
             "num_warps": (1, 2, 4, 8),
             "num_stages": (1, 2, 3, 4, 5),
         },
@@ -131,7 +136,9 @@ def product_default(
     wide = (n for n in (64, 32) if n < 2 * columns and tall * triton.cdiv(columns, n) >= BUSY)
     block_n = next(wide, 16)
     long = small and dtype.itemsize <= 2
-    block_k = power_block(inner, min(deepest, 2048 // block_n) if long else 32)
+    block_k = power_block(
+        inner, min(deepest, 2048 // block_n) if long else 32, least=_least_step(dtype)
+    )
     narrow = 2 if block_n == 64 and dtype.itemsize > 2 else 1
     return {
         "BLOCK_M": block_m,

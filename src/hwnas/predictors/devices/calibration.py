@@ -15,9 +15,9 @@ import numpy as np
 
 from hwnas.atomic import storage_errors, write_text
 from hwnas.deploy.export.to_onnx import export_onnx
-from hwnas.deploy.measure.energy import energy_counter, energy_of
-from hwnas.deploy.measure.latency_timer import TimingSettings
-from hwnas.deploy.measure.timing import measure, prepared_run
+from hwnas.deploy.measurement.energy import energy_counter, energy_of
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.timing import measure, prepared_run
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import processor_of, versions
 from hwnas.deploy.targets.device import Target

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hwnas.deploy.measure.latency_timer import TimingSettings
-from hwnas.deploy.measure.timing import measure
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.device import Target
 from hwnas.predictors.features.physical import Machine
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hwnas.atomic import write_json
-from hwnas.deploy.measure.memory import peak_memory
+from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import machine, versions
 from hwnas.deploy.targets.device import Target

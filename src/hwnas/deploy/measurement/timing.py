@@ -1,9 +1,9 @@
 """Latency measurement of networks on a target, robust against other work on the machine.
 
 The timing of all candidates is interleaved, also with that of a fixed reference model, so that
-drift affects all alike. Disturbed rounds are repeated (`hwnas.deploy.measure.latency_timer`). With
-patience, networks have to be as fast as in earlier sessions
-(`hwnas.deploy.measure.latency_history`).
+drift affects all alike. Disturbed rounds are repeated (`hwnas.deploy.measurement.latency_timer`).
+With patience, networks have to be as fast as in earlier sessions
+(`hwnas.deploy.measurement.latency_history`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from hwnas.atomic import storage_errors
 from hwnas.deploy.bundles.checksums import sha256
-from hwnas.deploy.measure.latency_history import LatencyHistory
-from hwnas.deploy.measure.latency_timer import LatencyTimer, TimingSettings, interleave
-from hwnas.deploy.measure.measurement import Measurement, TimedNetwork
-from hwnas.deploy.measure.reference_model import write_anchor
+from hwnas.deploy.measurement.latency_history import LatencyHistory
+from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
+from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
+from hwnas.deploy.measurement.reference_model import write_anchor
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.catalogue import processor_of, versions

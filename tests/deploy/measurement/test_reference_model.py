@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 
 from hwnas.deploy import RUNTIMES, Target
-from hwnas.deploy.measure.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_anchor
 
 GOLDEN = (-0.00277236, 0.00212964, 0.00222358, -0.00270263)
 """What it gave when it was made; latencies that were recorded beside it count on it."""

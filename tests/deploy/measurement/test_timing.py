@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hwnas.deploy import Export, Target, TimingSettings, measure
-from hwnas.deploy.measure.latency_timer import LatencyTimer, interleave
-from hwnas.deploy.measure.measurement import TimedNetwork
-from hwnas.deploy.measure.reference_model import write_anchor
-from hwnas.deploy.measure.timing import measure_together
+from hwnas.deploy.measurement.latency_timer import LatencyTimer, interleave
+from hwnas.deploy.measurement.measurement import TimedNetwork
+from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.timing import measure_together
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
 ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")

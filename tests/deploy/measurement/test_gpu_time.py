@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hwnas.deploy.measure.gpu_time import GpuClock
+from hwnas.deploy.measurement.gpu_time import GpuClock
 
 
 class NVMLError(Exception):

@@ -39,7 +39,7 @@ from statistics import median
 import numpy as np
 
 from hwnas.atomic import storage_errors
-from hwnas.deploy.measure.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_anchor
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.runtime import Session
@@ -141,7 +141,7 @@ class _Reading:
 
 def _measure(executable: Path, anchor: Path, target: Target, timeout_s: float) -> _Reading:
     """Start a process that measures, and return the reading that it prints."""
-    command = [sys.executable, "-m", "hwnas.deploy.measure.memory"]
+    command = [sys.executable, "-m", "hwnas.deploy.measurement.memory"]
     command += [os.fspath(executable), os.fspath(anchor), target.name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)

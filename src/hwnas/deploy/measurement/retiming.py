@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.sealed import SealCheck
-from hwnas.deploy.measure.latency_timer import TimingSettings
-from hwnas.deploy.measure.measurement import Measurement, TimedNetwork
-from hwnas.deploy.measure.timing import measure_together
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
+from hwnas.deploy.measurement.timing import measure_together
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.targets.device import Target

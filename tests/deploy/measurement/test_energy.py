@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.deploy.measure.energy import RaplCounter, energy_counter, energy_of
+from hwnas.deploy.measurement.energy import RaplCounter, energy_counter, energy_of
 from hwnas.errors import EnergyUnavailable
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from hwnas.deploy.measure.measurement import Quantiles
+from hwnas.deploy.measurement.measurement import Quantiles
 from hwnas.errors import ConfigError
 
 __all__ = ["Clock", "LatencyTimer", "TimingRound", "TimingSettings", "interleave"]
@@ -46,7 +46,7 @@ class TimingSettings:
         retries: Largest number of additional rounds for each wanted one, if some are not clean.
         patience_s: Largest time, in seconds, for all networks together, during which timing goes on
             until enough rounds are clean. The quick time of a network is then that of earlier such
-            sessions, too (`hwnas.deploy.measure.latency_history`).
+            sessions, too (`hwnas.deploy.measurement.latency_history`).
     """
 
     warmup: int = 10

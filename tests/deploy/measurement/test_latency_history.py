@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hwnas.deploy import Export, Target, TimingSettings, measure
-from hwnas.deploy.measure.latency_history import LatencyHistory
+from hwnas.deploy.measurement.latency_history import LatencyHistory
 
 ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 

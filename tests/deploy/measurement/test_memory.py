@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 from hwnas.deploy import Device, Export, Target, export_onnx
-from hwnas.deploy.measure import memory
-from hwnas.deploy.measure.memory import PeakMemory, peak_memory
+from hwnas.deploy.measurement import memory
+from hwnas.deploy.measurement.memory import PeakMemory, peak_memory
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
 TARGET = Target(Device("cpu", "onnxruntime"))

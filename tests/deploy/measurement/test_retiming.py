@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hwnas.deploy import Bundle, Target, TimingSettings, measure, write_bundle
-from hwnas.deploy.measure.measurement import Measurement
-from hwnas.deploy.measure.retiming import retime
+from hwnas.deploy.measurement.measurement import Measurement
+from hwnas.deploy.measurement.retiming import retime
 from hwnas.errors import ConfigError
 
 QUICK = TimingSettings(warmup=1, rounds=5, round_ms=1.0)
