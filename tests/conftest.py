@@ -1,4 +1,4 @@
-"""What all tests share: one thread, laws without deadlines, real data where it is there."""
+"""Settings and fixtures of all tests: one thread, hypothesis without deadlines, real data."""
 
 import os
 import shutil
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Before torch is imported: the tests' networks are small, and a second thread only disturbs.
+# Set before torch is imported: networks in tests are small, and a second thread slows them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Ray starts its workers with a niceness of 15, which gets them next to nothing beside other tests.
+# Ray starts its workers with a niceness of 15, so other tests would leave them hardly any CPU.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 settings.register_profile(
@@ -24,7 +24,7 @@ settings.load_profile("hwnas")
 
 
 MINUTES = float(os.environ.get("HWNAS_TEST_MINUTES", "inf"))
-"""Tests that have not begun by then are skipped: CI has to end in time on slow machines, too."""
+"""Tests that start later are skipped, so that CI ends in time on slow machines, too."""
 STARTED_S = time.monotonic()
 
 
@@ -35,7 +35,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What hwnas keeps for a user is neither read nor written."""
+    """Use an empty HWNAS_HOME: the files of the user are neither read nor written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("home")))
         yield
@@ -43,7 +43,7 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _as_many_threads() -> Iterator[None]:
-    """A test that gives PyTorch more threads would slow all that come after it."""
+    """Restore the number of PyTorch threads, so that no test slows later ones."""
     import torch
 
     before = torch.get_num_threads()
@@ -53,7 +53,7 @@ def _as_many_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def hwnas_data() -> Path:
-    """The folder of real data sets that ``HWNAS_DATA`` names."""
+    """Return the folder of real data sets that ``HWNAS_DATA`` names."""
     folder = os.environ.get("HWNAS_DATA")
     if not folder:
         pytest.skip("HWNAS_DATA is not set: it names the folder with the real data sets")
@@ -64,7 +64,7 @@ def hwnas_data() -> Path:
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
-    """Ray with two CPUs, started once for all tests that are marked ``ray``.
+    """Start Ray with two CPUs, once for all tests that are marked ``ray``.
 
     Its workers can import `own_parts` of tests/search.
     """
@@ -74,7 +74,7 @@ def ray_session() -> Iterator[None]:
         yield
 
 
-# A whole job, small enough that tests may run one
+# A whole search, small enough for tests
 
 TINY = """
 name = "tiny"
@@ -128,19 +128,19 @@ top = 3
 finetune_epochs = 1
 """
 QUICK = ("objective.1.metric=params", "search.trials=8", "deploy.top=1", "train.epochs=1")
-"""For a job without a target: nothing is timed, and one network is exported."""
+"""Overrides for a search without a target: nothing is timed, and one network is exported."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command gave."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
     err: str
 
     def refused(self, *parts: str) -> str:
-        """The one line of an error, which must hold some parts; all else is progress."""
+        """Return the error line, which must contain the parts; other lines must be progress."""
         assert self.status == 2, self
         assert "Traceback" not in self.out + self.err
         *progress, line = self.err.splitlines()
@@ -155,7 +155,7 @@ class Answer:
 def hwnas(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Answer]:
-    """The command line, in this process."""
+    """Return a function that runs a command in this process."""
     from hwnas.cli import main
 
     def run(*arguments: str | Path) -> Answer:
@@ -181,9 +181,9 @@ runpy.run_module("hwnas.cli", run_name="__main__")
 
 @pytest.fixture
 def hwnas_on_a_full_disk() -> Callable[..., Answer]:
-    """The command line where no file may grow beyond so many bytes; holds for root too.
+    """Return a function that runs a command with a maximum file size; this limits root, too.
 
-    In a process of its own: Ray in this one would die of it.
+    The command runs in a separate process, because the limit would end Ray in this one.
     """
 
     def run(size: int, *arguments: str | Path) -> Answer:
@@ -196,7 +196,7 @@ def hwnas_on_a_full_disk() -> Callable[..., Answer]:
 
 @pytest.fixture
 def tiny_recipe(tmp_path: Path) -> Path:
-    """The recipe of a job of twenty seconds."""
+    """Write the recipe of a search of twenty seconds."""
     path = tmp_path / "recipe.toml"
     path.write_text(TINY)
     return path
@@ -204,7 +204,7 @@ def tiny_recipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick_recipe(tiny_recipe: Path) -> Path:
-    """The recipe of a job of four seconds."""
+    """Write the recipe of a search of four seconds."""
     from hwnas.recipe import read_recipe
 
     text = tiny_recipe.read_text().replace('target = "cpu-onnxruntime-fp32-b1-t1"', "")
@@ -224,11 +224,11 @@ def _finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(_finished_once: Path, tmp_path: Path) -> Path:
-    """A finished run of its own, to do with as one likes."""
+    """Copy a finished run, which the test may change."""
     return Path(shutil.copytree(_finished_once, tmp_path / "run"))
 
 
 @pytest.fixture
 def finished_recipe(_finished_once: Path) -> Path:
-    """The recipe that the finished run was made from."""
+    """Return the recipe that the finished run was made from."""
     return _finished_once.parent / "recipe.toml"

@@ -1,4 +1,4 @@
-"""What a user would lay beside a recipe: a space, an evaluator and a sampling rule."""
+"""Components that a user could write: a space, an evaluator and a sampling rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def only_extremes(
 
 
 class Dense(SearchSpace):
-    """One hidden layer between an image and the outputs."""
+    """Space of networks with one hidden layer."""
 
     name = "dense"
 
@@ -46,7 +46,7 @@ class Dense(SearchSpace):
 
 
 class Wider:
-    """Holds that wider is better, without any training."""
+    """Evaluator that scores wider networks higher, without training."""
 
     key = "wider"
 

@@ -1,4 +1,4 @@
-"""Devices elsewhere on the command line: an agent, the host that adds it, and bad input."""
+"""Commands for devices with an agent: add, measure, calibrate, search, and bad input."""
 
 import io
 import json
@@ -30,7 +30,7 @@ class Agent:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """As a user starts it; Ctrl-C ends it without a word."""
+    """Start an agent with the command line; Ctrl-C must end it without output."""
     command = [sys.executable, "-m", "hwnas.cli", "agent", "serve", "--port", "0"]
     process = subprocess.Popen(
         [*command, "--seconds", "10"],
@@ -74,7 +74,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
-def test_from_adding_a_device_to_measuring_on_it(
+def test_devices_add_command_makes_a_device_available_to_measure(
     hwnas: Command, agent: Agent, token_file: Path, model: Path
 ) -> None:
     given = ("--agent", agent.address, "--token-file", token_file)
@@ -96,7 +96,7 @@ def test_from_adding_a_device_to_measuring_on_it(
     hwnas("measure", model, "--target", TARGET).refused("unknown hardware 'pi5'", "known: cpu")
 
 
-def test_the_token_can_come_through_a_pipe(
+def test_devices_add_command_reads_the_token_from_a_pipe(
     hwnas: Command, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(agent.token + "\n"))
@@ -104,7 +104,7 @@ def test_the_token_can_come_through_a_pipe(
 
 
 @pytest.mark.slow
-def test_a_device_is_calibrated_and_predicted_like_any_other(
+def test_calibrate_and_predict_commands_work_for_an_agent_device(
     hwnas: Command, agent: Agent, token_file: Path, model: Path
 ) -> None:
     hwnas("devices", "add", "pi5", "--agent", agent.address, "--token-file", token_file)
@@ -120,7 +120,7 @@ def test_a_device_is_calibrated_and_predicted_like_any_other(
 
 
 @pytest.mark.slow
-def test_a_search_for_it_is_measured_on_it(
+def test_search_command_measures_on_the_agent_device(
     hwnas: Command, agent: Agent, token_file: Path, tiny_recipe: Path, tmp_path: Path
 ) -> None:
     hwnas("devices", "add", "pi5", "--agent", agent.address, "--token-file", token_file)
@@ -155,7 +155,7 @@ def test_a_search_for_it_is_measured_on_it(
         (["agent", "pack", "--out", "."], ["is a folder"]),
     ],
 )
-def test_bad_input_is_one_line(
+def test_agent_and_device_commands_refuse_bad_input_in_one_line(
     hwnas: Command,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,7 +167,9 @@ def test_bad_input_is_one_line(
     hwnas(*options).refused(*parts)
 
 
-def test_a_token_file_that_others_can_read(hwnas: Command, agent: Agent, token_file: Path) -> None:
+def test_devices_add_command_refuses_readable_or_empty_token_files(
+    hwnas: Command, agent: Agent, token_file: Path
+) -> None:
     token_file.chmod(0o644)
     given = ("--agent", agent.address, "--token-file", token_file)
     hwnas("devices", "add", "pi5", *given).refused("other users can access it", "chmod 600")
@@ -176,14 +178,18 @@ def test_a_token_file_that_others_can_read(hwnas: Command, agent: Agent, token_f
     hwnas("devices", "add", "pi5", *given).refused("the token is empty")
 
 
-def test_pack(hwnas: Command, tmp_path: Path) -> None:
+def test_agent_pack_command_writes_the_agent_and_names_its_packages(
+    hwnas: Command, tmp_path: Path
+) -> None:
     answer = hwnas("agent", "pack", "--out", tmp_path / "agent.pyz")
     assert answer.status == 0
     assert "pip install numpy onnx onnxruntime cryptography" in answer.out
     assert (tmp_path / "agent.pyz").stat().st_size > 10_000
 
 
-def test_nothing_is_packed_on_a_full_disk(hwnas_on_a_full_disk: Command, tmp_path: Path) -> None:
+def test_agent_pack_command_leaves_nothing_on_a_full_disk(
+    hwnas_on_a_full_disk: Command, tmp_path: Path
+) -> None:
     out = tmp_path / "agent.pyz"
     hwnas_on_a_full_disk(2000, "agent", "pack", "--out", out).refused("cannot write", "agent.pyz")
     assert not list(tmp_path.iterdir())

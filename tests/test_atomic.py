@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing: files and folders are complete or absent."""
 
 import json
 import os
@@ -41,13 +41,13 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
+def test_write_text_creates_missing_folders(tmp_path: Path) -> None:
     write_text(tmp_path / "a" / "b.txt", "grün\n")
     assert (tmp_path / "a" / "b.txt").read_text(encoding="utf-8") == "grün\n"
     assert names(tmp_path / "a") == ["b.txt"]
 
 
-def test_json_is_readable_by_people_and_programs(tmp_path: Path) -> None:
+def test_write_json_writes_readable_utf8(tmp_path: Path) -> None:
     write_json(tmp_path / "v.json", {"name": "grün", "values": [1]})
     text = (tmp_path / "v.json").read_text(encoding="utf-8")
     assert json.loads(text) == {"name": "grün", "values": [1]}
@@ -55,7 +55,7 @@ def test_json_is_readable_by_people_and_programs(tmp_path: Path) -> None:
     assert text.endswith("}\n")
 
 
-def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_replacing_keeps_the_old_file_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_text(path, "old")
     with replacing(path) as temporary:
@@ -64,8 +64,8 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     assert path.read_text() == "new"
 
 
-def test_of_many_files_that_do_not_fit_one_is_named(tmp_path: Path) -> None:
-    """`shutil.copytree` lists them all, each with both of its paths."""
+def test_storage_errors_names_one_of_many_failed_files(tmp_path: Path) -> None:
+    """`shutil.copytree` lists every failed file with both of its paths."""
     full = "[Errno 28] No space left on device: 'a' -> 'b'"
     with pytest.raises(StorageError) as raised, storage_errors(tmp_path):
         raise shutil.Error([("a", "b", full), ("c", "d", full)])
@@ -78,9 +78,7 @@ def test_of_many_files_that_do_not_fit_one_is_named(tmp_path: Path) -> None:
     ("before", "after"),
     [(None, "new\n"), ("", "new\n"), ("old\n", "old\nnew\n"), ("old\nha", "old\nha\nnew\n")],
 )
-def test_what_is_appended_is_a_line_of_its_own(
-    tmp_path: Path, before: str | None, after: str
-) -> None:
+def test_appending_begins_on_a_new_line(tmp_path: Path, before: str | None, after: str) -> None:
     path = tmp_path / "lines"
     if before is not None:
         path.write_text(before)
@@ -105,7 +103,7 @@ failures = pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
 
 
 @failures
-def test_after_a_failure_the_old_file_is_there(
+def test_replacing_keeps_the_old_file_after_a_failure(
     tmp_path: Path, failure: type[BaseException]
 ) -> None:
     write_text(tmp_path / "f", "old")
@@ -116,7 +114,7 @@ def test_after_a_failure_the_old_file_is_there(
 
 
 @failures
-def test_after_a_failure_the_old_folder_is_there(
+def test_replacing_folder_keeps_the_old_folder_after_a_failure(
     tmp_path: Path, failure: type[BaseException]
 ) -> None:
     with replacing_folder(tmp_path / "bundle") as temporary:
@@ -127,7 +125,7 @@ def test_after_a_failure_the_old_folder_is_there(
     assert names(tmp_path) == ["bundle"]
 
 
-def test_a_folder_replaces_the_older_one_as_a_whole(tmp_path: Path) -> None:
+def test_replacing_folder_replaces_the_whole_folder(tmp_path: Path) -> None:
     for content in ("first", "second"):
         with replacing_folder(tmp_path / "new" / "bundle") as temporary:
             (temporary / content).touch()
@@ -136,7 +134,7 @@ def test_a_folder_replaces_the_older_one_as_a_whole(tmp_path: Path) -> None:
     assert names(tmp_path / "new") == ["bundle"]
 
 
-def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_write_text_on_a_full_disk_raises_one_line_and_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "f.json"
     write_json(path, "old")
     command = [sys.executable, "-c", ON_A_FULL_DISK, str(path)]
@@ -146,7 +144,7 @@ def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> Non
     assert names(tmp_path) == ["f.json"]
 
 
-def test_a_file_where_a_folder_should_be_is_a_storage_error(tmp_path: Path) -> None:
+def test_write_text_raises_a_storage_error_if_the_folder_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     with pytest.raises(StorageError, match="cannot write"):
         write_text(tmp_path / "f" / "g", "text")
@@ -159,7 +157,7 @@ def refused_inside(outer: Path, inner: Path) -> None:
         raise OSError(28, "No space left on device")
 
 
-def test_the_path_that_could_not_be_written_is_named_once(tmp_path: Path) -> None:
+def test_storage_errors_names_only_the_innermost_path(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"inner: No space left on device\.") as caught:
         refused_inside(tmp_path / "outer", tmp_path / "inner")
     assert "outer" not in str(caught.value)
@@ -196,8 +194,10 @@ with replacing_folder(path) as temporary:
 
 
 @pytest.mark.parametrize("way", ["exchanges", "moves"])
-def test_a_process_that_dies_at_any_step_leaves_a_whole_folder(tmp_path: Path, way: str) -> None:
-    """Killed before each step of the replacement in turn, until one gets through."""
+def test_replacing_folder_leaves_a_complete_folder_if_killed_at_any_step(
+    tmp_path: Path, way: str
+) -> None:
+    """Kill a process before each step of the replacement in turn, until one finishes."""
     found, status, step = set(), 9, 0
     while status == 9:
         assert step < 100
@@ -222,8 +222,8 @@ def test_a_process_that_dies_at_any_step_leaves_a_whole_folder(tmp_path: Path, w
     assert step > 5
 
 
-def test_a_folder_that_waits_does_not_outlive_the_one_that_is_there(tmp_path: Path) -> None:
-    """Else it would come back when somebody deletes the folder."""
+def test_recovered_folder_removes_a_pending_folder_beside_the_final_one(tmp_path: Path) -> None:
+    """Otherwise the pending folder would reappear once the final one is deleted."""
     for name in ("bundle", ".bundle.new"):
         (tmp_path / name).mkdir()
     recovered_folder(tmp_path / "bundle")
@@ -231,7 +231,7 @@ def test_a_folder_that_waits_does_not_outlive_the_one_that_is_there(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", [".", "..", "/", "sub/.."])
-def test_folders_without_a_name_are_found(
+def test_recovered_folder_accepts_paths_without_a_name(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sub").mkdir()
@@ -239,7 +239,7 @@ def test_folders_without_a_name_are_found(
     assert recovered_folder(Path(name)) == Path(name)
 
 
-def test_a_link_or_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
+def test_replacing_folder_refuses_to_replace_a_link(tmp_path: Path) -> None:
     (tmp_path / "to").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "to")
     with pytest.raises(StorageError, match="not a folder"), replacing_folder(tmp_path / "link"):
@@ -247,10 +247,10 @@ def test_a_link_or_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(
+def test_replacing_syncs_files_before_they_are_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a loss of power leaves an empty file under the name of a good one."""
+    """Otherwise a power failure could leave an empty file under the final name."""
     done: list[str] = []
     sync, replace = os.fsync, os.replace
 
@@ -275,8 +275,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     assert {"sync file", "sync inner", f"sync {tmp_path.name}"} <= set(done)
 
 
-def test_whoever_opens_a_run_gets_the_bundles_that_waited(tmp_path: Path) -> None:
-    """A crash between the two steps left no folder under the name, and the run had no finalists."""
+def test_readers_recover_pending_folders(tmp_path: Path) -> None:
+    """A crash between the two steps leaves no folder under the final name."""
     (tmp_path / ".bundles.new").mkdir()
     assert read_bundles(tmp_path / "bundles") == {}
     assert names(tmp_path) == ["bundles"]

@@ -1,4 +1,4 @@
-"""What bad input gets: one clear line, exit status 2, nothing half-written."""
+"""Bad input on the command line: one clear line, exit status 2, no incomplete files."""
 
 import json
 import os
@@ -20,7 +20,7 @@ Command = Callable[..., Any]
 
 @pytest.fixture
 def refused(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> Callable[..., str]:
-    """Search with some overrides must end in an error that holds all parts, and leave nothing."""
+    """Return a check that a search with overrides fails with all parts and leaves no files."""
 
     def check(overrides: list[str], *parts: str) -> str:
         before = sorted(tmp_path.rglob("*"))
@@ -79,7 +79,7 @@ def refused(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> Callable[...,
         ("task.name=json:nothing", ["'json' has no 'nothing'"]),
     ],
 )
-def test_a_recipe_that_cannot_work(
+def test_search_command_refuses_recipes_that_cannot_work(
     refused: Callable[..., str], override: str, parts: list[str]
 ) -> None:
     refused([override], *parts)
@@ -95,12 +95,16 @@ def test_a_recipe_that_cannot_work(
         ("cpu", "expected hardware-runtime-format-bBATCH-tTHREADS"),
     ],
 )
-def test_an_unknown_target(refused: Callable[..., str], target: str, part: str) -> None:
+def test_search_command_refuses_unknown_targets_and_names_the_closest(
+    refused: Callable[..., str], target: str, part: str
+) -> None:
     change = ["objective.1.metric=latency_ms", f"objective.1.target={target}"]
     refused(change, repr(target), part, "the closest target is 'cpu-onnxruntime-fp32-")
 
 
-def test_a_module_that_fails_to_import(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_search_command_refuses_a_module_that_fails_to_import(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
     (tmp_path / "broken_by_user.py").write_text("1 / 0\n")
     refused(
         ["space.name=broken_by_user:Space"],
@@ -108,14 +112,16 @@ def test_a_module_that_fails_to_import(refused: Callable[..., str], tmp_path: Pa
     )
 
 
-def test_networks_that_cannot_grow(refused: Callable[..., str]) -> None:
+def test_search_command_refuses_to_grow_networks_of_a_fixed_space(
+    refused: Callable[..., str],
+) -> None:
     refused(
         ["search.evaluator=grow", 'space={name="nasbench201"}'],
         "networks of space 'nasbench201' cannot grow",
     )
 
 
-def test_recipes_that_are_none(hwnas: Command, tmp_path: Path) -> None:
+def test_search_command_refuses_unreadable_recipes(hwnas: Command, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("name = ")
     hwnas("search", tmp_path / "a.toml").refused("is not TOML", "line 1")
     hwnas("search", tmp_path / "b.toml").refused("cannot read the recipe")
@@ -131,7 +137,9 @@ def arrays(n: int = 100, side: int = 8, classes: int = 3) -> dict[str, np.ndarra
     return {"x_train": images, "y_train": labels, "x_test": images[:20], "y_test": labels[:20]}
 
 
-def test_a_damaged_file(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_search_command_refuses_a_damaged_data_file(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, **arrays())
     path.write_bytes(path.read_bytes()[:3000])
@@ -151,7 +159,7 @@ def test_a_damaged_file(refused: Callable[..., str], tmp_path: Path) -> None:
         ({"x_test": np.zeros((20, 9, 8), np.uint8)}, ["(8, 8, 1)", "(9, 8, 1)"]),
     ],
 )
-def test_arrays_that_do_not_fit(
+def test_search_command_refuses_arrays_that_do_not_fit(
     refused: Callable[..., str], tmp_path: Path, change: dict[str, Any], parts: list[str]
 ) -> None:
     given = {name: array for name, array in {**arrays(), **change}.items() if array is not None}
@@ -186,13 +194,13 @@ def test_arrays_that_do_not_fit(
         ('name="nasbench201", cells=0', ["cells is 0", "at least 1"]),
     ],
 )
-def test_a_space_that_cannot_work(
+def test_search_command_refuses_spaces_that_cannot_work(
     refused: Callable[..., str], space: str, parts: list[str]
 ) -> None:
     refused([f"space={{{space}}}"], *parts)
 
 
-def test_images_that_are_too_small_for_the_space(
+def test_search_command_refuses_images_too_small_for_the_space(
     refused: Callable[..., str], quick_recipe: Path, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "a.npz", **arrays(side=2))
@@ -202,7 +210,7 @@ def test_images_that_are_too_small_for_the_space(
     refused(["data.source=npz:a.npz"], "pixels")
 
 
-def test_a_failed_start_takes_its_cache_back(
+def test_search_command_removes_its_cache_after_a_failed_start(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"total": 4}))
@@ -213,7 +221,7 @@ def test_a_failed_start_takes_its_cache_back(
 # Limits
 
 
-def test_a_limit_on_a_count_is_refused_before_training(
+def test_search_command_refuses_unreachable_count_limits_before_training(
     hwnas: Command, quick_recipe: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -224,7 +232,7 @@ def test_a_limit_on_a_count_is_refused_before_training(
     assert not (run / "supernet").exists()
 
 
-def test_a_limit_that_no_candidate_met_names_the_nearest(
+def test_search_command_names_the_nearest_candidate_if_none_keeps_limits(
     hwnas: Command, quick_recipe: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -235,7 +243,7 @@ def test_a_limit_that_no_candidate_met_names_the_nearest(
 
 
 @pytest.mark.slow
-def test_a_latency_that_no_network_has_is_refused_before_training(
+def test_search_command_refuses_unreachable_latency_before_training(
     hwnas: Command, tiny_recipe: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -244,7 +252,7 @@ def test_a_latency_that_no_network_has_is_refused_before_training(
     assert not (run / "supernet").exists()
 
 
-def test_a_damaged_image_is_named_and_the_others_stay_decoded(
+def test_search_command_names_a_damaged_image_and_keeps_decoded_ones(
     hwnas: Command, tiny_recipe: Path, tmp_path: Path
 ) -> None:
     for number in range(40):
@@ -262,13 +270,13 @@ def test_a_damaged_image_is_named_and_the_others_stay_decoded(
     assert array.stat().st_mtime_ns == written
 
 
-# Where it is written
+# Output folders
 
 
 @pytest.mark.parametrize(
     "kilobytes", [0.5, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 8, 30, 120))]
 )
-def test_a_full_disk_is_one_line_and_after_it_the_run_goes_on(
+def test_search_command_reports_a_full_disk_and_can_be_resumed(
     hwnas: Command,
     hwnas_on_a_full_disk: Command,
     quick_recipe: Path,
@@ -287,28 +295,32 @@ def test_a_full_disk_is_one_line_and_after_it_the_run_goes_on(
     Bundle.load(bundle).verify()
 
 
-def test_a_file_where_the_folder_should_be(hwnas: Command, quick_recipe: Path) -> None:
+def test_search_command_refuses_a_file_as_run_folder(hwnas: Command, quick_recipe: Path) -> None:
     for run in (quick_recipe, quick_recipe / "run"):
         hwnas("search", quick_recipe, "--run", run).refused(str(run))
 
 
-def test_a_folder_of_something_else(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> None:
+def test_search_command_refuses_a_folder_that_holds_no_run(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
     (tmp_path / "thesis.txt").touch()
     hwnas("search", quick_recipe, "--run", tmp_path).refused("exists and holds no run")
 
 
-def test_an_export_to_where_nothing_can_be(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_export_command_refuses_places_that_cannot_be_written(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     hwnas("export", finished, "--out", tmp_path / "file").refused("exists already")
     hwnas("export", finished, "--out", tmp_path / "file" / "a").refused("cannot write")
 
 
 @pytest.mark.slow
-def test_a_finished_run_whose_log_cannot_grow(
+def test_resume_command_reports_a_log_that_cannot_be_written(
     hwnas_on_a_full_disk: Command, finished: Path
 ) -> None:
     log = finished / "log.jsonl"
-    log.write_text(log.read_text() * 100)  # larger than the study, which is opened before it
+    log.write_text(log.read_text() * 100)  # larger than the study, which is opened first
     hwnas_on_a_full_disk(log.stat().st_size + 10, "resume", finished).refused(
         "cannot write", "log.jsonl"
     )
@@ -317,12 +329,16 @@ def test_a_finished_run_whose_log_cannot_grow(
 # The run folder
 
 
-def test_a_run_of_another_recipe(hwnas: Command, finished: Path, finished_recipe: Path) -> None:
+def test_search_command_refuses_a_run_of_another_recipe(
+    hwnas: Command, finished: Path, finished_recipe: Path
+) -> None:
     command = ("search", finished_recipe, "--run", finished, "--set", "seed=1")
     hwnas(*command).refused("holds a run of another recipe", "--run DIR")
 
 
-def test_two_at_once(hwnas: Command, finished: Path, finished_recipe: Path) -> None:
+def test_commands_refuse_a_run_that_another_process_uses(
+    hwnas: Command, finished: Path, finished_recipe: Path
+) -> None:
     with RunFolder.open(finished):
         for command in (
             ("resume", finished),
@@ -344,14 +360,18 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "resume", "report"])
-def test_no_run(hwnas: Command, tmp_path: Path, command: str) -> None:
+def test_commands_refuse_folders_without_a_run(
+    hwnas: Command, tmp_path: Path, command: str
+) -> None:
     hwnas(command, tmp_path).refused("holds no run", "hwnas search")
     hwnas(command, tmp_path / "none").refused("holds no run")
 
 
 @pytest.mark.parametrize("command", ["status", "resume", "report"])
 @pytest.mark.parametrize("name", ["run.json", "recipe.toml", "study.db"])
-def test_a_damaged_record_is_named(hwnas: Command, finished: Path, command: str, name: str) -> None:
+def test_commands_name_a_damaged_run_record(
+    hwnas: Command, finished: Path, command: str, name: str
+) -> None:
     if name == "study.db":
         (finished / name).write_bytes(b"damaged" * 1000)
     else:
@@ -359,21 +379,23 @@ def test_a_damaged_record_is_named(hwnas: Command, finished: Path, command: str,
     hwnas(command, finished).refused(str(finished / name))
 
 
-def test_damaged_measurements_are_named(hwnas: Command, finished: Path) -> None:
+def test_report_command_names_damaged_measurements(hwnas: Command, finished: Path) -> None:
     cut(finished / "measurements.parquet")
     line = hwnas("report", finished).refused("measurements.parquet is damaged", "remove it")
     assert "hwnas resume" in line
 
 
 def unfinish(run: Path, *stages: str) -> None:
-    """As if it had been killed in the first of these stages."""
+    """Mark the stages as running, as after a kill in the first of them."""
     about = json.loads((run / "run.json").read_text())
     for stage in stages:
         about["stages"][stage]["state"] = "running"
     (run / "run.json").write_text(json.dumps(about))
 
 
-def test_a_damaged_checkpoint_and_how_to_go_on(hwnas: Command, finished: Path) -> None:
+def test_resume_command_names_a_damaged_checkpoint_and_works_without_it(
+    hwnas: Command, finished: Path
+) -> None:
     unfinish(finished, "train", "report")
     checkpoint = finished / "supernet" / "checkpoint.safetensors"
     cut(checkpoint)
@@ -382,7 +404,9 @@ def test_a_damaged_checkpoint_and_how_to_go_on(hwnas: Command, finished: Path) -
     assert hwnas("resume", finished).status == 0
 
 
-def test_damaged_weights_and_how_to_go_on(hwnas: Command, finished: Path) -> None:
+def test_resume_command_names_damaged_weights_and_restores_them(
+    hwnas: Command, finished: Path
+) -> None:
     unfinish(finished, "search", "report")
     weights = finished / "supernet" / "weights.safetensors"
     whole = weights.read_bytes()
@@ -393,7 +417,7 @@ def test_damaged_weights_and_how_to_go_on(hwnas: Command, finished: Path) -> Non
     assert weights.read_bytes() == whole, "the checkpoint was whole, so nothing was trained"
 
 
-def test_damaged_scores_are_named_with_their_line(hwnas: Command, finished: Path) -> None:
+def test_resume_command_names_the_line_of_damaged_scores(hwnas: Command, finished: Path) -> None:
     unfinish(finished, "search", "report")
     scores = finished / "scores.jsonl"
     lines = scores.read_text().splitlines()
@@ -401,7 +425,7 @@ def test_damaged_scores_are_named_with_their_line(hwnas: Command, finished: Path
     hwnas("resume", finished).refused("scores.jsonl is damaged at line 2")
 
 
-def test_a_damaged_finalist_is_named(hwnas: Command, finished: Path) -> None:
+def test_resume_command_names_a_damaged_finalist(hwnas: Command, finished: Path) -> None:
     unfinish(finished, "finalists", "report")
     shutil.rmtree(finished / "bundles")
     first = min((finished / "finalists").glob("*.safetensors"))
@@ -412,7 +436,7 @@ def test_a_damaged_finalist_is_named(hwnas: Command, finished: Path) -> None:
 # Bundles and models
 
 
-def test_one_flipped_bit_of_a_bundle(hwnas: Command, finished: Path) -> None:
+def test_verify_command_detects_one_flipped_bit_in_any_file(hwnas: Command, finished: Path) -> None:
     bundle = min((finished / "bundles").iterdir())
     for name in sorted(os.listdir(bundle)):
         flip(bundle / name)
@@ -421,7 +445,7 @@ def test_one_flipped_bit_of_a_bundle(hwnas: Command, finished: Path) -> None:
     assert hwnas("verify", bundle).status == 0
 
 
-def test_a_run_does_not_hand_on_a_damaged_bundle(
+def test_export_command_refuses_a_damaged_bundle(
     hwnas: Command, finished: Path, tmp_path: Path
 ) -> None:
     for bundle in (finished / "bundles").iterdir():
@@ -431,7 +455,9 @@ def test_a_run_does_not_hand_on_a_damaged_bundle(
 
 
 @pytest.mark.parametrize("command", ["verify", "run"])
-def test_a_folder_that_is_no_bundle(hwnas: Command, tmp_path: Path, command: str) -> None:
+def test_bundle_commands_refuse_paths_that_are_not_bundles(
+    hwnas: Command, tmp_path: Path, command: str
+) -> None:
     image = [tmp_path / "a.png"] if command == "run" else []
     hwnas(command, tmp_path, *image).refused("is not a bundle")
     hwnas(command, tmp_path / "none", *image).refused("is not a bundle")
@@ -439,7 +465,9 @@ def test_a_folder_that_is_no_bundle(hwnas: Command, tmp_path: Path, command: str
     hwnas(command, tmp_path / "model.onnx", *image).refused("is not a bundle but a file")
 
 
-def test_what_cannot_be_served(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_serve_command_refuses_wrong_options_and_damaged_bundles(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     bundle = min((finished / "bundles").iterdir())
     hwnas("serve", tmp_path).refused("is not a bundle")
     hwnas("serve", bundle, "--host", "no.such.host.invalid").refused("cannot listen", "--host")
@@ -453,7 +481,9 @@ def test_what_cannot_be_served(hwnas: Command, finished: Path, tmp_path: Path) -
     hwnas("serve", bundle).refused("model.onnx", "SHA-256")
 
 
-def test_what_is_no_image(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_run_command_refuses_files_that_are_not_images(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     bundle = min((finished / "bundles").iterdir())
     hwnas("run", bundle, tmp_path / "none.png").refused("there is no image")
     (tmp_path / "text.png").write_text("text")
@@ -461,7 +491,9 @@ def test_what_is_no_image(hwnas: Command, finished: Path, tmp_path: Path) -> Non
     hwnas("run", bundle, tmp_path).refused(str(tmp_path))
 
 
-def test_models_that_cannot_be_measured(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_measure_command_refuses_wrong_targets_and_damaged_models(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     model = tmp_path / "model.onnx"
     shutil.copy(min((finished / "bundles").iterdir()) / "model.onnx", model)
     hwnas("measure", model, "--target", "gpu").refused("target 'gpu'")
@@ -471,7 +503,7 @@ def test_models_that_cannot_be_measured(hwnas: Command, finished: Path, tmp_path
     hwnas("measure", tmp_path, "--target", TARGET).refused(str(tmp_path))
 
 
-def test_picks_and_targets_of_a_run_that_there_are_not(
+def test_export_and_specialise_commands_refuse_unknown_picks_and_targets(
     hwnas: Command, finished: Path, tmp_path: Path
 ) -> None:
     out = ("--out", tmp_path / "out")
@@ -484,9 +516,7 @@ def test_picks_and_targets_of_a_run_that_there_are_not(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unfinished_run_cannot_be_specialised_or_exported(
-    hwnas: Command, finished: Path, tmp_path: Path
-) -> None:
+def test_commands_refuse_an_unfinished_run(hwnas: Command, finished: Path, tmp_path: Path) -> None:
     unfinish(finished, "report")
     for command in (
         ("specialise", finished, "--target", "cpu-onnxruntime-fp32-b8-t1"),

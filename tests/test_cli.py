@@ -1,4 +1,4 @@
-"""Every command as a user types it: what it prints, and what a script reads."""
+"""Commands of the command line: printed text and JSON."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ def bundle(finished: Path) -> Bundle:
     return Bundle.load(min((finished / "bundles").iterdir()))
 
 
-def test_search_prints_the_front_and_what_to_do_next(
+def test_search_command_prints_the_front_and_next_commands(
     hwnas: Command, finished: Path, finished_recipe: Path
 ) -> None:
     answer = hwnas("search", finished_recipe, "--run", finished)
@@ -51,7 +51,9 @@ def test_search_prints_the_front_and_what_to_do_next(
         assert Path(path).exists()
 
 
-def test_the_next_commands_work(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_next_commands_of_a_finished_run_work(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     [image] = pngs(tmp_path, 1)
     answer = read(hwnas("resume", finished, "--json"))
     export, verify, run, specialise = answer["next_commands"]
@@ -63,7 +65,7 @@ def test_the_next_commands_work(hwnas: Command, finished: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", ["search", "resume"])
-def test_a_summary_for_scripts(
+def test_search_and_resume_commands_print_a_json_summary(
     hwnas: Command, finished: Path, finished_recipe: Path, command: str
 ) -> None:
     given = [finished] if command == "resume" else [finished_recipe, "--run", finished]
@@ -75,7 +77,7 @@ def test_a_summary_for_scripts(
     assert Path(summary["report"]).is_file()
 
 
-def test_status(hwnas: Command, finished: Path) -> None:
+def test_status_command_shows_state_targets_and_stages(hwnas: Command, finished: Path) -> None:
     text = hwnas("status", finished).out
     assert "tiny: finished" in text
     assert "12 of 12 candidates evaluated" in text
@@ -85,14 +87,18 @@ def test_status(hwnas: Command, finished: Path) -> None:
     assert found["stages"]["train"]["state"] == "done"
 
 
-def test_status_of_an_unfinished_run_says_how_to_go_on(hwnas: Command, finished: Path) -> None:
+def test_status_command_suggests_resume_for_an_unfinished_run(
+    hwnas: Command, finished: Path
+) -> None:
     (finished / "report.html").unlink()
     text = hwnas("status", finished).out
     assert "tiny: unfinished" in text
     assert f"next: hwnas resume {finished}" in text
 
 
-def test_front(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_front_command_prints_writes_and_selects_networks(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     answer = hwnas("front", finished, "--csv", tmp_path / "front.csv")
     assert answer.status == 0
     assert answer.out.splitlines()[0] == f"Pareto front of {finished} (12 candidates evaluated)"
@@ -106,7 +112,7 @@ def test_front(hwnas: Command, finished: Path, tmp_path: Path) -> None:
     assert hwnas("front", finished, "--pick", knee["id"]).out.count(knee["id"]) == 1
 
 
-def test_front_of_a_run_that_was_stopped(hwnas: Command, finished: Path) -> None:
+def test_front_command_shows_a_run_without_finalists(hwnas: Command, finished: Path) -> None:
     shutil.rmtree(finished / "bundles")
     (finished / "report.html").unlink()
     answer = hwnas("front", finished)
@@ -115,7 +121,9 @@ def test_front_of_a_run_that_was_stopped(hwnas: Command, finished: Path) -> None
     assert "tested" not in answer.out
 
 
-def test_compare(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_compare_command_prints_coverage_and_hypervolume_shares(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     other = Path(shutil.copytree(finished, tmp_path / "other"))
     answer = hwnas("compare", finished, other, "--csv", tmp_path / "table.csv")
     assert answer.status == 0
@@ -126,7 +134,9 @@ def test_compare(hwnas: Command, finished: Path, tmp_path: Path) -> None:
     assert [run["hypervolume_share"] for run in found["runs"]] == [1, 1]
 
 
-def test_report(hwnas: Command, finished: Path) -> None:
+def test_report_command_rewrites_the_report_and_prints_its_path(
+    hwnas: Command, finished: Path
+) -> None:
     path = finished / "report.html"
     path.unlink()
     assert hwnas("report", finished).out.splitlines() == [str(path)]
@@ -134,7 +144,9 @@ def test_report(hwnas: Command, finished: Path) -> None:
     assert read(hwnas("report", finished, "--json")) == [str(path)]
 
 
-def test_export(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_export_command_writes_the_picked_bundle(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     answer = hwnas("export", finished, "--pick", "fastest", "--out", out)
     assert answer.status == 0
@@ -143,7 +155,9 @@ def test_export(hwnas: Command, finished: Path, tmp_path: Path) -> None:
     assert other["id"] == Bundle.load(out).architecture.id
 
 
-def test_export_for_an_inference_server(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_export_command_writes_a_triton_repository(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     models = tmp_path / "models"
     answer = hwnas("export", finished, "--out", tmp_path / "out", "--triton-repository", models)
     assert answer.status == 0
@@ -153,7 +167,7 @@ def test_export_for_an_inference_server(hwnas: Command, finished: Path, tmp_path
     assert f"{model}: for Triton" in answer.out
 
 
-def test_verify(hwnas: Command, bundle: Bundle) -> None:
+def test_verify_command_checks_golden_outputs_and_time(hwnas: Command, bundle: Bundle) -> None:
     answer = hwnas("verify", bundle.folder)
     assert answer.status == 0
     assert "✓ golden outputs" in answer.out
@@ -174,7 +188,9 @@ def pngs(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-def test_run(hwnas: Command, bundle: Bundle, tmp_path: Path) -> None:
+def test_run_command_prints_label_and_probability_of_each_image(
+    hwnas: Command, bundle: Bundle, tmp_path: Path
+) -> None:
     images = pngs(tmp_path, 3)
     lines = hwnas("run", bundle.folder, *images).out.splitlines()
     answers = read(hwnas("run", bundle.folder, *images, "--json"))
@@ -184,7 +200,7 @@ def test_run(hwnas: Command, bundle: Bundle, tmp_path: Path) -> None:
         assert answer["label"] in "0123456789"
 
 
-def test_measure(hwnas: Command, bundle: Bundle) -> None:
+def test_measure_command_prints_cpu_and_wall_time(hwnas: Command, bundle: Bundle) -> None:
     model = bundle.onnx_file
     measured = read(hwnas("measure", model, "--target", TARGET, "--json"))
     assert measured["target"] == TARGET
@@ -194,7 +210,7 @@ def test_measure(hwnas: Command, bundle: Bundle) -> None:
     assert "wall time" in text
 
 
-def test_fingerprint(hwnas: Command) -> None:
+def test_fingerprint_command_prints_machine_and_refuses_unknown_targets(hwnas: Command) -> None:
     found = read(hwnas("fingerprint", "--target", TARGET, "--json"))
     assert found["target"] == TARGET
     assert found["machine"]["gmacs"] > 0
@@ -204,7 +220,7 @@ def test_fingerprint(hwnas: Command) -> None:
     assert "did you mean 'openvino'" in refused.err
 
 
-def test_devices(hwnas: Command) -> None:
+def test_devices_command_lists_usable_targets_and_missing_packages(hwnas: Command) -> None:
     told = hwnas("devices").out
     assert re.search(r"^  cpu-onnxruntime-fp32-b{B}-t{T} +usable  onnxruntime ", told, re.MULTILINE)
     assert "pip install 'hwnas[litert]'" in told
@@ -213,14 +229,16 @@ def test_devices(hwnas: Command) -> None:
     assert targets["cpu-pytorch-fp32-b{B}-t{T}"]["details"]["processor"]
 
 
-def test_spaces(hwnas: Command) -> None:
+def test_spaces_command_lists_spaces(hwnas: Command) -> None:
     text = hwnas("spaces").out
     assert "mobilenet" in text
     assert '[space] name = "package.module:object"' in text
     assert "mobilenet" in {space["name"] for space in read(hwnas("spaces", "--json"))}
 
 
-def test_bench_predictor(hwnas: Command, tmp_path: Path) -> None:
+def test_bench_predictor_command_scores_devices_and_refuses_bad_options(
+    hwnas: Command, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
     archs = rng.integers(0, 5, (300, 6))
     base = 1 + (archs == 3).sum(1) + 0.4 * (archs == 2).sum(1)
@@ -251,7 +269,7 @@ def test_bench_predictor(hwnas: Command, tmp_path: Path) -> None:
         assert refused.err.count("\n") == 1
 
 
-def test_bench_engine(hwnas: Command, tmp_path: Path) -> None:
+def test_bench_engine_command_writes_rows(hwnas: Command, tmp_path: Path) -> None:
     rows = tmp_path / "rows.json"
     answer = hwnas("bench", "engine", "--trials", 20, "--choices", 4, "--json", rows)
     assert answer.status == 0
@@ -261,7 +279,9 @@ def test_bench_engine(hwnas: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["nsga2", "nsga3", "moead", "hype"])
-def test_bench_evolve(hwnas: Command, tmp_path: Path, algorithm: str) -> None:
+def test_bench_evolve_command_writes_speed_and_front_quality(
+    hwnas: Command, tmp_path: Path, algorithm: str
+) -> None:
     rows = tmp_path / "rows.json"
     sizes = ["--population", 60, "--generations", 4, "--objectives", 3, "--on", "cpu"]
     answer = hwnas("bench", "evolve", "--algorithm", algorithm, *sizes, "--json", rows)
@@ -286,7 +306,7 @@ def test_bench_evolve(hwnas: Command, tmp_path: Path, algorithm: str) -> None:
         ("--on", "gpu", "unknown device 'gpu'; expected cpu or cuda"),
     ],
 )
-def test_bench_evolve_of_what_makes_no_sense(
+def test_bench_evolve_command_refuses_invalid_options(
     hwnas: Command, tmp_path: Path, option: str, value: str, message: str
 ) -> None:
     rows = tmp_path / "rows.json"
@@ -295,7 +315,9 @@ def test_bench_evolve_of_what_makes_no_sense(
 
 
 @pytest.mark.slow
-def test_specialise(hwnas: Command, finished: Path) -> None:
+def test_specialise_command_adds_finalists_for_another_target(
+    hwnas: Command, finished: Path
+) -> None:
     target = "cpu-onnxruntime-fp32-b8-t1"
     answer = hwnas("specialise", finished, "--target", target)
     assert answer.status == 0
@@ -304,7 +326,7 @@ def test_specialise(hwnas: Command, finished: Path) -> None:
     assert sum(row["bundle"] is not None for row in summary["front"]) == 3
 
 
-# How commands are given
+# Parsing and help
 
 
 @pytest.mark.parametrize(
@@ -319,14 +341,14 @@ def test_specialise(hwnas: Command, finished: Path) -> None:
         (["bench", "engin"], "No such command 'engin'"),
     ],
 )
-def test_a_wrong_command_is_one_line_with_its_help(
+def test_wrong_commands_are_refused_in_one_line_with_a_hint_to_help(
     hwnas: Command, arguments: list[str], message: str
 ) -> None:
     hwnas(*arguments).refused(message, "see `hwnas", "--help`")
 
 
 @pytest.mark.parametrize("arguments", [[], ["bench"]])
-def test_without_a_command_there_is_help(hwnas: Command, arguments: list[str]) -> None:
+def test_missing_commands_print_help_and_an_error(hwnas: Command, arguments: list[str]) -> None:
     answer = hwnas(*arguments)
     assert "COMMAND [ARGS]" in answer.out
     assert answer.status == 2
@@ -335,19 +357,19 @@ def test_without_a_command_there_is_help(hwnas: Command, arguments: list[str]) -
     ]
 
 
-def test_the_help_begins_with_a_search_and_tells_of_every_command(hwnas: Command) -> None:
+def test_help_lists_every_command_and_search_first(hwnas: Command) -> None:
     shown = re.findall(r"^│ ([a-z]+) ", hwnas("--help").out, re.MULTILINE)
     assert shown[0] == "search"
     assert sorted(shown) == sorted(typer.main.get_command(app).commands)
 
 
-def test_help_is_no_error(hwnas: Command) -> None:
+def test_help_option_exits_with_status_0(hwnas: Command) -> None:
     answer = hwnas("search", "--help")
     assert answer.status == 0
     assert "A TOML recipe" in answer.out
 
 
-def test_a_reader_who_stops_early_sees_no_traceback() -> None:
+def test_closed_output_pipe_causes_no_traceback() -> None:
     script = "import sys; from hwnas.cli import main; sys.argv = ['hwnas', 'spaces']; main()"
     reading, writing = os.pipe()
     os.close(reading)
@@ -376,7 +398,7 @@ def wait_until(happened: Callable[[], bool], child: subprocess.Popen[str]) -> No
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
-def test_an_interrupted_run_says_how_to_go_on(
+def test_interrupted_search_names_the_resume_command_and_continues(
     hwnas: Command, quick_recipe: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "run"
@@ -395,10 +417,10 @@ def test_an_interrupted_run_says_how_to_go_on(
     assert (run / "scores.jsonl").read_text().startswith(scored)
 
 
-def test_an_interrupt_that_was_dropped_is_heeded_later(
+def test_dropped_interrupt_ends_the_run_at_the_next_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As Python drops exceptions in destructors and in callbacks of C libraries."""
+    """Python drops exceptions in destructors and in callbacks of C libraries."""
     (tmp_path / "run.json").write_text("{}")
 
     def work() -> None:
@@ -413,7 +435,7 @@ def test_an_interrupt_that_was_dropped_is_heeded_later(
     assert f"`hwnas resume {tmp_path}` continues from here" in capsys.readouterr().err
 
 
-def test_handlers_of_signals_are_given_back(
+def test_commands_restore_signal_handlers(
     hwnas: Command, finished: Path, finished_recipe: Path
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
@@ -422,7 +444,7 @@ def test_handlers_of_signals_are_given_back(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_versions_of_hwnas_and_of_what_it_uses_are_printed(hwnas: Command) -> None:
+def test_version_command_prints_versions_of_hwnas_and_its_dependencies(hwnas: Command) -> None:
     assert hwnas("--version").out.strip() == f"hwnas {__version__}"
     versions = read(hwnas("version", "--json"))
     assert versions["hwnas"] == __version__
@@ -432,7 +454,7 @@ def test_versions_of_hwnas_and_of_what_it_uses_are_printed(hwnas: Command) -> No
     assert lines == {name: value or "not installed" for name, value in versions.items()}
 
 
-def test_the_shell_completes_commands_and_options() -> None:
+def test_shell_completion_offers_commands_and_options() -> None:
     def completions(words: str) -> list[str]:
         number = str(len(words.split(" ")) - 1)
         about = {"COMP_WORDS": words, "COMP_CWORD": number, "_HWNAS_COMPLETE": "complete_bash"}

@@ -8,7 +8,7 @@ class Value:
     size: int
 
 
-def test_equal_contents_have_equal_hashes() -> None:
+def test_content_hash_is_equal_only_for_equal_contents() -> None:
     assert content_hash(1, ["a"], Value(2)) == content_hash(1, ["a"], Value(2))
     assert content_hash(1, ["a"], Value(2)) != content_hash(1, ["a"], Value(3))
     assert content_hash(1, ["a"]) != content_hash(1, ["b"])

@@ -1,4 +1,4 @@
-"""`hwnas sweep` and `hwnas check` as a user types them."""
+"""The commands `hwnas sweep` and `hwnas check`."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def bundle(finished: Path) -> Bundle:
     return Bundle.load(min((finished / "bundles").iterdir()))
 
 
-def test_sweep_shows_all_variants_and_writes_the_chosen_one(
+def test_sweep_command_shows_variants_and_writes_the_chosen_bundle(
     hwnas: Command, bundle: Bundle, tmp_path: Path
 ) -> None:
     place = tmp_path / "ready"
@@ -40,7 +40,7 @@ def test_sweep_shows_all_variants_and_writes_the_chosen_one(
 
 
 @pytest.mark.slow
-def test_check_ends_with_1_where_a_limit_is_passed(
+def test_check_command_exits_with_1_if_a_limit_is_broken(
     hwnas: Command, bundle: Bundle, tmp_path: Path
 ) -> None:
     budget, xml = tmp_path / "budget.toml", tmp_path / "junit.xml"
@@ -56,7 +56,7 @@ def test_check_ends_with_1_where_a_limit_is_passed(
 
 
 @pytest.mark.slow
-def test_check_ends_with_0_where_all_limits_are_kept(
+def test_check_command_exits_with_0_if_all_limits_are_kept(
     hwnas: Command, bundle: Bundle, tmp_path: Path
 ) -> None:
     budget = tmp_path / "budget.toml"
@@ -66,7 +66,9 @@ def test_check_ends_with_0_where_all_limits_are_kept(
     assert all(verdict["ok"] for verdict in json.loads(answer.out))
 
 
-def test_a_budget_that_is_wrong_ends_with_2(hwnas: Command, bundle: Bundle, tmp_path: Path) -> None:
+def test_check_command_exits_with_2_if_the_budget_cannot_be_read(
+    hwnas: Command, bundle: Bundle, tmp_path: Path
+) -> None:
     answer = hwnas("check", bundle.folder, "--budget", tmp_path / "nowhere.toml")
     assert answer.status == 2
     assert answer.err.startswith("error: cannot read the budget")

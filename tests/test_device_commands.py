@@ -1,4 +1,4 @@
-"""Commands about devices as a user types them, and what they say of bad input."""
+"""Commands for devices: calibrate, predict, explain, devices; and their refusals."""
 
 import json
 import random
@@ -57,7 +57,7 @@ def table(folder: Path, count: int = 4, factor: float = 1.0) -> Path:
 
 
 @pytest.mark.slow
-def test_a_new_device_from_nothing_to_a_prediction(
+def test_calibrate_command_measures_a_device_that_predict_then_knows(
     hwnas: Command, model: Path, architecture: Path, home: Path
 ) -> None:
     answer = hwnas("calibrate", "--target", TARGET, *TINY, "--samples", 6)
@@ -85,7 +85,9 @@ def test_a_new_device_from_nothing_to_a_prediction(
     assert len(shown["networks"]) == 6
 
 
-def test_several_targets_and_their_operators(hwnas: Command, model: Path) -> None:
+def test_predict_and_explain_commands_print_targets_and_operators(
+    hwnas: Command, model: Path
+) -> None:
     other = "cpu-openvino-fp32-b1-t1"
     found = read(hwnas("predict", model, "--target", TARGET, "--target", other, "--json"))
     assert [each["target"] for each in found] == [TARGET, other]
@@ -98,7 +100,9 @@ def test_several_targets_and_their_operators(hwnas: Command, model: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_device_of_ones_own(hwnas: Command, model: Path, tmp_path: Path) -> None:
+def test_calibrate_command_exports_networks_and_imports_their_latencies(
+    hwnas: Command, model: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     answer = hwnas("calibrate", "--target", "my-phone", *TINY, "--samples", 3, "--export", out)
     assert f"hwnas calibrate --target my-phone --from {out}/measurements.csv" in answer.out
@@ -117,7 +121,9 @@ def test_a_device_of_ones_own(hwnas: Command, model: Path, tmp_path: Path) -> No
     assert "my-phone" in hwnas("devices").out
 
 
-def test_a_target_on_which_nothing_was_measured(hwnas: Command, model: Path) -> None:
+def test_predict_command_uses_a_fingerprint_for_an_unmeasured_target(
+    hwnas: Command, model: Path
+) -> None:
     new = "cpu-onnxruntime-fp32-b3-t1"
     hwnas("predict", model, "--target", new).refused("not known", "hwnas calibrate")
     [found] = read(hwnas("predict", model, "--target", new, "--fingerprint", "--json"))
@@ -128,7 +134,9 @@ def test_a_target_on_which_nothing_was_measured(hwnas: Command, model: Path) -> 
 
 
 @pytest.mark.slow
-def test_peak_memory(hwnas: Command, model: Path, architecture: Path) -> None:
+def test_calibrate_command_measures_peak_memory_that_predict_then_knows(
+    hwnas: Command, model: Path, architecture: Path
+) -> None:
     answer = hwnas("calibrate", "--target", TARGET, *TINY, "--memory", "--samples", 3)
     assert answer.status == 0, answer.err
     assert answer.out.count(" MB\n") == 3
@@ -141,7 +149,7 @@ def test_peak_memory(hwnas: Command, model: Path, architecture: Path) -> None:
     hwnas("calibrate", "--target", other, *TINY, "--memory").refused("target of onnxruntime")
 
 
-def test_matrix_products_that_cannot_be_predicted(hwnas: Command) -> None:
+def test_predict_gemm_command_refuses_untimed_targets_and_invalid_sizes(hwnas: Command) -> None:
     sizes = ("--m", 64, "--n", 256, "--k", 128)
     hwnas("predict", "gemm", *sizes, "--target", TARGET).refused(
         "no matrix products were timed", f"hwnas calibrate --target {TARGET} --gemm"
@@ -151,21 +159,25 @@ def test_matrix_products_that_cannot_be_predicted(hwnas: Command) -> None:
 
 
 @pytest.mark.slow
-def test_matrix_products_are_predicted_once_some_were_timed(hwnas: Command) -> None:
+def test_predict_gemm_command_works_after_calibration(hwnas: Command) -> None:
     assert "120 products" in hwnas("calibrate", "--target", TARGET, "--gemm").out
     sizes = ("--m", 64, "--n", 256, "--k", 128)
     [found] = read(hwnas("predict", "gemm", *sizes, "--target", TARGET, "--json"))
     assert 0 < found["lower90"] < found["mean"] < found["upper90"] < 5
 
 
-def test_a_store_of_ones_own(hwnas: Command, tmp_path: Path, home: Path) -> None:
+def test_calibrate_command_writes_to_the_given_store(
+    hwnas: Command, tmp_path: Path, home: Path
+) -> None:
     given = ("--from", table(tmp_path), *TINY, "--store", tmp_path / "mine")
     assert hwnas("calibrate", "--target", "my-phone", *given).status == 0
     assert (tmp_path / "mine" / "my-phone").is_dir()
     assert not home.exists()
 
 
-def test_a_run_names_its_space(hwnas: Command, finished: Path, finished_recipe: Path) -> None:
+def test_predict_command_accepts_a_run_as_space(
+    hwnas: Command, finished: Path, finished_recipe: Path
+) -> None:
     space = space_of(finished)
     assert space.fingerprint == space_of(finished_recipe).fingerprint
     arch = finished.parent / "smallest.json"
@@ -200,7 +212,7 @@ def test_a_run_names_its_space(hwnas: Command, finished: Path, finished_recipe: 
         (["devices", "--show", "my-fone"], ["my-fone"]),
     ],
 )
-def test_bad_input_is_one_line(
+def test_device_commands_refuse_bad_input_in_one_line(
     hwnas: Command,
     model: Path,
     tmp_path: Path,
@@ -216,7 +228,7 @@ def test_bad_input_is_one_line(
     assert not (tmp_path / "home").exists(), "nothing is left behind"
 
 
-def test_open_sizes_are_asked_for(hwnas: Command, tmp_path: Path) -> None:
+def test_predict_command_requires_dynamic_input_sizes(hwnas: Command, tmp_path: Path) -> None:
     import onnx
     from onnx import TensorProto, helper
 

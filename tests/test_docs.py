@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs, its recipes parse, its links lead somewhere."""
+"""The documentation: code runs, recipes parse, commands, modules and link targets exist."""
 
 import importlib
 import pickle
@@ -69,7 +69,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that the first line, a comment, says it is."""
+        """Return the file name in the comment on the first line, if there is one."""
         found = re.match(r"# ([\w-]+\.(?:py|toml))\n", self.text)
         return found[1] if found else None
 
@@ -91,9 +91,9 @@ BUDGETS = [block for block in TOML_BLOCKS if block.file == BUDGET]
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the guides start from: the quickstart's recipe, in tiny, and its finished run.
+    """Make the start of the guides: a tiny quickstart recipe and its finished run.
 
-    Latency makes way for MACs: timing networks takes longer than all the rest.
+    MACs replace latency, because timing networks takes longer than everything else.
     """
     folder = tmp_path_factory.mktemp("quickstart")
     recipe = folder / "experiments" / "quickstart" / "recipe.toml"
@@ -111,14 +111,14 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=relative)
-def test_python_blocks_run(
+def test_documentation_python_blocks_run(
     page: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     namespace: dict[str, Any] = {"__name__": "guide"}
-    # `dataclass` looks its module up among those that are imported.
+    # `dataclass` looks up its module in `sys.modules`.
     monkeypatch.setitem(sys.modules, "guide", type(sys)("guide"))
     found = [block for block in blocks(page) if block.language in ("python", "toml")]
     files = {block.file: block.text for block in found if block.file}
@@ -138,22 +138,22 @@ def test_python_blocks_run(
 
 
 def check_plugins(recipe: Path) -> None:
-    """The user's own parts fit together, and can travel to workers."""
+    """Check that the components of the recipe fit together and can be pickled."""
     made = RunInputs.prepare(read_recipe(recipe)[0], Path(), Path("cache"))
     assert pickle.loads(pickle.dumps(made.task)) == made.task
     assert pickle.loads(pickle.dumps(made.space)).fingerprint == made.space.fingerprint
 
 
 @pytest.mark.parametrize("block", BUDGETS, ids=str)
-def test_budgets_parse(block: Block, tmp_path: Path) -> None:
+def test_documentation_budgets_parse(block: Block, tmp_path: Path) -> None:
     path = tmp_path / BUDGET
     path.write_text(block.text, encoding="utf-8")
     assert read_budget(path).limits.keys() >= COSTS.keys()
 
 
 @pytest.mark.parametrize("block", RECIPES, ids=str)
-def test_recipes_parse(block: Block, tmp_path: Path) -> None:
-    """Whole recipes as they are; tables of one in place of those of a small recipe."""
+def test_documentation_recipes_parse(block: Block, tmp_path: Path) -> None:
+    """Single tables replace those of a small recipe."""
     table = tomllib.loads(block.text)
     whole = table if "name" in table else {**tomllib.loads(BASE), **table}
     path = tmp_path / "recipe.toml"
@@ -163,7 +163,7 @@ def test_recipes_parse(block: Block, tmp_path: Path) -> None:
 
 
 def check_names(recipe: Recipe) -> None:
-    """What hwnas ships by name takes the options that are given."""
+    """Check that components with short names accept the options of the recipe."""
     if ":" not in recipe.search.sampler:
         make_sampler(recipe.search.sampler, 0, recipe.search.options)
     own = [*recipe.space.names, str(recipe.space.options.get("model", ""))]
@@ -174,7 +174,7 @@ def check_names(recipe: Recipe) -> None:
 
 
 def options_by_command() -> dict[str, set[str]]:
-    """Of every command, e.g. ``"bench engine"``, the options that its help lists."""
+    """Return the options of each command, e.g. of ``"bench engine"``."""
     found: dict[str, set[str]] = {}
 
     def walk(command: Any, words: tuple[str, ...]) -> None:
@@ -192,7 +192,7 @@ OPTIONS = options_by_command()
 
 
 def commands_in(page: Path) -> Iterator[tuple[str, str]]:
-    """Each command line in code, but not in Python's: what follows ``hwnas``."""
+    """Yield each command line in code other than Python: the text after ``hwnas``."""
     text = page.read_text(encoding="utf-8")
     code = [block.text for block in blocks(page) if block.language != "python"]
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -203,7 +203,7 @@ def commands_in(page: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_commands_have_the_options_that_are_shown(page: Path) -> None:
+def test_documentation_shows_only_existing_commands_and_options(page: Path) -> None:
     for line, where in commands_in(page):
         words = shlex.split(line, comments=True)
         longer = " ".join(words[:2])
@@ -223,8 +223,8 @@ def test_readme_lists_every_command() -> None:
     assert not missing
 
 
-def test_readme_options_of_its_table_exist() -> None:
-    """Options that stand alone, in the row of their command."""
+def test_readme_command_table_names_existing_options() -> None:
+    """Options that are alone in code marks, in the row of their command."""
     rows = re.findall(
         r"^\| `hwnas ((?:agent|bench|kernels) [a-z]+|devices (?:add|remove)|[a-z]+)[^|]*\|(.*)\|$",
         (ROOT / "README.md").read_text(encoding="utf-8"),
@@ -235,14 +235,14 @@ def test_readme_options_of_its_table_exist() -> None:
             assert option in OPTIONS[command], f"{command} {option}"
 
 
-def test_readme_is_short_and_has_a_place_for_results() -> None:
+def test_readme_is_short_and_has_markers_for_results() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 200
     assert re.search(r"^<!-- results -->\n.+\n<!-- /results -->$", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_documentation_links_have_existing_targets(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", link):
@@ -257,7 +257,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors, f"{relative(page)}: {link}"
 
 
-def test_every_page_of_docs_is_in_the_index() -> None:
+def test_documentation_index_lists_every_page() -> None:
     index = ROOT / "docs" / "README.md"
     text = index.read_text(encoding="utf-8")
     pages = [p for p in (ROOT / "docs").rglob("*.md") if p != index]
@@ -266,12 +266,12 @@ def test_every_page_of_docs_is_in_the_index() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_modules_that_are_named_exist(page: Path) -> None:
+def test_documentation_names_only_existing_modules(page: Path) -> None:
     for name in re.findall(r"`(?:src/hwnas/)?((?:\w+/)+\w+\.py)", page.read_text(encoding="utf-8")):
         assert (PACKAGE / name).exists() or (ROOT / name).exists(), f"{relative(page)}: {name}"
 
 
-def test_architecture_shows_every_room() -> None:
+def test_architecture_page_shows_every_package_and_module() -> None:
     page = ROOT / "docs" / "architecture.md"
     tree = next(block.text for block in blocks(page) if block.language == "text")
     rooms = [p.name for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]

@@ -1,4 +1,4 @@
-"""The tree of exceptions."""
+"""The exception classes."""
 
 import pickle
 
@@ -11,7 +11,7 @@ ALL = [getattr(errors, name) for name in errors.__all__ if name != "HwnasError"]
 CHILDREN = HwnasError.__subclasses__()
 
 
-def test_there_are_few_enough_to_tell_apart() -> None:
+def test_error_tree_has_fewer_than_ten_children_all_documented() -> None:
     assert len(CHILDREN) < 10
     assert set(CHILDREN) <= set(ALL)
     for error in ALL:
@@ -19,7 +19,7 @@ def test_there_are_few_enough_to_tell_apart() -> None:
 
 
 @pytest.mark.parametrize("error", CHILDREN)
-def test_each_is_also_a_builtin_as_the_tree_says(error: type[HwnasError]) -> None:
+def test_error_classes_are_builtins_as_documented(error: type[HwnasError]) -> None:
     (builtin,) = (base for base in error.__bases__ if base is not HwnasError)
     assert builtin in (ValueError, RuntimeError, OSError)
     assert f"{error.__name__:<16} ({builtin.__name__})" in (errors.__doc__ or "")
@@ -31,14 +31,14 @@ def test_each_is_also_a_builtin_as_the_tree_says(error: type[HwnasError]) -> Non
     + [DivergedError(7, 0.5)],
     ids=lambda error: type(error).__name__,
 )
-def test_each_survives_the_way_from_a_worker(error: HwnasError) -> None:
+def test_errors_survive_pickling(error: HwnasError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)
     assert "\n" not in str(error)
 
 
-def test_divergence_says_where() -> None:
+def test_diverged_error_names_step_and_learning_rate() -> None:
     error = DivergedError(step=120, learning_rate=0.05)
     assert (error.step, error.learning_rate) == (120, 0.05)
     assert "step 120 (learning rate 0.05)" in str(error)

@@ -1,4 +1,4 @@
-"""The whole job, on real parts: what it leaves behind, and what can be done with it."""
+"""Whole runs with real components: results, resuming, further targets, export, own parts."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ QUIET = make_reporter(quiet=True)
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files but those that say when something happened."""
+    """Return the content of all files except the lock and the log."""
     files = (p for p in folder.rglob("*") if p.is_file() and p.name not in ("lock", "log.jsonl"))
     return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
@@ -57,10 +57,10 @@ def edit(path: Path, *changes: tuple[str, str]) -> Path:
     return path
 
 
-# What it leaves behind
+# Results
 
 
-def test_the_run_folder_holds_everything(finished: Path) -> None:
+def test_run_folder_contains_all_results_and_finished_stages(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert names >= {
         "recipe.toml",
@@ -83,7 +83,7 @@ def test_the_run_folder_holds_everything(finished: Path) -> None:
     assert told == [(event, name) for name in stages for event in ("stage", "done")]
 
 
-def test_the_study_is_one_of_optuna(finished: Path) -> None:
+def test_run_study_can_be_loaded_by_optuna(finished: Path) -> None:
     study = optuna.load_study(study_name="search", storage=f"sqlite:///{finished / 'study.db'}")
     done = [t for t in study.trials if t.state == optuna.trial.TrialState.COMPLETE]
     assert len(done) == 12
@@ -91,7 +91,7 @@ def test_the_study_is_one_of_optuna(finished: Path) -> None:
     assert {key[0] for key in scores(finished)} == {t.user_attrs["candidate"] for t in done}
 
 
-def test_three_bundles_are_whole_and_right(finished: Path) -> None:
+def test_run_bundles_verify_and_describe_their_networks(finished: Path) -> None:
     bundles = [Bundle.load(path) for path in sorted((finished / "bundles").iterdir())]
     assert len(bundles) == 3
     for bundle in bundles:
@@ -108,7 +108,7 @@ def test_three_bundles_are_whole_and_right(finished: Path) -> None:
         assert {row["kind"] for row in described["predictions"]} == {"predicted"}
 
 
-def test_the_front_is_a_table_with_the_numbers_of_study_and_bundles(finished: Path) -> None:
+def test_front_table_agrees_with_study_and_bundles(finished: Path) -> None:
     rows = rows_of(finished)
     accuracy = [float(row["accuracy"]) for row in rows]
     latency = [float(row[f"latency_ms@{TARGET}"]) for row in rows]
@@ -125,7 +125,7 @@ def test_the_front_is_a_table_with_the_numbers_of_study_and_bundles(finished: Pa
         "most-accurate",
     }
     front = {i for i, row in enumerate(rows) if not row["bundle"]}
-    for i in front:  # nothing beats what is listed for its own sake
+    for i in front:  # no network dominates one that is listed without a bundle
         assert not any(
             accuracy[j] >= accuracy[i]
             and latency[j] <= latency[i]
@@ -134,15 +134,15 @@ def test_the_front_is_a_table_with_the_numbers_of_study_and_bundles(finished: Pa
         )
 
 
-def test_everything_timed_is_in_the_table(finished: Path) -> None:
+def test_measurements_table_contains_every_timed_network(finished: Path) -> None:
     roles = [row.role for row in read_measurements(finished / "measurements.parquet")]
     assert sorted(roles) == ["calibration"] * 5 + ["finalist"] * 3
 
 
-# Going on
+# Resuming
 
 
-def test_a_finished_run_is_left_as_it_is(
+def test_finished_run_is_unchanged_by_resume_and_run(
     finished: Path, finished_recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(finished)
@@ -153,7 +153,7 @@ def test_a_finished_run_is_left_as_it_is(
     assert content(finished) == before
 
 
-def test_another_recipe_is_refused(finished: Path, finished_recipe: Path) -> None:
+def test_run_refuses_another_recipe(finished: Path, finished_recipe: Path) -> None:
     before = content(finished)
     with pytest.raises(RunError, match="of another recipe"):
         experiment.run(finished_recipe, finished, ["search.trials=13"])
@@ -173,7 +173,7 @@ def test_another_recipe_is_refused(finished: Path, finished_recipe: Path) -> Non
         ),
     ],
 )
-def test_a_result_that_is_lost_is_made_again(finished: Path, lost: str, redone: list[str]) -> None:
+def test_resume_remakes_a_lost_result(finished: Path, lost: str, redone: list[str]) -> None:
     path, scored = finished / lost, scores(finished)
     weights = (finished / "supernet" / "weights.safetensors").read_bytes()
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -189,7 +189,7 @@ def test_a_result_that_is_lost_is_made_again(finished: Path, lost: str, redone: 
     assert sorted(roles) == ["calibration"] * 5 + ["finalist"] * 3
 
 
-def test_a_lost_study_is_searched_again_from_the_scores(finished: Path) -> None:
+def test_resume_remakes_a_lost_study_from_the_scores(finished: Path) -> None:
     before, scored = rows_of(finished), scores(finished)
     for file in finished.glob("study.db*"):
         file.unlink()
@@ -203,7 +203,9 @@ def test_a_lost_study_is_searched_again_from_the_scores(finished: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reduce", ["worst", "sum"])
-def test_several_targets_make_one_objective(reduce: str, tiny_recipe: Path, tmp_path: Path) -> None:
+def test_objective_with_several_targets_reduces_their_latencies(
+    reduce: str, tiny_recipe: Path, tmp_path: Path
+) -> None:
     targets, how = [TARGET, OTHER_TARGET], max if reduce == "worst" else sum
     edit(tiny_recipe, (f'target = "{TARGET}"', f'targets = {targets}\nreduce = "{reduce}"'))
     small = ["deploy.top=2", "deploy.finetune_epochs=0", "predictor.networks=4", "train.epochs=1"]
@@ -235,7 +237,7 @@ def test_several_targets_make_one_objective(reduce: str, tiny_recipe: Path, tmp_
 
 
 @pytest.mark.slow
-def test_a_further_target_needs_no_training_and_no_evaluation(finished: Path) -> None:
+def test_specialise_needs_no_training_and_no_repeated_evaluation(finished: Path) -> None:
     before = content(finished)
     scored = scores(finished)
     [summary] = experiment.specialise(finished, [OTHER_TARGET], QUIET)
@@ -264,7 +266,7 @@ def test_a_further_target_needs_no_training_and_no_evaluation(finished: Path) ->
     assert exported.measurements[0].target == OTHER_TARGET
 
 
-def test_targets_that_cannot_be_added(finished: Path) -> None:
+def test_specialise_refuses_own_and_unknown_targets(finished: Path) -> None:
     with pytest.raises(ConfigError, match=f"{TARGET} is a target of the search of "):
         experiment.specialise(finished, [TARGET], QUIET)
     with pytest.raises(ConfigError, match=f"closest target is {OTHER_TARGET!r}"):
@@ -273,10 +275,10 @@ def test_targets_that_cannot_be_added(finished: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_target_on_which_nothing_keeps_the_limit_is_not_added(
+def test_specialise_adds_no_target_on_which_nothing_keeps_the_limit(
     tiny_recipe: Path, tmp_path: Path
 ) -> None:
-    """The limit is kept by one image at a time, but not by 4,096."""
+    """Networks keep the limit at batch size 1, but not at 4,096."""
     run = tmp_path / "run"
     small = ["search.trials=4", "deploy.top=1", "deploy.finetune_epochs=0", "predictor.networks=4"]
     experiment.run(tiny_recipe, run, ["objective.1.limit=2", *small], QUIET)
@@ -290,17 +292,17 @@ def test_a_target_on_which_nothing_keeps_the_limit_is_not_added(
 
 
 @pytest.mark.parametrize("pick", [None, "knee", "fastest", "most-accurate"])
-def test_a_pick_is_exported(finished: Path, tmp_path: Path, pick: str | None) -> None:
+def test_export_copies_the_bundle_of_the_pick(
+    finished: Path, tmp_path: Path, pick: str | None
+) -> None:
     [row] = [row for row in rows_of(finished) if (pick or "knee") in row["picks"].split()]
     bundle = experiment.export(finished, tmp_path / "out" / "model", pick)
     assert bundle.architecture.id == row["id"]
     assert content(bundle.folder) == content(finished / row["bundle"])
 
 
-def test_an_export_can_be_read_by_whoever_may_read_its_folder(
-    finished: Path, tmp_path: Path
-) -> None:
-    """Also of a run whose weights were written so that only their owner could read them."""
+def test_export_gives_all_files_the_same_permissions(finished: Path, tmp_path: Path) -> None:
+    """This includes runs whose weights only their owner can read."""
     for weights in finished.glob("bundles/*/weights.safetensors"):
         weights.chmod(0o600)
     bundle = experiment.export(finished, tmp_path / "model")
@@ -308,7 +310,7 @@ def test_an_export_can_be_read_by_whoever_may_read_its_folder(
     assert set(modes.values()) == {modes["bundle.json"]}, modes
 
 
-def test_a_latency_limit_picks_the_most_accurate_that_keeps_it(
+def test_export_with_a_latency_limit_picks_a_network_that_keeps_it(
     finished: Path, tmp_path: Path
 ) -> None:
     rows = [row for row in rows_of(finished) if row["bundle"]]
@@ -321,7 +323,7 @@ def test_a_latency_limit_picks_the_most_accurate_that_keeps_it(
     assert not (tmp_path / "b").exists()
 
 
-def test_a_network_that_is_no_finalist_is_packed_and_the_run_stays(
+def test_export_packs_other_networks_and_leaves_the_run_unchanged(
     finished: Path, tmp_path: Path
 ) -> None:
     finalists = {row["id"] for row in rows_of(finished) if row["bundle"]}
@@ -344,23 +346,23 @@ def test_a_network_that_is_no_finalist_is_packed_and_the_run_stays(
 
 
 @pytest.mark.parametrize("pick", ["000000000000", "fastst"])
-def test_an_unknown_pick_is_refused(finished: Path, tmp_path: Path, pick: str) -> None:
+def test_export_refuses_unknown_picks(finished: Path, tmp_path: Path, pick: str) -> None:
     with pytest.raises(ConfigError, match=r"is not a network of this run; .*known: .*knee"):
         experiment.export(finished, tmp_path / "a" / "out", pick)
     assert not (tmp_path / "a").exists()
 
 
-def test_exporting_overwrites_nothing(finished: Path, tmp_path: Path) -> None:
+def test_export_overwrites_nothing(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="exists already"):
         experiment.export(finished, tmp_path)
 
 
-# One's own parts
+# Own components
 
 
 @pytest.fixture
 def own_parts(tmp_path: Path) -> Path:
-    """A recipe with modules beside it, as a user would have them."""
+    """Copy the modules of a user into the folder of the recipe."""
     tests = Path(__file__).parent
     for module in (tests / "own_parts.py", tests / "search" / "ink_centre.py"):
         shutil.copy(module, tmp_path / f"own_{module.name}")
@@ -368,7 +370,7 @@ def own_parts(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_task_data_and_space_of_ones_own(
+def test_run_works_with_own_task_data_and_space(
     own_parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(own_parts)
@@ -430,7 +432,7 @@ def test_a_task_data_and_space_of_ones_own(
     assert np.linalg.norm(answers - targets, axis=1).mean() < 0.6 * guess, "it has learnt"
 
 
-def test_an_evaluator_of_ones_own_needs_no_supernet(own_parts: Path, quick_recipe: Path) -> None:
+def test_run_with_own_evaluator_trains_no_supernet(own_parts: Path, quick_recipe: Path) -> None:
     edit(
         quick_recipe,
         ("trials = 8", 'trials = 8\nevaluator = "own_own_parts:Wider"'),
@@ -445,7 +447,7 @@ def test_an_evaluator_of_ones_own_needs_no_supernet(own_parts: Path, quick_recip
     assert not (own_parts / "run" / "supernet").exists()
 
 
-def test_training_each_network_alone_needs_no_supernet(quick_recipe: Path, tmp_path: Path) -> None:
+def test_run_with_train_evaluator_trains_no_supernet(quick_recipe: Path, tmp_path: Path) -> None:
     small = ['search.evaluator="train"', "search.trials=3"]
     summary = experiment.run(quick_recipe, tmp_path / "run", small, QUIET)
     assert summary.trials == 3
@@ -461,7 +463,9 @@ def test_training_each_network_alone_needs_no_supernet(quick_recipe: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_networks_grow_and_finalists_go_on_from_there(quick_recipe: Path, tmp_path: Path) -> None:
+def test_run_with_grow_evaluator_keeps_weights_for_finalists(
+    quick_recipe: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     growing = ['search.sampler="growth"', 'search.evaluator="grow"', "deploy.finetune_epochs=0"]
     summary = experiment.run(quick_recipe, run, growing, QUIET)
@@ -474,7 +478,7 @@ def test_networks_grow_and_finalists_go_on_from_there(quick_recipe: Path, tmp_pa
     assert all(torch.equal(kept[name], bundled[name]) for name in trained)
 
 
-def test_random_search_runs_beside_where_it_is_wanted(quick_recipe: Path, tmp_path: Path) -> None:
+def test_run_adds_random_search_if_requested(quick_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     experiment.run(quick_recipe, run, ["search.random_baseline=true"], QUIET)
     names = optuna.get_all_study_names(f"sqlite:///{run / 'study.db'}")
@@ -483,7 +487,7 @@ def test_random_search_runs_beside_where_it_is_wanted(quick_recipe: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_same_seed_finds_the_same(quick_recipe: Path, tmp_path: Path) -> None:
+def test_run_is_determined_by_its_seed(quick_recipe: Path, tmp_path: Path) -> None:
     def found(name: str, seed: int) -> RunResult:
         overrides = [f"seed={seed}", "deploy.finetune_epochs=0"]
         return Experiment.load(quick_recipe, overrides).run(tmp_path / name, QUIET)
@@ -493,9 +497,7 @@ def test_the_same_seed_finds_the_same(quick_recipe: Path, tmp_path: Path) -> Non
     assert [(r.id, r.values) for r in first.front] != [(r.id, r.values) for r in other.front]
 
 
-def test_a_ranking_check_that_was_asked_for_is_told_and_kept(
-    quick_recipe: Path, tmp_path: Path
-) -> None:
+def test_run_reports_and_stores_the_ranking_check(quick_recipe: Path, tmp_path: Path) -> None:
     overrides = ("train.ranking_check=4", "train.ranking_epochs=0.5", "train.sampling=fair")
     run = experiment.run(quick_recipe, tmp_path / "run", overrides, QUIET).run
     found = json.loads((run / "supernet" / "ranking.json").read_text())

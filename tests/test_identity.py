@@ -1,4 +1,4 @@
-"""What stored results depend on, and when they serve."""
+"""Identities of stored results: their inputs, their changes, and when results can be reused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INPUTS = st.dictionaries(st.sampled_from(["data", "train.epochs", "seed", "space
 
 
 @given(INPUTS, INPUTS)
-def test_a_result_serves_just_where_no_input_has_changed(one: Any, other: Any) -> None:
+def test_may_reuse_is_true_only_without_changed_inputs(one: Any, other: Any) -> None:
     stored, wanted = Identity(one), Identity(other)
     assert may_reuse(stored, wanted) == (not wanted.changes_since(stored))
     assert may_reuse(stored.key, wanted) == may_reuse(stored, wanted)
@@ -33,7 +33,7 @@ def test_a_result_serves_just_where_no_input_has_changed(one: Any, other: Any) -
     assert not may_reuse(None, wanted)
 
 
-def test_changes_are_told_in_words() -> None:
+def test_changes_since_describes_changes_in_words() -> None:
     stored = Identity({"train.epochs": 5, "data": "1 2", "seed": 0})
     now = Identity({"train.epochs": 6, "data": "1 3", "train.ema": 0.9, "code of own.parts": "a"})
     assert [change.text for change in now.changes_since(stored)] == [
@@ -45,12 +45,12 @@ def test_changes_are_told_in_words() -> None:
     ]
 
 
-def test_long_values_are_told_as_changed_only() -> None:
+def test_input_change_of_a_long_value_says_only_changed() -> None:
     before, now = {"stages": ["a" * 150]}, {"stages": ["b" * 150]}
     assert InputChange("space.options", before, now).text == "space.options changed"
 
 
-def test_an_array_counts_with_all_that_it_holds() -> None:
+def test_content_hash_depends_on_every_element_of_an_array() -> None:
     """The repr of a large array leaves out its middle."""
     one = np.arange(5000)
     other = one.copy()
@@ -61,7 +61,7 @@ def test_an_array_counts_with_all_that_it_holds() -> None:
     assert content_hash(one) != content_hash(one.astype(np.int32))
 
 
-def test_a_new_field_with_a_default_changes_no_hash() -> None:
+def test_content_hash_ignores_new_fields_with_their_default() -> None:
     before = make_dataclass("Settings", [("size", int), ("fast", bool, field(default=False))])
     after = make_dataclass(
         "Settings",
@@ -78,7 +78,7 @@ def test_a_new_field_with_a_default_changes_no_hash() -> None:
     assert content_hash(before(3)) != content_hash(before(3, fast=True))
 
 
-def test_what_has_no_identity_is_refused() -> None:
+def test_content_hash_refuses_objects_without_a_repr() -> None:
     with pytest.raises(ConfigError, match=r"object cannot be distinguished: .* give it a __repr__"):
         content_hash(object())
 
@@ -89,7 +89,7 @@ class Part:
     call: Any = len
 
 
-def test_other_processes_find_the_same_hash() -> None:
+def test_content_hash_is_equal_in_other_processes() -> None:
     part = Part(frozenset("abcdef"))
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

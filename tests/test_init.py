@@ -1,4 +1,4 @@
-"""A recipe from a few questions."""
+"""The command `hwnas init`, which writes a recipe from a few questions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_questions_are_asked_until_the_answers_can_be_read(
+def test_init_command_repeats_questions_until_answers_are_valid(
     hwnas: Command, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = ["nowhere", str(images), "one", "1", "12", "cpu-onnx", TARGET, "-3", "5"]
@@ -45,7 +45,7 @@ def test_questions_are_asked_until_the_answers_can_be_read(
     assert recipe.objective[1].limit == 5
 
 
-def test_options_are_answers(hwnas: Command, images: Path) -> None:
+def test_init_command_takes_answers_from_options(hwnas: Command, images: Path) -> None:
     given = ["--minutes", "9", "--target", TARGET, "--limit-ms", "0", "--out", "b.toml"]
     assert hwnas("init", images, *given).status == 0
     recipe, _ = read_recipe(Path("b.toml"))
@@ -53,7 +53,9 @@ def test_options_are_answers(hwnas: Command, images: Path) -> None:
     hwnas("init", images, *given).refused("b.toml exists already")
 
 
-def test_nobody_answers(hwnas: Command, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_command_refuses_an_empty_standard_input(
+    hwnas: Command, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     answer = hwnas("init", images, "--minutes", "9")
     assert answer.status == 2
@@ -71,7 +73,7 @@ def test_nobody_answers(hwnas: Command, images: Path, monkeypatch: pytest.Monkey
         (["--minutes", "9", "--target", TARGET, "--limit-ms", "nan"], "expected a time above 0"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_written(
+def test_init_command_refuses_wrong_options_and_writes_nothing(
     hwnas: Command,
     images: Path,
     monkeypatch: pytest.MonkeyPatch,

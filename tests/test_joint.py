@@ -1,4 +1,4 @@
-"""Networks and the recipes that they are trained by, searched together, from recipe to bundle."""
+"""Joint search of networks and their training settings, from recipe to bundle."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def front_of(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_each_candidate_is_a_network_with_a_recipe(run: Path) -> None:
+def test_joint_search_candidates_are_networks_with_training_settings(run: Path) -> None:
     for study in ("search", "random"):
         trials = trials_of(run, study)
         assert len({trial.user_attrs["candidate"] for trial in trials}) == 10
@@ -100,14 +100,14 @@ def test_each_candidate_is_a_network_with_a_recipe(run: Path) -> None:
     assert len(networks) <= 6, "some networks were trained by several recipes"
 
 
-def test_recipes_make_the_difference(run: Path) -> None:
+def test_joint_search_accuracy_depends_on_training_settings(run: Path) -> None:
     def best(rate: float) -> float:
         return max(t.values[0] for t in trials_of(run) if t.params["recipe.learning_rate"] == rate)
 
     assert best(0.03) > 2 * best(0.000001)
 
 
-def test_finalists_say_what_they_were_trained_by(run: Path) -> None:
+def test_joint_search_finalists_record_their_training_settings(run: Path) -> None:
     rows = front_of(run)
     assert {"recipe.learning_rate", "recipe.label_smoothing", "stage0.block0.kernel_size"} <= set(
         rows[0]
@@ -136,7 +136,7 @@ def test_finalists_say_what_they_were_trained_by(run: Path) -> None:
     assert "mobilenet and recipe" in page
 
 
-def test_what_is_taken_away_is_made_again_from_the_same_scores(run: Path, tmp_path: Path) -> None:
+def test_joint_search_resume_remakes_bundles_from_the_scores(run: Path, tmp_path: Path) -> None:
     again = Path(shutil.copytree(run, tmp_path / "run"))
     before, rows = (again / "scores.jsonl").read_bytes(), front_of(again)
     shutil.rmtree(again / "bundles")
@@ -145,7 +145,7 @@ def test_what_is_taken_away_is_made_again_from_the_same_scores(run: Path, tmp_pa
     assert front_of(again) == rows
 
 
-def test_a_candidate_that_is_no_finalist_is_exported_with_its_recipe(
+def test_joint_search_exports_other_candidates_with_their_settings(
     run: Path, tmp_path: Path
 ) -> None:
     packed = {folder.name for folder in (run / "bundles").iterdir()}
@@ -170,7 +170,7 @@ def test_a_candidate_that_is_no_finalist_is_exported_with_its_recipe(
         ("space.name=[]", ["space.name", "expected a name"]),
     ],
 )
-def test_what_cannot_go_together_is_refused(
+def test_joint_search_refuses_settings_that_do_not_fit(
     hwnas: Callable[..., object], tmp_path: Path, override: str, parts: list[str]
 ) -> None:
     (tmp_path / "recipe.toml").write_text(JOINT)

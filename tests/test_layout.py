@@ -76,10 +76,10 @@ def imported_packages(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_imports_only_from_lower_layers(path: Path) -> None:
+def test_modules_import_only_from_lower_layers(path: Path) -> None:
     package = package_of(path)
     if package == "__init__":
-        return  # the face of the package may show anything; its cost is tested below
+        return  # the top of the package may import anything; a test below limits its cost
     assert package in PACKAGES, (
         f"{name_of(path)} is in no layer; give {package!r} one in {__file__}"
     )
@@ -89,7 +89,7 @@ def test_a_module_imports_only_from_lower_layers(path: Path) -> None:
     assert not outside, f"{name_of(path)} imports {sorted(outside)}; the package stands alone"
 
 
-def test_packages_of_one_layer_import_each_other_without_a_cycle() -> None:
+def test_packages_import_each_other_without_a_cycle() -> None:
     needs: dict[str, set[str]] = {package: set() for package in PACKAGES}
     for path in MODULES:
         if package_of(path) in PACKAGES:
@@ -111,7 +111,7 @@ def test_modules_import_each_other_without_a_cycle() -> None:
     TopologicalSorter(needs).prepare()  # raises with the modules of a cycle
 
 
-def test_a_public_class_name_has_one_meaning() -> None:
+def test_public_class_names_are_defined_once() -> None:
     defined: dict[str, list[str]] = {}
     for path in MODULES:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -122,7 +122,7 @@ def test_a_public_class_name_has_one_meaning() -> None:
 
 
 @pytest.mark.parametrize("path", INITS, ids=name_of)
-def test_a_function_of_a_package_has_no_module_of_its_name(path: Path) -> None:
+def test_package_exports_do_not_hide_modules(path: Path) -> None:
     if "search_spaces" in path.parts or "cli" in path.parts:
         return  # families and commands: `mobilenet` is a function and the package that holds it
     inside = {other.stem for other in path.parent.iterdir()}
@@ -131,14 +131,14 @@ def test_a_function_of_a_package_has_no_module_of_its_name(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_folders_are_few_and_names_say_what_is_inside(path: Path) -> None:
+def test_module_paths_are_shallow_and_names_are_specific(path: Path) -> None:
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     assert len(parts) - 1 <= MAX_DEPTH
     assert not SHAPELESS_NAMES & set(parts), f"{name_of(path)}: name the module by what it holds"
 
 
 @pytest.mark.parametrize("path", INITS, ids=name_of)
-def test_a_package_is_a_docstring_imports_and_a_sorted_all(path: Path) -> None:
+def test_package_init_has_only_docstring_imports_and_a_sorted_all(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert ast.get_docstring(tree)
     public: list[str] | None = None
@@ -163,7 +163,7 @@ def isort_style(name: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_the_root_links_to_the_packages(name: str) -> None:
+def test_repository_root_links_to_the_packages(name: str) -> None:
     link = ROOT / name
     assert link.is_symlink()
     assert not link.readlink().is_absolute(), "an absolute link breaks in every other clone"
@@ -171,12 +171,12 @@ def test_the_root_links_to_the_packages(name: str) -> None:
     assert (link / "__init__.py").is_file()
 
 
-def test_import_hwnas_is_cheap() -> None:
-    """So that `hwnas --help` answers at once, and the package imports where these are broken."""
+def test_import_of_hwnas_loads_no_heavy_package() -> None:
+    """`hwnas --help` is fast then, and the package imports even if one of these is broken."""
     code = f"import sys, hwnas; print(*sorted(set({HEAVY}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
-def test_the_public_face() -> None:
+def test_hwnas_exports_only_its_version() -> None:
     assert hwnas.__all__ == ["__version__"]

@@ -1,4 +1,4 @@
-"""Names and options of a recipe."""
+"""Resolution of names and options in a recipe."""
 
 import dataclasses
 import sys
@@ -43,16 +43,16 @@ def users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
         sys.modules.pop(name, None)
 
 
-def test_a_short_name_is_one_of_ours() -> None:
+def test_resolve_finds_a_built_in_by_its_short_name() -> None:
     assert resolve("space", "mobilenet", KNOWN) == 1
 
 
-def test_a_module_and_object_is_the_users_own(users_module: str) -> None:
+def test_resolve_imports_an_object_of_a_user_module(users_module: str) -> None:
     assert resolve("space", f"{users_module}:space", {"other": "text"}) == "mine"
     assert resolve("space", f"{users_module}:Inner.value", KNOWN) == 7
 
 
-def test_an_unknown_name_is_answered_with_the_closest_and_all() -> None:
+def test_resolve_suggests_the_closest_and_lists_all_names() -> None:
     with pytest.raises(ConfigError) as caught:
         resolve("space", "mobilnet", KNOWN)
     message = str(caught.value)
@@ -62,7 +62,7 @@ def test_an_unknown_name_is_answered_with_the_closest_and_all() -> None:
     assert '"package.module:object"' in message
 
 
-def test_nothing_is_suggested_where_nothing_is_near() -> None:
+def test_closest_suggests_nothing_if_no_name_is_similar() -> None:
     assert closest("zzz", KNOWN) == "known: mobilenet, resnet"
 
 
@@ -77,7 +77,7 @@ def test_nothing_is_suggested_where_nothing_is_near() -> None:
     ],
 )
 @pytest.mark.usefixtures("users_module")
-def test_what_is_wrong_with_a_users_object_is_said(name: str, message: str) -> None:
+def test_resolve_gives_the_reason_if_a_user_object_fails(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         resolve("task", name, KNOWN)
     assert str(caught.value).startswith(f"task {name!r}")
@@ -87,7 +87,7 @@ factories = pytest.mark.parametrize("factory", [Network, network], ids=["class",
 
 
 @factories
-def test_options_are_converted_to_the_annotated_types(factory: Any) -> None:
+def test_build_converts_options_to_annotated_types(factory: Any) -> None:
     options = {"layers": [{"channels": 8}, {"channels": 16, "stride": 2}]}
     built = build("space", factory, options, outputs=10, unasked_for=1)
     assert isinstance(built, Network)
@@ -110,7 +110,7 @@ def test_options_are_converted_to_the_annotated_types(factory: Any) -> None:
         ),
     ],
 )
-def test_a_wrong_option_is_one_clear_line(
+def test_build_refuses_wrong_options_in_one_line(
     factory: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -118,19 +118,19 @@ def test_a_wrong_option_is_one_clear_line(
 
 
 @factories
-def test_a_missing_option_is_named(factory: Any) -> None:
+def test_build_names_a_missing_option(factory: Any) -> None:
     with pytest.raises(ConfigError, match=r"^\[task\] outputs is missing; it has no default$"):
         build("task", factory, {})
 
 
-def test_a_factory_may_take_any_options() -> None:
+def test_build_passes_any_options_to_a_factory_with_kwargs() -> None:
     def open_ended(**options: Any) -> dict[str, Any]:
         return options
 
     assert build("task", open_ended, {"anything": 1}, given=2) == {"anything": 1, "given": 2}
 
 
-def test_an_error_of_the_factory_itself_is_passed_on() -> None:
+def test_build_passes_on_errors_of_the_factory() -> None:
     def picky(size: int) -> None:
         raise ConfigError(f"size is {size}; expected a prime")
 

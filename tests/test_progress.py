@@ -25,7 +25,7 @@ def reporter(told: io.StringIO) -> Reporter:
     return Reporter(Console(file=told, width=60))
 
 
-def test_a_run_that_is_interrupted_ends_when_it_says_how_far_it_is(reporter: Reporter) -> None:
+def test_reporter_raises_a_pending_interrupt_at_the_next_progress(reporter: Reporter) -> None:
     def work() -> None:
         with reporter.stage("train") as advance:
             advance(0.1)
@@ -36,7 +36,9 @@ def test_a_run_that_is_interrupted_ends_when_it_says_how_far_it_is(reporter: Rep
         work()
 
 
-def test_elsewhere_than_on_a_terminal_it_is_lines(reporter: Reporter, told: io.StringIO) -> None:
+def test_reporter_prints_plain_lines_without_a_terminal(
+    reporter: Reporter, told: io.StringIO
+) -> None:
     with reporter.stage("train") as advance:
         for step in range(1000):
             advance(step / 1000, "loss 1.0")
@@ -47,7 +49,7 @@ def test_elsewhere_than_on_a_terminal_it_is_lines(reporter: Reporter, told: io.S
     assert "\x1b" not in told.getvalue()
 
 
-def test_now_and_then_it_says_how_far_it_is(
+def test_reporter_prints_progress_lines_at_intervals(
     reporter: Reporter, told: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.01)
@@ -59,7 +61,7 @@ def test_now_and_then_it_says_how_far_it_is(
     )
 
 
-def test_all_of_it_is_in_the_log(reporter: Reporter, tmp_path: Path) -> None:
+def test_reporter_writes_stages_and_notes_to_the_log(reporter: Reporter, tmp_path: Path) -> None:
     reporter.log = tmp_path / "log.jsonl"
     with reporter.stage("train"):
         reporter.note("the machine is [busy]", share=0.5)
@@ -75,7 +77,7 @@ def fail_in_a_stage(reporter: Reporter) -> None:
         raise ValueError("the stage failed")
 
 
-def test_a_stage_that_fails_is_not_ticked_off(
+def test_reporter_does_not_mark_a_failed_stage_as_done(
     reporter: Reporter, told: io.StringIO, tmp_path: Path
 ) -> None:
     reporter.log = tmp_path / "log.jsonl"
@@ -85,7 +87,7 @@ def test_a_stage_that_fails_is_not_ticked_off(
     assert "done" not in reporter.log.read_text()
 
 
-def test_a_log_that_cannot_be_written_is_a_storage_error(
+def test_reporter_raises_a_storage_error_if_the_log_cannot_be_written(
     reporter: Reporter, tmp_path: Path
 ) -> None:
     reporter.log = tmp_path / "nowhere" / "log.jsonl"
@@ -93,7 +95,7 @@ def test_a_log_that_cannot_be_written_is_a_storage_error(
         reporter.note("something")
 
 
-def test_a_quiet_reporter_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_reporter_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with make_reporter(quiet=True).stage("train") as advance:
         advance(0.5)
     assert capfd.readouterr() == ("", "")
@@ -109,7 +111,7 @@ with make_reporter().stage("train") as advance:
 """
 
 
-def test_on_a_terminal_it_is_a_bar() -> None:
+def test_reporter_shows_a_bar_on_a_terminal() -> None:
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     child = subprocess.Popen([sys.executable, "-c", SCRIPT], stderr=follower, env=environment)

@@ -54,7 +54,7 @@ def with_change(path: Path, old: str, new: str) -> Path:
     return path
 
 
-def test_a_recipe_as_documented_is_read(tmp_path: Path) -> None:
+def test_read_recipe_reads_a_documented_recipe(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(ISSUE)
     recipe, text = read_recipe(path)
@@ -68,7 +68,7 @@ def test_a_recipe_as_documented_is_read(tmp_path: Path) -> None:
     assert text == ISSUE
 
 
-def test_options_of_task_and_space_are_handed_on(tmp_path: Path) -> None:
+def test_read_recipe_keeps_options_of_the_space(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(
         ISSUE.replace('name = "mobilenet"', 'name = "a:b"\nwidth = [0.5, 1]\ndeep.er = 3')
@@ -87,7 +87,7 @@ def test_options_of_task_and_space_are_handed_on(tmp_path: Path) -> None:
         ('"maximize"\n', '"maximize"\nlimt = 1\n', ["objective[0].limt", "'limit'"]),
     ],
 )
-def test_an_unknown_key_is_named_with_the_closest(
+def test_read_recipe_names_unknown_keys_and_the_closest(
     tiny_recipe: Path, old: str, new: str, parts: list[str]
 ) -> None:
     message = refused(with_change(tiny_recipe, old, new))
@@ -119,20 +119,20 @@ def test_an_unknown_key_is_named_with_the_closest(
         ("train_limit = 400", "train_limit = 0", "data.train_limit is 0; expected at least 1"),
     ],
 )
-def test_a_wrong_value_says_what_was_expected(
+def test_read_recipe_says_which_value_was_expected(
     tiny_recipe: Path, old: str, new: str, message: str
 ) -> None:
     assert message in refused(with_change(tiny_recipe, old, new))
 
 
-def test_a_table_that_is_none_is_refused(tiny_recipe: Path) -> None:
+def test_read_recipe_refuses_a_number_in_place_of_a_table(tiny_recipe: Path) -> None:
     table = "[predictor]\nnetworks = 5\n"
     with_change(tiny_recipe, table, "")
     with_change(tiny_recipe, "seed = 0", "seed = 0\npredictor = 5")
     assert "predictor is 5; expected a table" in refused(tiny_recipe)
 
 
-def test_one_objective_in_single_brackets_is_explained(tmp_path: Path) -> None:
+def test_read_recipe_explains_double_brackets_of_objectives(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     head, _, rest = ISSUE.partition("[[objective]]")
     path.write_text(head + "[objective]" + rest.partition("[[objective]]")[0])
@@ -140,7 +140,7 @@ def test_one_objective_in_single_brackets_is_explained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["data", "train", "[objective]"])
-def test_a_missing_table_is_named(tmp_path: Path, table: str) -> None:
+def test_read_recipe_names_a_missing_table(tmp_path: Path, table: str) -> None:
     lines: list[str] = []
     wanted = True
     for line in ISSUE.splitlines():
@@ -152,21 +152,21 @@ def test_a_missing_table_is_named(tmp_path: Path, table: str) -> None:
     assert f"{table.strip('[]')} is missing" in refused(path)
 
 
-def test_what_is_not_toml_is_refused_with_its_line(tiny_recipe: Path) -> None:
+def test_read_recipe_names_the_line_that_is_not_toml(tiny_recipe: Path) -> None:
     line = tiny_recipe.read_text().splitlines().index("epochs = 3") + 1
     message = refused(with_change(tiny_recipe, "epochs = 3", "epochs = "))
     assert "is not TOML" in message
     assert f"line {line}" in message
 
 
-def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
+def test_read_recipe_refuses_missing_and_binary_files(tmp_path: Path) -> None:
     assert "cannot read the recipe" in refused(tmp_path / "none.toml")
     assert "cannot read the recipe" in refused(tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     assert "cannot read the recipe" in refused(tmp_path / "binary.toml")
 
 
-def test_overrides_of_every_form(tiny_recipe: Path) -> None:
+def test_read_recipe_applies_overrides_of_every_type(tiny_recipe: Path) -> None:
     recipe, text = read_recipe(
         tiny_recipe,
         [
@@ -192,7 +192,7 @@ def test_overrides_of_every_form(tiny_recipe: Path) -> None:
     assert read_recipe(tiny_recipe)[0] == recipe, "the text kept is the recipe that ran"
 
 
-def test_an_override_makes_a_table_that_was_not_there(tmp_path: Path) -> None:
+def test_read_recipe_adds_a_missing_table_for_an_override(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(ISSUE)
     recipe, text = read_recipe(path, ["predictor.networks=8"])
@@ -223,7 +223,7 @@ def read_recipe_text(path: Path, text: str) -> str:
         ("train=3", "train is 3; expected a table"),
     ],
 )
-def test_an_override_that_makes_no_sense_is_refused(
+def test_read_recipe_refuses_wrong_overrides(
     tiny_recipe: Path, override: str, message: str
 ) -> None:
     before = tiny_recipe.read_text()
@@ -231,7 +231,7 @@ def test_an_override_that_makes_no_sense_is_refused(
     assert tiny_recipe.read_text() == before
 
 
-def test_recipes_that_mean_the_same_have_one_hash(tiny_recipe: Path) -> None:
+def test_recipe_hash_is_equal_for_equivalent_recipes(tiny_recipe: Path) -> None:
     recipe, text = read_recipe(tiny_recipe)
     table = tomllib.loads(text)
     same = [
@@ -262,7 +262,7 @@ CHANGES = {
 
 @given(change=st.sampled_from(sorted(CHANGES)), data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
-def test_recipes_that_mean_something_else_have_another_hash(
+def test_recipe_hash_differs_for_different_recipes(
     tiny_recipe: Path, change: str, data: st.DataObject
 ) -> None:
     value = data.draw(CHANGES[change])
@@ -271,7 +271,7 @@ def test_recipes_that_mean_something_else_have_another_hash(
     assert other.hash == read_recipe(tiny_recipe, [f"{change} = {json.dumps(value)}"])[0].hash
 
 
-def test_fine_tuning_is_the_training_with_its_own_budget(tiny_recipe: Path) -> None:
+def test_recipe_fine_tuning_is_the_training_with_its_own_epochs(tiny_recipe: Path) -> None:
     recipe = read_recipe(tiny_recipe, ["deploy.finetune_epochs=2"])[0]
     assert recipe.fine_tuning is not None
     assert recipe.fine_tuning.epochs == 2
@@ -281,7 +281,7 @@ def test_fine_tuning_is_the_training_with_its_own_budget(tiny_recipe: Path) -> N
     assert "deploy.finetune_epochs is -1" in refused(tiny_recipe, "deploy.finetune_epochs=-1")
 
 
-def test_fine_tuning_may_be_told_in_minutes(tiny_recipe: Path) -> None:
+def test_recipe_fine_tuning_can_have_minutes_instead_of_epochs(tiny_recipe: Path) -> None:
     assert "both finetune_epochs and" in refused(tiny_recipe, "deploy.finetune_minutes=2")
     recipe = replace(read_recipe(tiny_recipe)[0], deploy=DeployConfig(finetune_minutes=2))
     assert recipe.fine_tuning is not None

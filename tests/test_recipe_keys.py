@@ -1,4 +1,4 @@
-"""What each key of a recipe decides, in code and in the guide."""
+"""Effects of each recipe key on stages, in code and in the guide."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from hwnas.search.training.config import CONTINUABLE, NO_EFFECT
 GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "resume.md"
 
 
-def test_every_key_has_a_row_and_every_row_a_key() -> None:
+def test_recipe_keys_and_table_rows_match() -> None:
     keys = list(recipe_keys())
     found = {key: decides(key) for key in keys}
     unused = [pattern for pattern, row in DECIDES.items() if row not in found.values()]
     assert not unused
 
 
-def test_rows_agree_with_what_training_says_of_its_settings() -> None:
+def test_recipe_key_rows_agree_with_training_settings() -> None:
     for key in recipe_keys():
         table, _, name = key.partition(".")
         if table != "train" or name.startswith("ranking_"):
@@ -41,7 +41,7 @@ def test_rows_agree_with_what_training_says_of_its_settings() -> None:
 
 
 def table() -> str:
-    """The table of the guide, made from the code."""
+    """Make the table of the guide from the code."""
     lines = ["| key | what depends on it | is | what stays |", "|---|---|---|---|"]
     rows: dict[tuple[str, str, str], list[str]] = {}
     for pattern, row in DECIDES.items():
@@ -53,11 +53,11 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def test_the_guide_has_the_table_that_the_code_gives() -> None:
+def test_resume_guide_contains_the_table_from_the_code() -> None:
     assert table() in GUIDE.read_text(encoding="utf-8"), f"expected in {GUIDE.name}:\n{table()}"
 
 
-def test_what_is_redone_takes_all_later_stages_with_it() -> None:
+def test_redone_by_includes_all_later_stages() -> None:
     order = list(AFTER)
     assert redone_by("train.learning_rate") == order[1:]
     assert redone_by("deploy.top") == ["finalists", "report"]
@@ -67,7 +67,7 @@ def test_what_is_redone_takes_all_later_stages_with_it() -> None:
         assert not stages or stages[-1] == "report"
 
 
-def test_settings_that_are_the_default_are_no_part_of_an_identity(tiny_recipe: Path) -> None:
+def test_settings_of_leaves_out_defaults(tiny_recipe: Path) -> None:
     recipe, _ = read_recipe(tiny_recipe)
     same = replace(recipe, train=replace(recipe.train, cutout=0.0))
     assert settings_of(recipe, "train") == settings_of(same, "train")
@@ -77,7 +77,7 @@ def test_settings_that_are_the_default_are_no_part_of_an_identity(tiny_recipe: P
     assert settings_of(other, "train") == settings_of(recipe, "train")
 
 
-def test_a_hash_of_own_code_changes_with_its_file(
+def test_code_of_changes_with_the_file_of_own_code(
     tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""What a user sees of candidates that fail, of rungs, and of runs that share a study."""
+"""Failed candidates, rungs and shared studies on the command line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def sets(*values: str) -> list[str]:
     return [word for value in values for word in ("--set", value)]
 
 
-def test_failures_are_seen_everywhere(hwnas: Command, fragile_recipe: Path, tmp_path: Path) -> None:
+def test_failed_candidates_appear_in_status_log_and_report(
+    hwnas: Command, fragile_recipe: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     given = sets("search.evaluator=fragile:Fragile", "search.trials=6", "deploy.finetune_epochs=0")
     answer = hwnas("search", fragile_recipe, "--run", run, *given)
@@ -65,7 +67,7 @@ def test_failures_are_seen_everywhere(hwnas: Command, fragile_recipe: Path, tmp_
     assert told in (run / "report.html").read_text()
 
 
-def test_a_search_in_which_all_fails_says_what_to_do(
+def test_search_command_stops_if_every_candidate_fails(
     hwnas: Command, fragile_recipe: Path, tmp_path: Path
 ) -> None:
     given = sets("search.evaluator=fragile:Hopeless")
@@ -73,7 +75,7 @@ def test_a_search_in_which_all_fails_says_what_to_do(
     answer.refused("the last 10 candidates have all failed", "out of luck", "`hwnas resume` the ru")
 
 
-def test_rungs_are_shown(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> None:
+def test_status_command_shows_rungs(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     given = sets("search.trials=12", "search.fidelity.rungs=[0.1, 1.0]", "train.epochs=0.2")
     answer = hwnas("search", quick_recipe, "--run", run, *given)
@@ -87,7 +89,9 @@ def test_rungs_are_shown(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_two_runs_share_a_study(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> None:
+def test_runs_with_one_storage_share_a_study(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     given = sets(f"search.storage={url}", "search.evaluator=train", "train.epochs=0.1")
     assert hwnas("search", quick_recipe, "--run", tmp_path / "one", *given).status == 0
@@ -112,7 +116,7 @@ def test_two_runs_share_a_study(hwnas: Command, quick_recipe: Path, tmp_path: Pa
         (["--ray-address", "auto"], "'auto' was given, but search.workers is 0"),
     ],
 )
-def test_what_cannot_work_is_refused(
+def test_search_command_refuses_settings_that_cannot_work(
     hwnas: Command, quick_recipe: Path, tmp_path: Path, given: list[str], told: str
 ) -> None:
     line = hwnas("search", quick_recipe, "--run", tmp_path / "run", *given).refused(told)
@@ -127,7 +131,7 @@ def test_what_cannot_work_is_refused(
         (["--set", "search.workers=1", "--ray-address", "127.0.0.1:1"], "no Ray cluster can be"),
     ],
 )
-def test_what_does_not_answer_is_said_before_anything_is_done(
+def test_search_command_refuses_unreachable_storage_and_cluster_first(
     hwnas: Command, quick_recipe: Path, tmp_path: Path, given: list[str], told: str
 ) -> None:
     run = tmp_path / "run"

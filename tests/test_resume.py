@@ -1,4 +1,4 @@
-"""A run that is killed goes on where it was, and has lost nothing that was finished."""
+"""Killed runs: resume continues them, and nothing that was finished is lost."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def begun(run: Path, stage: str) -> bool:
 
 
 def trials(run: Path) -> dict[int, tuple[str, list[float]]]:
-    """Finished trials, as Optuna itself reads them."""
+    """Return the finished trials, loaded with Optuna."""
     if not (run / "study.db").exists():
         return {}
     storage = f"sqlite:///{run / 'study.db'}"
@@ -100,7 +100,9 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 
 
 @pytest.mark.slow
-def test_killed_in_the_search(quick_recipe: Path, tmp_path: Path) -> None:
+def test_resume_loses_nothing_after_a_kill_in_the_search(
+    quick_recipe: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     child = start(quick_recipe, run)
     wait_until(lambda: MOMENTS["half of the search"](run), child)
@@ -112,15 +114,17 @@ def test_killed_in_the_search(quick_recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_in_every_stage(quick_recipe: Path, tmp_path: Path) -> None:
-    """One run, killed again and again, each time a little later."""
+def test_resume_loses_nothing_after_a_kill_in_every_stage(
+    quick_recipe: Path, tmp_path: Path
+) -> None:
+    """Kill one run repeatedly, each time a little later."""
     rng, run = random.Random(0), tmp_path / "run"
     child = start(quick_recipe, run, "train.checkpoint_seconds=0.01")
     for happened in MOMENTS.values():
         wait_until(lambda happened=happened: happened(run), child)  # type: ignore[misc]
         time.sleep(rng.uniform(0, 0.05))
         if child.poll() is not None:
-            break  # it was too quick for the last moment
+            break  # it finished before the last moment
         kill(child)
         trials_before, scores_before = trials(run), scores(run)
         child = go_on(run)
@@ -130,7 +134,7 @@ def test_killed_in_every_stage(quick_recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_while_networks_are_timed(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_resume_repeats_a_calibration_that_was_killed(tiny_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     small = ("search.trials=8", "deploy.top=1", "predictor.networks=4")
     child = start(tiny_recipe, run, *small)
@@ -142,7 +146,7 @@ def test_killed_while_networks_are_timed(tiny_recipe: Path, tmp_path: Path) -> N
     assert_nothing_was_lost(run, {}, [])
 
 
-def test_killed_before_it_began(quick_recipe: Path, tmp_path: Path) -> None:
+def test_run_starts_in_a_folder_of_a_killed_start(quick_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "cache").mkdir(parents=True)
     (run / "recipe.toml").write_text(quick_recipe.read_text())
@@ -151,7 +155,9 @@ def test_killed_before_it_began(quick_recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_training_that_was_cut_goes_on_exactly(quick_recipe: Path, tmp_path: Path) -> None:
+def test_resumed_training_gives_the_weights_of_an_uninterrupted_one(
+    quick_recipe: Path, tmp_path: Path
+) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     overrides = ("train.epochs=30", "train.checkpoint_seconds=0.01")
     child = start(quick_recipe, cut, *overrides)
@@ -172,7 +178,9 @@ def raylets(of: int) -> list[psutil.Process]:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_the_node_of_ray_is_killed(quick_recipe: Path, tmp_path: Path) -> None:
+def test_resume_loses_nothing_after_the_ray_node_is_killed(
+    quick_recipe: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     child = start(quick_recipe, run, "search.workers=1", "search.batch=1")
     wait_until(lambda: bool(lines(run / "scores.jsonl")), child)

@@ -27,7 +27,7 @@ def run(tmp_path: Path, tiny_recipe: Path) -> RunFolder:
     return create(tmp_path / "run", tiny_recipe)
 
 
-def test_it_keeps_the_recipe_and_where_it_came_from(run: RunFolder, tiny_recipe: Path) -> None:
+def test_run_folder_keeps_the_recipe_and_its_origin(run: RunFolder, tiny_recipe: Path) -> None:
     assert (run.path / "recipe.toml").read_text() == tiny_recipe.read_text()
     about = json.loads((run.path / "run.json").read_text())
     assert (about["name"], about["seed"], about["stages"]) == ("tiny", 0, {})
@@ -39,14 +39,18 @@ def test_it_keeps_the_recipe_and_where_it_came_from(run: RunFolder, tiny_recipe:
     assert opened.specialised == []
 
 
-def test_the_same_recipe_opens_it_and_another_is_refused(run: RunFolder, tiny_recipe: Path) -> None:
+def test_run_folder_opens_for_its_recipe_and_refuses_another(
+    run: RunFolder, tiny_recipe: Path
+) -> None:
     created = run.about["created"]
     assert create(run.path, tiny_recipe).about["created"] == created
     with pytest.raises(RunError, match=r"of another recipe.*--run DIR"):
         create(run.path, tiny_recipe, "search.trials=13")
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_run_folder_create_refuses_a_folder_without_a_run(
+    tmp_path: Path, tiny_recipe: Path
+) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "recipe.toml").write_text("the user's own")
     for path in (tmp_path / "thesis", tiny_recipe):
@@ -55,7 +59,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, tiny_recipe: P
     assert [p.name for p in (tmp_path / "thesis").iterdir()] == ["recipe.toml"]
 
 
-def test_what_a_killed_start_left_behind_is_gone_on_with(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_run_folder_create_continues_after_a_killed_start(
+    tmp_path: Path, tiny_recipe: Path
+) -> None:
     folder = tmp_path / "run"
     (folder / "cache").mkdir(parents=True)
     (folder / ".run.json.17.tmp").write_text("{")
@@ -63,7 +69,7 @@ def test_what_a_killed_start_left_behind_is_gone_on_with(tmp_path: Path, tiny_re
     assert create(folder, tiny_recipe).stages == {}
 
 
-def test_a_start_that_fails_takes_back_all_but_decoded_images(tmp_path: Path) -> None:
+def test_all_or_nothing_removes_everything_except_decoded_images(tmp_path: Path) -> None:
     folder = tmp_path / "runs/one"
 
     def fail(decoded: bool) -> None:
@@ -82,7 +88,9 @@ def test_a_start_that_fails_takes_back_all_but_decoded_images(tmp_path: Path) ->
     assert [path.name for path in folder.iterdir()] == ["cache"]
 
 
-def test_a_file_where_the_folder_should_be(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_run_folder_create_raises_a_storage_error_below_a_file(
+    tmp_path: Path, tiny_recipe: Path
+) -> None:
     with pytest.raises(StorageError, match="cannot write"):
         create(tiny_recipe / "run", tiny_recipe)
 
@@ -100,7 +108,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path, tiny_recipe: Path) ->
         "[" * 100_000,
     ],
 )
-def test_a_damaged_run_json_is_one_line(run: RunFolder, text: str) -> None:
+def test_run_folder_open_reports_a_damaged_run_json_in_one_line(run: RunFolder, text: str) -> None:
     (run.path / "run.json").write_text(text)
     with pytest.raises(RunError, match=r"run\.json cannot be read") as caught:
         RunFolder.open(run.path)
@@ -109,7 +117,9 @@ def test_a_damaged_run_json_is_one_line(run: RunFolder, text: str) -> None:
 
 @pytest.mark.parametrize("key", ["recipe", "recipe_folder", "created", "versions", "stages"])
 @pytest.mark.parametrize("value", [None, 3, {"train": {"state": "tired", "inputs": "a"}}])
-def test_a_run_json_with_a_wrong_value_is_refused(run: RunFolder, key: str, value: object) -> None:
+def test_run_folder_open_refuses_wrong_values_in_run_json(
+    run: RunFolder, key: str, value: object
+) -> None:
     about = json.loads((run.path / "run.json").read_text())
     if isinstance(value, dict) and key == "versions":
         value = "1.0"
@@ -118,13 +128,13 @@ def test_a_run_json_with_a_wrong_value_is_refused(run: RunFolder, key: str, valu
         RunFolder.open(run.path)
 
 
-def test_a_recipe_that_was_changed_in_the_folder_is_gone_on_with(run: RunFolder) -> None:
+def test_run_folder_open_uses_an_edited_recipe(run: RunFolder) -> None:
     recipe = run.path / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("trials = 12", "trials = 13"))
     assert RunFolder.open(run.path).recipe.search.trials == 13
 
 
-def test_a_recipe_is_revised_whole_or_not_at_all(run: RunFolder) -> None:
+def test_run_folder_revises_the_recipe_only_if_it_is_valid(run: RunFolder) -> None:
     before = (run.path / "recipe.toml").read_text()
     with pytest.raises(ConfigError, match=r"search\.trials is 0"):
         run.revised(["search.trials=0"])
@@ -133,12 +143,12 @@ def test_a_recipe_is_revised_whole_or_not_at_all(run: RunFolder) -> None:
     assert RunFolder.open(run.path).recipe.search.trials == 13
 
 
-def test_a_budget_that_was_planned_with_cannot_be_changed(run: RunFolder) -> None:
+def test_run_folder_refuses_to_change_a_planned_budget(run: RunFolder) -> None:
     with pytest.raises(ConfigError, match=r"run\.minutes .* has no effect now; set train\.epochs"):
         run.revised(["run.minutes=90"])
 
 
-def test_a_run_of_an_older_hwnas_keeps_the_defaults_of_then(run: RunFolder) -> None:
+def test_run_folder_of_an_older_version_keeps_its_defaults(run: RunFolder) -> None:
     recipe, about = run.path / "recipe.toml", json.loads((run.path / "run.json").read_text())
     recipe.write_text(recipe.read_text().replace("classification", "regression"))
     assert RunFolder.open(run.path).recipe.train.shift_pixels is None
@@ -147,12 +157,12 @@ def test_a_run_of_an_older_hwnas_keeps_the_defaults_of_then(run: RunFolder) -> N
     assert RunFolder.open(run.path).recipe.train.shift_pixels == 1
 
 
-def test_no_run_is_no_run(tmp_path: Path) -> None:
+def test_run_folder_open_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"holds no run; start one with `hwnas search RECIPE --run"):
         RunFolder.open(tmp_path / "nowhere")
 
 
-def test_only_one_process_works_on_it(run: RunFolder) -> None:
+def test_run_folder_lock_admits_one_process(run: RunFolder) -> None:
     with run:
         second = RunFolder.open(run.path)
         with pytest.raises(RunError, match="another process works on"), second:
@@ -161,7 +171,7 @@ def test_only_one_process_works_on_it(run: RunFolder) -> None:
         second.perform("train", A, lambda: None)
 
 
-def test_who_waited_sees_what_the_other_did(run: RunFolder) -> None:
+def test_run_folder_lock_rereads_the_stages_of_another_process(run: RunFolder) -> None:
     waiting = RunFolder.open(run.path)
     with run:
         run.perform("train", A, lambda: None)
@@ -169,7 +179,7 @@ def test_who_waited_sees_what_the_other_did(run: RunFolder) -> None:
         assert waiting.is_done("train", A)
 
 
-def test_what_killed_processes_had_half_written_is_swept_away(run: RunFolder) -> None:
+def test_run_folder_removes_temporary_files_of_dead_processes(run: RunFolder) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     dead, alive = f".a.{child.pid}.tmp", f".a.{os.getpid()}.tmp"
@@ -180,14 +190,14 @@ def test_what_killed_processes_had_half_written_is_swept_away(run: RunFolder) ->
         assert [path.name for path in run.path.rglob("*.tmp")] == [alive]
 
 
-def test_a_stage_is_done_once_for_its_inputs(run: RunFolder) -> None:
+def test_run_folder_stage_is_done_only_for_its_inputs(run: RunFolder) -> None:
     run.perform("train", A, lambda: None)
     assert RunFolder.open(run.path).is_done("train", A)
     assert not run.is_done("train", B)
     assert not run.is_done("search", A)
 
 
-def test_a_stage_that_fails_is_not_done_and_its_time_counts(run: RunFolder) -> None:
+def test_failed_stage_is_not_done_and_its_time_counts(run: RunFolder) -> None:
     def fail() -> None:
         time.sleep(0.05)
         raise ValueError("tired")
@@ -207,8 +217,8 @@ def burn(seconds: float) -> None:
         pass
 
 
-def test_cpu_time_of_processes_that_have_ended_counts(run: RunFolder) -> None:
-    """As Ray's workers do, which are children of a child and leave no trace of their times."""
+def test_stage_cpu_time_includes_processes_that_have_ended(run: RunFolder) -> None:
+    """Ray's workers are such processes: grandchildren, whose times are lost when they end."""
     burner = "import time\nwhile time.process_time() < 1.8: pass"
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burner!r}]).wait()"
 
@@ -220,13 +230,13 @@ def test_cpu_time_of_processes_that_have_ended_counts(run: RunFolder) -> None:
     assert 0.8 < run.stages["train"].cpu_s < 4
 
 
-def test_own_cpu_time_counts_once(run: RunFolder) -> None:
+def test_stage_cpu_time_counts_the_own_process_once(run: RunFolder) -> None:
     start = time.process_time()
     run.perform("train", A, lambda: burn(start + 0.3))
     assert run.stages["train"].cpu_s == pytest.approx(time.process_time() - start, abs=0.1)
 
 
-def test_measuring_leaves_no_threads(run: RunFolder) -> None:
+def test_stage_measurement_leaves_no_threads(run: RunFolder) -> None:
     before = threading.active_count()
     for number in range(3):
         run.perform("train", Identity({"number": number}), lambda: None)

@@ -1,4 +1,4 @@
-"""A search of nothing but images, a target and a budget."""
+"""Searches from images, a target and a time budget, without a recipe."""
 
 import tomllib
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Command = Callable[..., Any]
 def paint(
     folder: Path, classes: int = 2, images: int = 20, size: tuple[int, int] = (40, 30)
 ) -> Path:
-    """Pictures of two colours and noise, a folder a class."""
+    """Write noisy images in one colour per class, one folder per class."""
     rng = np.random.default_rng(0)
     for c in range(classes):
         (folder / f"class-{c}").mkdir(parents=True)
@@ -28,7 +28,7 @@ def paint(
     return folder
 
 
-def test_a_folder_a_target_and_minutes_are_a_recipe(tmp_path: Path) -> None:
+def test_recipe_for_images_follows_from_folder_target_and_minutes(tmp_path: Path) -> None:
     text = recipe_for_images(paint(tmp_path / "my photos"), 45, limit_ms=5)
     recipe, _ = parse_recipe(text)
     assert recipe.name == "my-photos"
@@ -41,20 +41,20 @@ def test_a_folder_a_target_and_minutes_are_a_recipe(tmp_path: Path) -> None:
     assert latency.limit == 5
 
 
-def test_of_several_targets_the_slowest_counts(tmp_path: Path) -> None:
+def test_recipe_for_images_uses_the_slowest_of_several_targets(tmp_path: Path) -> None:
     targets = ["cpu-onnxruntime-fp32-b1-t1", "cpu-onnxruntime-fp32-b8-t1"]
     recipe, _ = parse_recipe(recipe_for_images(paint(tmp_path / "images"), 45, targets))
     assert recipe.objective[1].targets == tuple(targets)
     assert recipe.objective[1].reduce == "worst"
 
 
-def test_large_photographs_are_made_as_small_as_the_budget_trains(tmp_path: Path) -> None:
+def test_recipe_for_images_chooses_image_size_by_the_budget(tmp_path: Path) -> None:
     folder = paint(tmp_path / "images", images=2, size=(400, 300))
     sizes = [parse_recipe(recipe_for_images(folder, m))[0].data.size for m in (45, 200, 600)]
     assert sizes == [112, 160, 224]
 
 
-def test_what_a_recipe_says_is_not_planned() -> None:
+def test_completed_keeps_values_of_the_recipe() -> None:
     text = '[run]\nminutes = 9\n[train]\nepochs = 3\n[space]\nname = "vit"\n[search]\ntrials = 5\n'
     planned = {
         "train.budget_minutes": 2.0,
@@ -95,7 +95,7 @@ def test_what_a_recipe_says_is_not_planned() -> None:
         (["--minutes", "9", "--limit-ms", "inf"], "expected a finite number"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_trained(
+def test_search_command_for_images_refuses_wrong_options_at_once(
     hwnas: Command, tmp_path: Path, options: list[str], message: str
 ) -> None:
     run = tmp_path / "run"
@@ -104,11 +104,13 @@ def test_what_is_wrong_is_said_before_anything_is_trained(
     assert not run.exists()
 
 
-def test_images_that_are_not_there(hwnas: Command, tmp_path: Path) -> None:
+def test_search_command_refuses_images_that_do_not_exist(hwnas: Command, tmp_path: Path) -> None:
     answer = hwnas("search", tmp_path / "images.npz", "--minutes", "9", "--run", tmp_path / "run")
     answer.refused("images.npz does not exist")
 
 
-def test_options_for_images_do_not_go_with_a_recipe(hwnas: Command, quick_recipe: Path) -> None:
+def test_search_command_refuses_image_options_with_a_recipe(
+    hwnas: Command, quick_recipe: Path
+) -> None:
     for option in (["--limit-ms", "5"], ["--target", "cpu-onnxruntime-fp32-b1-t1"]):
         hwnas("search", quick_recipe, *option).refused("--set objective.1.limit=5")

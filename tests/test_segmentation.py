@@ -1,4 +1,4 @@
-"""Segmentation from recipe to bundle: nothing on the way assumes that an image has one class."""
+"""Segmentation from recipe to bundle: no step assumes one class per image."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ finetune_epochs = 0
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A recipe with a user's modules beside it."""
+    """Make a folder with a recipe and the modules of a user."""
     folder = tmp_path_factory.mktemp("strokes")
     shutil.copy(UNET, folder)
     shutil.copy(HERE / "search" / "painted.py", folder)
@@ -99,7 +99,7 @@ def data(folder: Path) -> ImageData:
     return load_data(DataConfig("painted:strokes"), folder, 1, folder)
 
 
-def test_the_search_goes_by_mean_iou(run: Path, bundles: list[Bundle]) -> None:
+def test_segmentation_search_optimises_mean_iou(run: Path, bundles: list[Bundle]) -> None:
     with (run / "front.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert all(0 < float(row["mean_iou"]) <= 1 for row in rows)
@@ -112,7 +112,9 @@ def test_the_search_goes_by_mean_iou(run: Path, bundles: list[Bundle]) -> None:
     assert "test mean IoU" in (run / "report.html").read_text()
 
 
-def test_bundles_give_the_masks_that_were_scored(bundles: list[Bundle], data: ImageData) -> None:
+def test_segmentation_bundles_reproduce_the_recorded_scores(
+    bundles: list[Bundle], data: ImageData
+) -> None:
     images, masks = data.test.take(range(len(data.test)))
     task = segmentation(data)
     for bundle in bundles:
@@ -130,7 +132,7 @@ def test_bundles_give_the_masks_that_were_scored(bundles: list[Bundle], data: Im
             assert answer["shares"]["ink"] == pytest.approx((mask == 1).mean())
 
 
-def test_the_command_line_writes_a_mask_of_the_images_own_size(
+def test_run_command_writes_a_mask_in_the_size_of_the_image(
     hwnas: Command, bundles: list[Bundle], data: ImageData, tmp_path: Path
 ) -> None:
     image, mask = tmp_path / "image.png", tmp_path / "mask.png"
@@ -149,7 +151,7 @@ def test_the_command_line_writes_a_mask_of_the_images_own_size(
     )
 
 
-def test_the_code_on_the_card_gives_the_same_mask(
+def test_model_card_code_gives_the_mask_of_the_bundle(
     bundles: list[Bundle], data: ImageData, tmp_path: Path
 ) -> None:
     bundle = bundles[0]
@@ -185,7 +187,7 @@ def test_the_code_on_the_card_gives_the_same_mask(
         (["data.size=7"], ["UNet does not run on an input of (2, 1, 7, 7)", "unet.py line"]),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_segmentation_search_refuses_settings_that_do_not_fit(
     hwnas: Command, folder: Path, tmp_path: Path, overrides: list[str], parts: list[str]
 ) -> None:
     sets = [word for override in overrides for word in ("--set", override)]
@@ -195,7 +197,7 @@ def test_what_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("space", ["mobilenet", "resnet", "vit", "hybrid", "simplenet", "channels"])
-def test_spaces_that_answer_for_whole_images_are_refused(
+def test_segmentation_search_refuses_classification_spaces(
     hwnas: Command, folder: Path, tmp_path: Path, space: str
 ) -> None:
     before, after = RECIPE.split("[space]")
@@ -206,7 +208,7 @@ def test_spaces_that_answer_for_whole_images_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_network_of_maps_is_refused_where_images_have_one_class(
+def test_classification_search_refuses_segmentation_networks(
     hwnas: Command, folder: Path, tmp_path: Path
 ) -> None:
     answer = hwnas(

@@ -1,4 +1,4 @@
-"""What a stage of a run costs in time on GPUs."""
+"""GPU time of the stages of a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def run(tmp_path: Path, tiny_recipe: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "run", recipe, text, tiny_recipe.parent)
 
 
-def test_a_stage_that_computes_on_no_gpu_has_no_gpu_time(
+def test_stage_without_gpu_work_has_no_gpu_time(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the machine has one."""
+    """This holds on machines with a GPU, too."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     run.perform("calibrate", Identity({}), lambda: time.sleep(0.01))
     record = run.stages["calibrate"]
@@ -30,7 +30,9 @@ def test_a_stage_that_computes_on_no_gpu_has_no_gpu_time(
     assert record.gpu_s is None
 
 
-def test_gpu_time_adds_up_over_sessions(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_gpu_time_adds_up_over_sessions(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Busy:
         seconds: float | None = 3.0
 
@@ -41,6 +43,6 @@ def test_gpu_time_adds_up_over_sessions(run: RunFolder, monkeypatch: pytest.Monk
     run.perform("train", Identity({}), lambda: None)
     run.perform("train", Identity({}), lambda: None)
     assert run.stages["train"].gpu_s == 6.0
-    Busy.seconds = None  # what is left of it takes no GPU
+    Busy.seconds = None  # the rest of the stage uses no GPU
     run.perform("train", Identity({}), lambda: None)
     assert run.stages["train"].gpu_s == 6.0

@@ -1,4 +1,4 @@
-"""A run never mixes results of before with inputs of now, and redoes no more than it has to."""
+"""Stale results: a run never mixes old results with new inputs, and redoes only what it must."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ finetune_epochs = 1
 
 
 def digits() -> dict[str, np.ndarray]:
-    """A few digits, in the order of an ``npz`` file."""
+    """Return a few digits as the arrays of an ``npz`` file."""
     with np.load(OLD_RUNS / "schema_1" / "digits.npz") as found:
         return {name: found[name] for name in found}
 
@@ -90,23 +90,23 @@ def shift_labels(path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a recipe, its images and a finished run, which then is moved away."""
+    """Make a folder with recipe, images and a finished run, then move it."""
     folder = tmp_path_factory.mktemp("made") / "here"
     folder.mkdir()
     np.savez(folder / "images.npz", **digits())
     (folder / "recipe.toml").write_text(RECIPE)
     experiment.run(folder / "recipe.toml", folder / "run", reporter=QUIET)
-    return folder.rename(folder.parent / "moved")  # copies look beside themselves for their images
+    return folder.rename(folder.parent / "moved")  # copies must find the images in their own folder
 
 
 @pytest.fixture
 def made(_made_once: Path, tmp_path: Path) -> Path:
-    """A copy of its own."""
+    """Copy the folder, which the test may change."""
     return Path(shutil.copytree(_made_once, tmp_path / "made"))
 
 
 def performed(run: Path, since: int = 0) -> list[str]:
-    """The stages that were begun after so many lines of the log."""
+    """Return the stages that began after the first `since` lines of the log."""
     lines = (run / "log.jsonl").read_text().splitlines()[since:]
     rows = map(json.loads, lines)
     return [row["stage"] for row in rows if row["event"] == "stage"]
@@ -135,7 +135,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def assert_finalists_are_of(run: Path) -> None:
-    """The recorded test accuracy of every bundle is what its file reaches on today's images."""
+    """Check the test accuracy of each bundle against its file on the current images."""
     opened = RunFolder.open(run)
     i = RunInputs.prepare(opened.recipe, opened.recipe_folder, run / "cache")
     bundles = [Bundle.load(path) for path in (run / "bundles").iterdir()]
@@ -148,7 +148,7 @@ def assert_finalists_are_of(run: Path) -> None:
         assert recorded["value"] == pytest.approx(found.values["accuracy"])
 
 
-# Other images
+# Changed images
 
 
 def budget(folder: Path) -> Path:
@@ -164,15 +164,15 @@ OPTIONS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
     "check": lambda folder: ("--budget", budget(folder)),
     "cascade": lambda folder: ("--target-accuracy", "0.1", "--out", folder / "out"),
 }
-"""Of commands that make something of a run, what they need beside it."""
+"""Options that commands need beside a run."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("removed", [(), ("report.html", "supernet")])
-def test_nothing_is_left_of_labels_that_have_changed(
+def test_resume_replaces_all_results_of_changed_labels(
     hwnas: Command, made: Path, removed: tuple[str, ...]
 ) -> None:
-    """What a review did: shift all labels by one, then remove what a message once advised."""
+    """Shift all labels by one; then remove files, as an earlier message advised."""
     run = made / "run"
     before = evaluations(run)
     tuned = {path.name: path.read_bytes() for path in (run / "finalists").iterdir()}
@@ -206,8 +206,8 @@ def test_nothing_is_left_of_labels_that_have_changed(
     assert "nothing is left to do" in hwnas("resume", run).err
 
 
-def test_no_target_is_added_to_a_stale_run(hwnas: Command, old: Path) -> None:
-    hwnas("export", old, "--out", old.parent / "out")  # from now on its inputs have names
+def test_specialise_command_refuses_a_stale_run(hwnas: Command, old: Path) -> None:
+    hwnas("export", old, "--out", old.parent / "out")  # this records the names of its inputs
     shift_labels(old.parent / "digits.npz")
     before = content(old)
     target = ("--target", "cpu-onnxruntime-fp32-b2-t1")
@@ -215,14 +215,16 @@ def test_no_target_is_added_to_a_stale_run(hwnas: Command, old: Path) -> None:
     assert content(old) == before
 
 
-def test_one_changed_pixel_is_noticed(hwnas: Command, made: Path) -> None:
+def test_status_command_detects_one_changed_pixel(hwnas: Command, made: Path) -> None:
     arrays = dict(np.load(made / "images.npz"))
     arrays["x_train"][207, 3, 3] ^= 1
     np.savez(made / "images.npz", **arrays)
     assert "train is stale: data: x_train changed" in hwnas("status", made / "run").out
 
 
-def test_images_written_anew_with_the_same_content_are_the_same(hwnas: Command, made: Path) -> None:
+def test_status_command_ignores_rewritten_files_with_equal_content(
+    hwnas: Command, made: Path
+) -> None:
     arrays = dict(np.load(made / "images.npz"))
     np.savez(made / "images.npz", **arrays)
     told = hwnas("status", made / "run").out
@@ -231,7 +233,9 @@ def test_images_written_anew_with_the_same_content_are_the_same(hwnas: Command, 
 
 
 @pytest.mark.slow
-def test_one_changed_photograph_of_a_folder_is_noticed(hwnas: Command, tmp_path: Path) -> None:
+def test_resume_redoes_the_run_after_one_image_of_a_folder_changed(
+    hwnas: Command, tmp_path: Path
+) -> None:
     found = digits()
     for split, count in (("train", 120), ("test", 40)):
         for i, (image, label) in enumerate(
@@ -253,7 +257,7 @@ def test_one_changed_photograph_of_a_folder_is_noticed(hwnas: Command, tmp_path:
     assert_finalists_are_of(run)
 
 
-# Another recipe
+# Changed recipe
 
 
 @pytest.mark.slow
@@ -276,7 +280,7 @@ def test_one_changed_photograph_of_a_folder_is_noticed(hwnas: Command, tmp_path:
         ("seed=1", 6),
     ],
 )
-def test_a_changed_key_redoes_what_its_row_in_the_guide_says(
+def test_resume_redoes_the_stages_listed_for_a_changed_key(
     hwnas: Command, made: Path, override: str, evaluated: int
 ) -> None:
     run, key = made / "run", override.partition("=")[0]
@@ -289,7 +293,7 @@ def test_a_changed_key_redoes_what_its_row_in_the_guide_says(
     done, listed = performed(run, start), redone_by(key)
     assert done == [stage for stage in listed if stage in done]
     left_out = {*listed} - {*done} - {"calibrate", "ranking", "random-baseline", "reference"}
-    # Where the search chooses the same networks as before, they are finalists already.
+    # If the search chooses the same networks as before, the finalists stay.
     assert left_out <= ({"finalists"} if "search" in decides(key).stages else set())
     assert len(evaluations(run)) == before + evaluated
     assert_finalists_are_of(run)
@@ -300,9 +304,7 @@ def test_a_changed_key_redoes_what_its_row_in_the_guide_says(
 
 
 @pytest.mark.slow
-def test_a_further_objective_is_searched_with_the_evaluations_that_are_there(
-    hwnas: Command, made: Path
-) -> None:
+def test_resume_reuses_evaluations_for_a_further_objective(hwnas: Command, made: Path) -> None:
     run = made / "run"
     before = evaluations(run)
     names = {trial.user_attrs["candidate"] for trial in counted(run)}
@@ -317,14 +319,14 @@ def test_a_further_objective_is_searched_with_the_evaluations_that_are_there(
 
 
 @pytest.mark.slow
-def test_training_goes_on_where_it_gets_more_epochs(hwnas: Command, made: Path) -> None:
+def test_resume_continues_training_for_more_epochs(hwnas: Command, made: Path) -> None:
     run, steps_per_epoch = made / "run", 270 // 32
     lines = (run / "supernet" / "training.jsonl").read_text().splitlines()
     answer = hwnas("resume", run, "--set", "train.epochs=4")
     assert "train continues: train.epochs was 2.0, is 4.0" in answer.err
     after = (run / "supernet" / "training.jsonl").read_text().splitlines()
     assert after[: len(lines)] == lines
-    steps = [json.loads(line)["step"] for line in after]  # a row every so many seconds
+    steps = [json.loads(line)["step"] for line in after]  # rows are written at intervals
     made_before = 2 * steps_per_epoch
     assert max(steps[: len(lines)]) < made_before <= min(steps[len(lines) :])
     assert max(steps) < 2 * made_before
@@ -348,7 +350,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("override", WRONG)
-def test_a_wrong_override_is_refused_and_changes_nothing(
+def test_resume_refuses_wrong_overrides_and_changes_nothing(
     hwnas: Command, made: Path, override: str
 ) -> None:
     before = content(made / "run")
@@ -356,15 +358,13 @@ def test_a_wrong_override_is_refused_and_changes_nothing(
     assert content(made / "run") == before
 
 
-def test_an_edited_recipe_counts_like_an_override(hwnas: Command, made: Path) -> None:
+def test_status_command_detects_an_edited_recipe(hwnas: Command, made: Path) -> None:
     recipe = made / "run" / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("trials = 6", "trials = 7"))
     assert "search is stale: search.trials was 6, is 7" in hwnas("status", made / "run").out
 
 
-def test_an_edited_part_of_the_images_is_told_and_nothing_is_made_of_the_run(
-    hwnas: Command, made: Path
-) -> None:
+def test_export_refuses_a_run_with_an_edited_validation_split(hwnas: Command, made: Path) -> None:
     run = made / "run"
     recipe = run / "recipe.toml"
     text = recipe.read_text()
@@ -385,7 +385,7 @@ def test_an_edited_part_of_the_images_is_told_and_nothing_is_made_of_the_run(
         ("train.ranking_check=4", "train.ranking_check=0", "ranking"),
     ],
 )
-def test_the_report_follows_a_comparison_that_is_added_and_removed(
+def test_resume_updates_the_report_for_added_and_removed_comparisons(
     hwnas: Command, made: Path, added: str, removed: str, stage: str
 ) -> None:
     run = made / "run"
@@ -398,7 +398,7 @@ def test_the_report_follows_a_comparison_that_is_added_and_removed(
     assert hwnas("export", run, "--out", made / "out").status == 0
 
 
-# Cut off while it is redone
+# Interrupted while results are redone
 
 
 CUT = {
@@ -413,15 +413,15 @@ CUT = {
         "report is stale: finalists is not finished",
     ),
 }
-"""What stops where a run is cut off, and what its status then says first."""
+"""Function that fails in each stage, and the reason that the status gives first."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", CUT)
-def test_a_run_that_is_cut_off_while_it_is_redone_is_stale(
+def test_interrupted_resume_leaves_a_stale_run(
     hwnas: Command, made: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    """What earlier inputs gave is never shown as what those of now give."""
+    """Results of earlier inputs are never shown as results of the current ones."""
     run, (function, reason) = made / "run", CUT[stage]
 
     def stopped(*args: Any, **options: Any) -> None:
@@ -441,7 +441,7 @@ def test_a_run_that_is_cut_off_while_it_is_redone_is_stale(
     assert hwnas("export", run, "--out", made / "out").status == 0
 
 
-# Other code
+# Changed code
 
 
 EVALUATOR = """
@@ -455,8 +455,8 @@ class Mine:
 
 
 @pytest.mark.slow
-def test_scores_of_edited_code_are_evaluated_anew(hwnas: Command, tmp_path: Path) -> None:
-    """The evaluator's key is the same; its file is not."""
+def test_status_command_detects_edited_evaluator_code(hwnas: Command, tmp_path: Path) -> None:
+    """The key of the evaluator is the same, but its file has changed."""
     np.savez(tmp_path / "images.npz", **digits())
     (tmp_path / "judge_of_digits.py").write_text(EVALUATOR.replace("VALUE", "0.5"))
     recipe = tmp_path / "recipe.toml"
@@ -474,7 +474,7 @@ def test_scores_of_edited_code_are_evaluated_anew(hwnas: Command, tmp_path: Path
 
 @pytest.fixture
 def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of the first release, with a further target, beside its images, where it was made."""
+    """Copy a run of the first release, with a further target and its images, on its processor."""
     shutil.copytree(OLD_RUNS / "schema_1", tmp_path / "old")
     run = tmp_path / "old" / "run"
     move_to(monkeypatch, json.loads((run / "run.json").read_text())["machine"]["processor"])
@@ -486,7 +486,7 @@ def move_to(monkeypatch: pytest.MonkeyPatch, processor: str) -> None:
     monkeypatch.setattr("hwnas.deploy.targets.catalogue.machine", lambda: here)
 
 
-def test_an_old_run_opens_and_is_exported(hwnas: Command, old: Path) -> None:
+def test_old_run_can_be_opened_and_exported(hwnas: Command, old: Path) -> None:
     before = {path.name: content(path) for path in (old / "bundles").iterdir()}
     told = hwnas("status", old).out
     assert told.startswith("digits: finished")
@@ -498,7 +498,7 @@ def test_an_old_run_opens_and_is_exported(hwnas: Command, old: Path) -> None:
     assert "nothing is left to do" in hwnas("resume", old).err
 
 
-def test_a_run_that_moved_to_another_processor_is_exported_with_a_note(
+def test_export_of_a_run_from_another_processor_prints_a_note(
     hwnas: Command, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = [content(path) for path in (old / "bundles").iterdir()]
@@ -513,10 +513,10 @@ def test_a_run_that_moved_to_another_processor_is_exported_with_a_note(
 
 
 @pytest.mark.slow
-def test_a_run_that_moved_to_another_processor_is_measured_there_and_learns_nothing_anew(
+def test_resume_on_another_processor_measures_again_without_training(
     hwnas: Command, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hwnas("export", old, "--out", old.parent / "out")  # from now on its inputs have names
+    hwnas("export", old, "--out", old.parent / "out")  # this records the names of its inputs
     assert hwnas("resume", old, "--set", "search.trials=9").status == 0
     weights = (old / "supernet" / "weights.safetensors").read_bytes()
     before, start = evaluations(old), logged(old)
@@ -536,8 +536,8 @@ def test_a_run_that_moved_to_another_processor_is_measured_there_and_learns_noth
 
 
 @pytest.mark.slow
-def test_an_old_run_is_extended_with_what_it_has(hwnas: Command, old: Path) -> None:
-    """Its networks are evaluated once more, since that release recalibrated on other images."""
+def test_resume_extends_an_old_run_without_training(hwnas: Command, old: Path) -> None:
+    """Its networks are evaluated again, because that release recalibrated on other images."""
     weights = (old / "supernet" / "weights.safetensors").read_bytes()
     before = evaluations(old)
     answer = hwnas("resume", old, "--set", "search.trials=10")
@@ -550,7 +550,7 @@ def test_an_old_run_is_extended_with_what_it_has(hwnas: Command, old: Path) -> N
 
 
 @pytest.mark.slow
-def test_an_old_run_of_other_images_is_done_anew(hwnas: Command, old: Path) -> None:
+def test_resume_redoes_an_old_run_of_other_images(hwnas: Command, old: Path) -> None:
     shift_labels(old.parent / "digits.npz")
     hwnas("export", old, "--out", old.parent / "out").refused("is stale", "other images")
     answer = hwnas("resume", old)
@@ -559,7 +559,7 @@ def test_an_old_run_of_other_images_is_done_anew(hwnas: Command, old: Path) -> N
     assert_finalists_are_of(old)
 
 
-def test_a_run_whose_images_are_gone_says_so(hwnas: Command, made: Path) -> None:
+def test_status_and_resume_commands_name_missing_images(hwnas: Command, made: Path) -> None:
     (made / "images.npz").unlink()
     hwnas("resume", made / "run").refused("images.npz")
     assert "images.npz" in hwnas("status", made / "run").out

@@ -48,13 +48,13 @@ def summary() -> RunResult:
     return RunResult(run, run, "accuracy", objectives, 12, (ROW, OTHER), run / "report.html")
 
 
-def test_finalists_have_numbers_where_others_have_dashes(summary: RunResult) -> None:
+def test_summary_shows_numbers_of_finalists_and_dashes_of_others(summary: RunResult) -> None:
     lines = [" ".join(line.split()) for line in shown(summary).splitlines()]
     assert "0123456789ab 0.9812 (0.9688 to 0.9887) 0.9750 1.23 1.31 6.24 M 207 k 849 kB" in lines
     assert "ba9876543210 0.9812 (0.9688 to 0.9887) - 1.23 - 6.24 M 207 k 849 kB" in lines
 
 
-def test_it_says_where_things_are_and_what_to_do_next(summary: RunResult) -> None:
+def test_summary_names_files_and_next_commands(summary: RunResult) -> None:
     text = shown(summary)
     assert "12 candidates evaluated" in text
     assert "report   runs/[odd]/report.html" in text
@@ -63,7 +63,7 @@ def test_it_says_where_things_are_and_what_to_do_next(summary: RunResult) -> Non
     assert "  hwnas run runs/[odd]/bundles/0123456789ab image.png" in text
 
 
-def test_a_network_that_breaks_a_limit_is_marked_with_the_numbers(summary: RunResult) -> None:
+def test_summary_marks_a_network_that_breaks_a_limit(summary: RunResult) -> None:
     check = LimitCheck(
         f"latency_ms@{TARGET}", 0.1, 1.31, 1.2, 1.4, "measured", None, "broken", 12.1
     )
@@ -82,20 +82,20 @@ def test_a_network_that_breaks_a_limit_is_marked_with_the_numbers(summary: RunRe
     assert summary.to_json()["front"][0]["limit_state"] is None
 
 
-def test_a_narrow_terminal_cuts_nothing_off(summary: RunResult) -> None:
+def test_summary_is_complete_on_a_narrow_terminal(summary: RunResult) -> None:
     text = shown(summary, width=60)
     assert "…" not in text
     assert "hwnas specialise runs/[odd] --target cpu-onnxruntime-fp32-b8-t1" in text
 
 
-def test_a_run_without_finalists_is_to_be_resumed(summary: RunResult) -> None:
+def test_summary_suggests_resume_without_finalists(summary: RunResult) -> None:
     text = shown(replace(summary, front=(OTHER,), report=None))
     assert "hwnas resume runs/[odd]" in text
     assert "bundle " not in text
 
 
 @pytest.mark.parametrize("contended", [False, True])
-def test_a_measurement_shows_both_clocks(contended: bool) -> None:
+def test_print_measurement_shows_cpu_and_wall_time(contended: bool) -> None:
     measured = Measurement(
         target=TARGET,
         clock="cpu",
@@ -118,7 +118,7 @@ def test_a_measurement_shows_both_clocks(contended: bool) -> None:
     assert ("measure again" in text) is contended
 
 
-def test_numbers_are_short() -> None:
+def test_number_texts_are_short() -> None:
     assert [count_text(n) for n in (7, 1500, 5_480_000, 2e9)] == ["7", "1.5 k", "5.48 M", "2 G"]
     assert [size_text(n) for n in (57_000, 1_234_567)] == ["57 kB", "1.23 MB"]
     assert metric_text(None) == "-"

@@ -1,4 +1,4 @@
-"""The experiments are no part of the package: they are imported from the root of the repository."""
+"""Experiments are not part of the package and are imported from the root of the repository."""
 
 import importlib
 import os
@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 def refusal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
-    """Starts an experiment in this process, and gives the line with which it refuses to work."""
+    """Return a function that runs an experiment in this process and returns its error line."""
 
     def started(name: str, *options: str | Path) -> str:
         monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
@@ -30,6 +30,6 @@ def refusal(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Kernels run in Triton's interpreter, which must be said before they are defined."""
+    """Select Triton's interpreter, which must happen before kernels are defined."""
     if config.getoption("markexpr") != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"

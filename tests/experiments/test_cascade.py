@@ -1,4 +1,4 @@
-"""What the experiment records of a run that is finished already."""
+"""The cascade experiment on a run that is already finished."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_cascades_and_single_networks_are_recorded(
+def test_cascade_experiment_records_cascades_and_single_networks(
     finished: Path, finished_recipe: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(finished, tmp_path / "work" / "seed-0" / "run")

@@ -1,4 +1,4 @@
-"""Every recorded row can be traced: its table is current, its commit and configuration known."""
+"""Recorded rows are traceable: current tables, existing commits, known configurations."""
 
 import json
 import subprocess
@@ -19,11 +19,11 @@ def needs_history() -> None:
         pytest.skip("no whole git history here: a copy or a shallow clone")
 
 
-def test_tables_are_made_from_what_is_recorded() -> None:
+def test_readme_tables_are_up_to_date() -> None:
     assert not list(old_pages()), "run `python -m experiments.readme_table`"
 
 
-def test_a_page_of_what_is_recorded_has_a_place_for_its_table() -> None:
+def test_readmes_with_recorded_rows_have_one_pair_of_table_markers() -> None:
     for page, table in pages().items():
         lines = page.read_text(encoding="utf-8").splitlines()
         assert table == NOTHING or [lines.count(START), lines.count(END)] == [1, 1], page
@@ -34,18 +34,20 @@ def test_recorded_commits_exist() -> None:
     assert unknown_commits() == []
 
 
-def test_configurations_are_those_of_today_or_marked() -> None:
+def test_recorded_configurations_are_current_or_marked() -> None:
     assert not [line for file in recorded_files() for line in wrong(file)]
 
 
-def test_a_made_up_commit_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_commits_finds_a_commit_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs_history()
     record_at("0123456789ab", tmp_path)
     monkeypatch.setattr(check_records, "FOLDER", tmp_path)
     assert unknown_commits() == ["results.jsonl: commit 0123456789ab is not in the history"]
 
 
-def test_a_made_up_commit_of_a_report_is_found(
+def test_unknown_commits_finds_a_nonexistent_commit_in_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_history()
@@ -57,7 +59,7 @@ def test_a_made_up_commit_of_a_report_is_found(
 
 
 @pytest.mark.parametrize("name", ["HEAD", "main", "d8658b97a9f9-dirty", "unknown", ""])
-def test_only_the_hash_of_a_commit_without_changes_is_one(
+def test_unknown_commits_accepts_only_hashes_of_clean_commits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_history()
@@ -66,7 +68,7 @@ def test_only_the_hash_of_a_commit_without_changes_is_one(
     assert unknown_commits() == [f"zero_cost/results.jsonl: commit {name} is not in the history"]
 
 
-def test_a_script_that_was_committed_after_its_rows_is_found(
+def test_unknown_commits_finds_rows_older_than_their_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_history()
@@ -77,7 +79,7 @@ def test_a_script_that_was_committed_after_its_rows_is_found(
     assert line.endswith(f"commit {first[-1][:12]} has no experiments/predictor_intervals/run.py")
 
 
-def test_a_copy_inside_another_repository_is_no_history(
+def test_unknown_commits_ignores_the_history_of_an_outer_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
@@ -94,7 +96,7 @@ def record_at(commit: str, folder: Path) -> None:
     path.write_text(json.dumps(row))
 
 
-def test_a_mark_that_is_no_longer_all_that_has_changed_is_found(
+def test_wrong_finds_changes_beyond_those_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check_records, "FOLDER", tmp_path)
@@ -109,7 +111,7 @@ def test_a_mark_that_is_no_longer_all_that_has_changed_is_found(
     assert known[results.config].superseded == "networks: 7 -> 200"
 
 
-def test_another_configuration_has_to_be_marked(
+def test_wrong_finds_changed_configurations_until_they_are_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check_records, "FOLDER", tmp_path)
@@ -126,7 +128,7 @@ def test_another_configuration_has_to_be_marked(
     assert "not in configurations.json" in line
 
 
-def test_every_file_of_rows_has_a_script() -> None:
+def test_recorded_files_have_a_script() -> None:
     for file in recorded_files():
         for script in scripts_of(file):
             path = FOLDER.joinpath(*script.module.split(".")).with_suffix(".py")

@@ -1,4 +1,4 @@
-"""Settings of recorded rows are compared as values: what has a default since changes nothing."""
+"""Settings of recorded rows are compared by value: keys that were added later have defaults."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def without(values: dict[str, Any], table: str, key: str) -> dict[str, Any]:
     return {**values, "recipe": {**recipe, table: kept}}
 
 
-def test_a_key_that_came_later_has_its_default() -> None:
+def test_differences_give_new_keys_their_default() -> None:
     old = without(settings(), "train", "cutout")
     assert not list(differences(old, settings()))
     assert list(differences(old, settings("train.cutout=0.5"))) == [
@@ -31,12 +31,12 @@ def test_a_key_that_came_later_has_its_default() -> None:
     ]
 
 
-def test_a_default_that_changed_is_a_difference() -> None:
+def test_differences_include_changed_defaults() -> None:
     [line] = differences(settings("train.sampling=uniform"), settings())
     assert line.startswith("recipe.train.sampling: 'uniform' -> ")
 
 
-def test_a_default_that_is_said_in_another_way_is_none() -> None:
+def test_differences_ignore_explicit_defaults() -> None:
     old = settings("deploy.finetune_epochs=1.0", "train.shift_pixels=1")
     now = settings()
     now["recipe"]["deploy"]["finetune_epochs"] = None
@@ -44,17 +44,17 @@ def test_a_default_that_is_said_in_another_way_is_none() -> None:
     assert not list(differences(old, now))
 
 
-def test_a_key_that_is_gone_is_a_difference() -> None:
+def test_differences_include_removed_keys() -> None:
     old = settings()
     old["recipe"]["train"]["steam"] = 3
     assert list(differences(old, settings())) == ["recipe.train.steam: 3 -> not there"]
 
 
-def test_an_option_of_the_script_that_came_later_is_a_difference() -> None:
+def test_differences_include_new_script_options() -> None:
     assert list(differences(settings(), {**settings(), "sides": 2})) == ["sides: not there -> 2"]
 
 
-def test_rows_recorded_before_a_key_was_there_are_found(tmp_path: Path) -> None:
+def test_results_find_rows_recorded_before_a_key_existed(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     Results(path, without(settings(), "train", "cutout")).put([Row("a", "b", 0, 1.0, "", 1)])
     today = Results(path, settings())
@@ -64,13 +64,13 @@ def test_rows_recorded_before_a_key_was_there_are_found(tmp_path: Path) -> None:
     assert Results(path, settings("train.cutout=0.5")).find("a", "b", 0) is None
 
 
-def test_settings_stay_beside_the_rows(tmp_path: Path) -> None:
+def test_results_save_the_settings_beside_the_rows(tmp_path: Path) -> None:
     results = Results(tmp_path / "results.jsonl", {"networks": 20})
     results.put([Row("a", "b", 0, 1.0, "", 1)])
     assert Configurations(tmp_path)[results.config] == Configuration({"networks": 20})
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_configurations_name_a_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "configurations.json").write_text('{"a": 1}')
     with pytest.raises(RunError, match=r"configurations\.json"):
         Configurations(tmp_path).get("a")

@@ -1,4 +1,4 @@
-"""Experiments of what is done with networks, at toy size: serving them, and agents elsewhere."""
+"""Deployment experiments at toy size: server, agent and choice of a variant."""
 
 import json
 import os
@@ -22,7 +22,7 @@ TOY = ["--size", "32", "--seconds", "2", "--rounds", "1", "--connections", "4"]
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each")
-def test_the_load_test_records_its_answers_and_does_nothing_twice(tmp_path: Path) -> None:
+def test_load_test_records_results_and_repeats_nothing(tmp_path: Path) -> None:
     cores = [str(core) for core in sorted(os.sched_getaffinity(0))[:2]]
     command = [sys.executable, "-m", "experiments.deploy.serve", *TOY, "--cores", *cores]
     command += ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
@@ -45,7 +45,7 @@ def test_the_load_test_records_its_answers_and_does_nothing_twice(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_an_agent_on_loopback_is_compared_and_killed_once(tmp_path: Path) -> None:
+def test_loopback_experiment_compares_and_kills_the_agent_once(tmp_path: Path) -> None:
     options = ["--rounds", "1", "--networks", "1", "--size", "32", "--jobs", "4", "--kills", "1"]
     command = [sys.executable, "-m", "experiments.deploy.agent.loopback", *options]
     command += ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
@@ -67,7 +67,7 @@ def test_an_agent_on_loopback_is_compared_and_killed_once(tmp_path: Path) -> Non
     assert counts["begun"] <= 4 + counts["kills"] == 5
 
 
-def test_jobs_that_are_done_again_are_seen(tmp_path: Path) -> None:
+def test_watch_reports_jobs_that_run_again(tmp_path: Path) -> None:
     from experiments.deploy.agent.killed import Watch
 
     watch, folders = Watch(tmp_path), iter(range(100))
@@ -104,7 +104,7 @@ def test_jobs_that_are_done_again_are_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_attacked_refuses_all_of_it(tmp_path: Path) -> None:
+def test_attacked_agent_refuses_every_hostile_request(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "experiments.deploy.agent.attack", "--count", "100"]
     command += ["--seconds", "2", "--out", str(tmp_path / "report.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -118,14 +118,14 @@ def test_an_agent_that_is_attacked_refuses_all_of_it(tmp_path: Path) -> None:
     assert 0 < memory["before"] <= memory["most"]
 
 
-def test_the_attack_sees_what_is_no_refusal() -> None:
+def test_attack_judges_which_answers_are_refusals() -> None:
     from experiments.deploy.agent.attack import judged
     from experiments.deploy.agent.hostile_requests import Attempt
 
     due, other = Attempt("a", b"x"), Attempt("b", b"x", due=False)
     for attempt, answer, has_token, wrong in (
         (due, "401", False, False),
-        (due, "404", False, True),  # it says what is there
+        (due, "404", False, True),  # reveals which paths exist
         (due, "404", True, False),
         (due, "200", True, True),
         (due, "500", True, True),
@@ -137,7 +137,7 @@ def test_the_attack_sees_what_is_no_refusal() -> None:
         assert judged(attempt, answer, has_token).wrong == wrong, (attempt, answer)
 
 
-def test_a_hostile_request_is_a_function_of_its_number() -> None:
+def test_hostile_requests_are_determined_by_their_seed() -> None:
     from experiments.deploy.agent.hostile_requests import Signer, signed, tampered, unsigned
 
     signer = Signer("0f" * 32, "0e" * 32, "challenge")
@@ -148,8 +148,10 @@ def test_a_hostile_request_is_a_function_of_its_number() -> None:
     assert len({unsigned(seed).content for seed in range(300)}) > 100
 
 
-def test_a_choice_that_is_its_own_rival_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No two measurements of the same file agree exactly, and its ratio to itself is 1."""
+def test_re_measured_uses_one_timing_for_a_choice_and_its_equal_rival(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two measurements of one file never agree exactly, yet its ratio to itself must be 1."""
     rng = random.Random(0)
 
     def measured(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:

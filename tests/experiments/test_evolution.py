@@ -1,4 +1,4 @@
-"""The short loop that evolution is timed beside evolves as well as it does."""
+"""The evolution experiment: its baseline loop and its summary."""
 
 import pytest
 
@@ -8,14 +8,14 @@ from experiments.record import Row
 from hwnas.search.evolution.benchmark import VARIABLES, bench_evolve, front_quality
 
 
-def test_the_loop_is_no_straw_man() -> None:
+def test_baseline_loop_reaches_the_front_quality_of_hwnas() -> None:
     volume, distance = front_quality(nsga2(100, 100, 0, VARIABLES, 3))
     ours = bench_evolve("nsga2", 100, 100)
     assert volume == pytest.approx(ours.hypervolume, rel=0.1)
     assert distance == pytest.approx(ours.igd, rel=0.3)
 
 
-def test_ratios_are_medians_of_the_ratios_of_rounds() -> None:
+def test_summary_takes_the_median_of_the_ratios_of_rounds() -> None:
     speeds = {"hwnas": (10.0, 40.0, 100.0), "pymoo": (1.0, 2.0, 50.0)}
     rows = [
         Row(metric, f"nsga2-40 {side}", turn, value, "", 40)

@@ -1,4 +1,4 @@
-"""The experiment with kernels, as far as a machine without a card can tell."""
+"""The kernel experiment, as far as it can be tested without a GPU."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from hwnas.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 ABSENT = ("moocore", "optuna", "plotly", "pydantic", "ray")
-"""What a machine with a card does not have."""
+"""Packages that need not be installed on a machine with a GPU."""
 H200 = "nvidia-h200"
 
 
@@ -33,7 +33,7 @@ def run(*options: str, path: str = "") -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> str:
-    """A folder that, on the path, makes packages fail to be imported."""
+    """Return a folder that makes the absent packages fail to import when it is on the path."""
     folder = tmp_path / "absent"
     folder.mkdir()
     for name in ABSENT:
@@ -41,13 +41,13 @@ def bare(tmp_path: Path) -> str:
     return str(folder)
 
 
-def test_without_a_card_it_says_so_in_a_line(refusal: Callable[..., str]) -> None:
+def test_kernel_experiment_refuses_to_run_without_a_gpu(refusal: Callable[..., str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     assert refusal("kernels").startswith("error: PyTorch found no usable GPU")
 
 
-def test_invented_times_need_a_folder_of_their_own() -> None:
+def test_dry_run_refuses_to_write_into_the_recorded_results() -> None:
     from experiments.kernels.run import work
 
     with pytest.raises(ConfigError, match="--out"):
@@ -55,7 +55,9 @@ def test_invented_times_need_a_folder_of_their_own() -> None:
 
 
 @pytest.mark.slow
-def test_a_dry_run_needs_no_search_and_marks_all_that_it_writes(tmp_path: Path, bare: str) -> None:
+def test_dry_run_works_without_search_packages_and_marks_its_results(
+    tmp_path: Path, bare: str
+) -> None:
     out = tmp_path / "out"
     done = run(
         *("--dry-run", "--out", str(out), "--stages", "operators", "--operators", "two_four"),
@@ -81,7 +83,7 @@ def test_a_dry_run_needs_no_search_and_marks_all_that_it_writes(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_dry_run_goes_the_whole_way_and_does_nothing_twice(tmp_path: Path, bare: str) -> None:
+def test_dry_run_covers_every_stage_and_repeats_nothing(tmp_path: Path, bare: str) -> None:
     options = ["--dry-run", "--out", str(tmp_path / "out")]
     options += ["--operators", "pointwise", "int8_depthwise", "--networks", "hybrid-160", "vit-224"]
     first, second = (run(*options, path=bare) for _ in range(2))
@@ -90,7 +92,7 @@ def test_a_dry_run_goes_the_whole_way_and_does_nothing_twice(tmp_path: Path, bar
         (r.metric, r.subject): r for r in read_rows(tmp_path / "out/simulated-observations.jsonl")
     }
     for name in ("pointwise", "int8_depthwise"):
-        checked = rows["failed_checks", name]  # a slow machine verifies few in a visit's time
+        checked = rows["failed_checks", name]  # a slow machine may not finish the checks in time
         assert checked.value == 0 or checked.details["reason"] == NOT_REACHED
         assert 0 <= (rows["largest_error", name].value or 0) <= 1
     for mode in ("default", "max-autotune-no-cudagraphs"):
@@ -112,7 +114,7 @@ def test_a_dry_run_goes_the_whole_way_and_does_nothing_twice(tmp_path: Path, bar
     assert tuned >= {"pointwise", "norm_linear", "int8_pointwise"}
 
 
-def test_what_tensorrt_gets_in_int8_has_no_zero_points_and_biases_in_floats(
+def test_symmetric_int8_model_has_no_zero_points_and_small_error(
     tmp_path: Path,
 ) -> None:
     import onnx
@@ -135,10 +137,10 @@ def test_what_tensorrt_gets_in_int8_has_no_zero_points_and_biases_in_floats(
     assert not any(zero.any() or zero.dtype != "int8" for zero in zeros)
     images = torch.randn(1, 3, 6, 6).numpy()
     plain, found = (OnnxSession(p, 1, 1).run(images) for p in (tmp_path / "plain.onnx", made))
-    assert 0 < relative_error(found, plain) < 0.25  # as of other files in int8
+    assert 0 < relative_error(found, plain) < 0.25  # as for other int8 files
 
 
-def test_each_operator_has_a_benchmark_at_sizes_that_it_takes() -> None:
+def test_operators_have_benchmarks_at_supported_sizes() -> None:
     from experiments.kernels.catalogue import BENCHMARKS
     from hwnas.kernels.accelerator import Accelerator
     from hwnas.kernels.catalogue import OPERATORS
@@ -155,7 +157,7 @@ def test_each_operator_has_a_benchmark_at_sizes_that_it_takes() -> None:
         assert {1, 8} <= {case.batch for case in benchmark.cases()}
 
 
-def test_rivals_compute_what_operators_do() -> None:
+def test_rivals_compute_the_same_as_the_operators() -> None:
     from experiments.kernels.catalogue import BENCHMARKS
     from hwnas.errors import KernelError
     from hwnas.kernels.suite.tolerance import worst_error
@@ -170,7 +172,7 @@ def test_rivals_compute_what_operators_do() -> None:
             truth = operator.reference(**inputs)
             truth = truth if isinstance(truth, tuple) else (truth,)
             for rival in benchmark.rivals:
-                if rival.name == "sparse":  # on cards only
+                if rival.name == "sparse":  # on GPUs only
                     continue
                 try:
                     function, tensors = rival.make(inputs)
@@ -207,7 +209,7 @@ def speedup(batch: int = 1, kernel: bool = True, **p50_us: float) -> Row:
     return row
 
 
-def test_a_row_is_about_the_fastest_rival_and_names_all() -> None:
+def test_speedup_row_uses_the_fastest_rival_and_lists_all() -> None:
     row = speedup(triton=2.0, reference=8.0, eager=3.0, fast=2.5)
     assert row.value == pytest.approx(1.25)
     assert row.details["best_rival"] == "fast"
@@ -219,14 +221,14 @@ def test_a_row_is_about_the_fastest_rival_and_names_all() -> None:
     assert row.details["runtime_chooses"] == "triton"
 
 
-def test_what_is_slower_is_not_chosen_and_said() -> None:
+def test_speedup_row_reports_the_slower_kernel_as_not_chosen() -> None:
     row = speedup(kernel=False, triton=4.0, reference=3.0, eager=2.0, fast=2.5)
     assert row.value == pytest.approx(0.5)
     assert row.details["runtime_chooses"] == "reference"
     assert row.details["as_chosen"] == pytest.approx(2 / 3)
 
 
-def test_means_are_over_rows_with_both_kinds_of_rivals() -> None:
+def test_summary_averages_rows_with_eager_and_compiled_rivals() -> None:
     from experiments.kernels.rows import summary
 
     rows = [
@@ -244,7 +246,7 @@ def test_means_are_over_rows_with_both_kinds_of_rivals() -> None:
     assert means["geometric_mean", "operators b64 float16 cold"].value == pytest.approx(5)
 
 
-def test_what_is_wrong_has_no_time() -> None:
+def test_race_rows_give_no_speedup_to_wrong_results() -> None:
     from experiments.kernels.rows import race_rows, summary
 
     found = {"reason": "", "error": 7.0, "kind": "operators"}
@@ -254,7 +256,7 @@ def test_what_is_wrong_has_no_time() -> None:
     assert summary(rows) == []
 
 
-def test_work_that_fails_costs_itself_only() -> None:
+def test_process_pool_isolates_tasks_that_fail_or_hang() -> None:
     from experiments.kernels.operators import check_values
     from experiments.kernels.place import Place
     from experiments.kernels.pool import NOT_REACHED, Task, dealt, in_processes

@@ -1,4 +1,4 @@
-"""The race with once-for-all's own code; without that code, what a user is told."""
+"""The comparison with once-for-all's own code, and its messages without that code."""
 
 import importlib.util
 import os
@@ -24,7 +24,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_settings_say_each_block_of_each_stage() -> None:
+def test_settings_list_every_block_of_every_stage() -> None:
     space = our_space()
     architecture = space.sample(random.Random(0))
     settings, values = settings_of(space, architecture), architecture.as_dict()
@@ -34,7 +34,7 @@ def test_settings_say_each_block_of_each_stage() -> None:
     assert settings["e"][17] == values["stage5.block1.expand_ratio"]
 
 
-def test_a_missing_package_is_one_line_and_how_to_install_it(
+def test_once_for_all_experiment_says_how_to_install_the_package(
     refusal: Callable[..., str], tmp_path: Path
 ) -> None:
     if importlib.util.find_spec("ofa") is not None:
@@ -45,13 +45,15 @@ def test_a_missing_package_is_one_line_and_how_to_install_it(
     assert not out.exists()
 
 
-def test_a_batch_of_one_is_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
+def test_once_for_all_experiment_refuses_a_batch_of_one(
+    refusal: Callable[..., str], tmp_path: Path
+) -> None:
     told = refusal("once_for_all", "--out", tmp_path / "out", "--batch", "1")
     assert "normalisation needs two images" in told
 
 
 @pytest.mark.slow
-def test_steps_are_timed_once(tmp_path: Path) -> None:
+def test_once_for_all_experiment_times_steps_once(tmp_path: Path) -> None:
     ofa = os.environ.get("HWNAS_OFA")
     if not ofa:
         pytest.skip("HWNAS_OFA names no folder with the package ofa")

@@ -1,4 +1,4 @@
-"""The script at toy size: it records its answers, and measures nothing twice."""
+"""The peak memory experiment at toy size."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_it_records_its_answers_and_measures_nothing_twice(tmp_path: Path) -> None:
+def test_peak_memory_experiment_records_results_and_repeats_nothing(tmp_path: Path) -> None:
     first = run(tmp_path, *TOY)
     assert first.returncode == 0, first.stderr
     assert "5/5 " in first.stdout
@@ -39,7 +39,7 @@ def test_it_records_its_answers_and_measures_nothing_twice(tmp_path: Path) -> No
     assert (tmp_path / "out" / "observations.jsonl").read_text() == observed
 
 
-def test_too_few_networks_are_refused_in_one_line(
+def test_peak_memory_experiment_refuses_too_few_networks(
     refusal: Callable[..., str], tmp_path: Path
 ) -> None:
     told = refusal("peak_memory", "--out", tmp_path / "out", "--networks", "10")

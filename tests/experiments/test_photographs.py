@@ -1,4 +1,4 @@
-"""A planned job against rivals of its own data, at toy size."""
+"""The photograph experiments at toy size: rivals, ablation and strategies."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ TOY = [
 
 
 def toy_images(path: Path) -> None:
-    """Two classes that differ in brightness."""
+    """Write images of two classes that differ in brightness."""
     rng = np.random.default_rng(0)
     arrays = {}
     for split, count in (("train", 120), ("test", 40)):
@@ -38,7 +38,7 @@ def toy_images(path: Path) -> None:
 
 
 def run(command: list[str | Path]) -> str:
-    """Standard output of a command that has to succeed."""
+    """Run a command that must succeed, and return its standard output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -46,7 +46,7 @@ def run(command: list[str | Path]) -> str:
 
 
 @pytest.mark.slow
-def test_a_job_is_judged_against_rivals_and_nothing_is_done_twice(tmp_path: Path) -> None:
+def test_photograph_experiment_compares_with_rivals_and_repeats_nothing(tmp_path: Path) -> None:
     toy_images(tmp_path / "toy.npz")
     out = tmp_path / "out"
     command: list[str | Path] = [sys.executable, "-m", "experiments.photographs.run"]
@@ -76,7 +76,7 @@ def test_a_job_is_judged_against_rivals_and_nothing_is_done_twice(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_each_part_is_left_out_of_the_same_training(tmp_path: Path) -> None:
+def test_ablation_records_the_accuracy_change_of_each_left_out_part(tmp_path: Path) -> None:
     toy_images(tmp_path / "toy.npz")
     command: list[str | Path] = [sys.executable, "-m", "experiments.photographs.ablation.run"]
     command += ["--images", tmp_path / "toy.npz", "--minutes", "0.02", "--seeds", "0"]
@@ -91,7 +91,7 @@ def test_each_part_is_left_out_of_the_same_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_strategies_are_compared_and_nothing_is_done_twice(tmp_path: Path) -> None:
+def test_strategy_experiment_compares_strategies_and_repeats_nothing(tmp_path: Path) -> None:
     toy_images(tmp_path / "toy.npz")
     command: list[str | Path] = [sys.executable, "-m", "experiments.photographs.strategies.run"]
     command += ["--images", tmp_path / "toy.npz", "--minutes", "3", "--out", tmp_path / "out"]

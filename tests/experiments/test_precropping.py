@@ -1,4 +1,4 @@
-"""Sparse rivals of cropped networks: as dense as these, before and after training."""
+"""The precropping experiment: sparse networks with the density of cropped ones."""
 
 import os
 import random
@@ -17,7 +17,7 @@ from hwnas.search_spaces import channels
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_sparse_network_keeps_as_many_weights_of_each_layer_as_a_cropped_one() -> None:
+def test_sparse_network_has_as_many_weights_per_layer_as_the_cropped() -> None:
     space = channels((8, 8, 3), 10)
     cropped = space.build(space.sample(random.Random(0)))
     whole = space.build(space.largest())
@@ -28,7 +28,7 @@ def test_a_sparse_network_keeps_as_many_weights_of_each_layer_as_a_cropped_one()
     assert 0 < density(whole) < 1
 
 
-def test_training_leaves_zeros_where_they_are_and_moves_the_rest() -> None:
+def test_training_of_a_sparse_network_keeps_its_zeros() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
     masks = make_sparse(network, {"0.weight": 0.25, "2.weight": 0.5}, 0)
@@ -45,14 +45,14 @@ def test_training_leaves_zeros_where_they_are_and_moves_the_rest() -> None:
     assert density(network) == pytest.approx((24 + 8) / (96 + 16))
 
 
-def test_what_is_kept_depends_on_the_seed_alone() -> None:
+def test_make_sparse_mask_depends_only_on_the_seed() -> None:
     found = [make_sparse(nn.Linear(9, 9), {"weight": 0.5}, seed)["weight"] for seed in (1, 1, 2)]
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
 
 
 @pytest.mark.slow
-def test_networks_are_trained_and_measured_once(tmp_path: Path) -> None:
+def test_precropping_experiment_trains_and_measures_once(tmp_path: Path) -> None:
     options = ["--seeds", "0", "--assignments", "1", "--pool", "6", "--out", str(tmp_path / "out")]
     for setting in ("data.source=digits", "train.epochs=1", "train.workers=0", "search.workers=0"):
         options += ["--set", setting]

@@ -1,4 +1,4 @@
-"""What the experiment on ranking computes from accuracies, on made ones."""
+"""Statistics of the ranking experiment, on simulated accuracies."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def noisy(seed: int, count: int = 16, noise: float = 0.02) -> np.ndarray:
         st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 3)), min_size=2, max_size=8
     )
 )
-def test_networks_that_count_several_times_are_as_if_they_were_there_so_often(
+def test_tau_b_with_counts_equals_tau_of_repeated_networks(
     networks: list[tuple[int, int, int]],
 ) -> None:
     a, b, counts = (np.array(each, dtype=float) for each in zip(*networks, strict=True))
@@ -34,7 +34,7 @@ def test_networks_that_count_several_times_are_as_if_they_were_there_so_often(
     assert tau_b(a, b, counts) == pytest.approx(expected, nan_ok=True)
 
 
-def test_scores_that_agree_as_trainings_do_have_a_quotient_of_one() -> None:
+def test_quotient_is_one_for_scores_that_agree_like_trainings() -> None:
     assert ALONE.ceiling == pytest.approx(1)
     assert ALONE.quotient(ORDERED[None]) == pytest.approx(1)
     assert ALONE.quotient(-ORDERED[None]) == pytest.approx(-1)
@@ -42,12 +42,12 @@ def test_scores_that_agree_as_trainings_do_have_a_quotient_of_one() -> None:
     assert interval == {"least": pytest.approx(1), "most": pytest.approx(1)}
 
 
-def test_regret_is_what_the_three_favourites_lack() -> None:
+def test_regret_is_the_gap_of_the_best_of_the_top_three() -> None:
     assert ALONE.regret(ORDERED) == 0
     assert ALONE.regret(-ORDERED) == pytest.approx(ORDERED[-1] - ORDERED[2])
 
 
-def test_an_interval_holds_its_number_and_narrows_with_more_networks() -> None:
+def test_interval_contains_tau_and_narrows_with_more_networks() -> None:
     widths = []
     for count in (16, 200):
         alone = Alone(np.array([noisy(seed, count) for seed in range(3)]), 0)
@@ -58,7 +58,7 @@ def test_an_interval_holds_its_number_and_narrows_with_more_networks() -> None:
     assert widths[1] < widths[0] / 2
 
 
-def test_a_method_like_its_rival_is_not_shown_to_be_ahead() -> None:
+def test_of_method_shows_no_lead_of_a_method_equal_to_its_rival() -> None:
     alone = Alone(np.array([noisy(seed) for seed in range(3)]), 0)
     rival, method = (np.array([noisy(seed), noisy(seed + 1)]) for seed in (5, 7))
     rows = {row.metric: row for row in of_method(alone, method, rival, "teacher")}
@@ -68,7 +68,7 @@ def test_a_method_like_its_rival_is_not_shown_to_be_ahead() -> None:
     assert [row.metric for row in of_method(alone, rival, rival, RIVAL)] == ["90 % interval"]
 
 
-def test_equal_scores_have_no_tau_but_rows() -> None:
+def test_equal_scores_give_rows_without_a_tau() -> None:
     flat = np.full(8, 0.5)
     values = {row.metric: row.value for row in of_supernet(ALONE, flat, "uniform", 0)}
     assert values["tau"] is None
@@ -79,7 +79,7 @@ def test_equal_scores_have_no_tau_but_rows() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_method_is_a_training(method: str) -> None:
+def test_methods_are_valid_training_settings(method: str) -> None:
     config = TrainConfig(budget_minutes=5).adjusted(METHODS[method])
     assert config.budget_minutes == 5
     assert config.sampling == METHODS[method]["sampling"]

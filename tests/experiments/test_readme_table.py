@@ -32,27 +32,27 @@ def recorded(folder: Path, rows: list[Row], config: int = 0) -> list[Row]:
     return read_rows(path)
 
 
-def test_the_table_replaces_what_is_between_the_markers_and_nothing_else() -> None:
+def test_filled_replaces_only_the_text_between_the_markers() -> None:
     page = filled(PAGE, "| new |")
     assert page == PAGE.replace("old", "| new |")
     assert filled(page, "| new |") == page
     assert filled("no markers", "| new |") == "no markers"
 
 
-def test_seeds_become_a_median_with_its_range(tmp_path: Path) -> None:
+def test_markdown_shows_the_median_and_range_over_seeds(tmp_path: Path) -> None:
     table = markdown(recorded(tmp_path, [row(0, 0.9), row(1, 0.97), row(2, 0.95)]))
     assert "| spearman | default | 0.95 | 0.9 to 0.97 | 3 | 30 |" in table
     assert "torch" in table
 
 
-def test_fractions_are_shown_in_percent_and_missing_values_as_none(tmp_path: Path) -> None:
+def test_markdown_shows_fractions_in_percent_and_missing_values_as_none(tmp_path: Path) -> None:
     rows = [row(0, 0.0512, "fraction"), row(0, None, "fraction", "accuracy")]
     table = markdown(recorded(tmp_path, rows))
     assert "5.12 %" in table
     assert "| accuracy | default | none | - |" in table
 
 
-def test_methods_stand_side_by_side_for_each_case(tmp_path: Path) -> None:
+def test_crosstab_shows_methods_side_by_side_for_each_case(tmp_path: Path) -> None:
     rows = [
         Row("spearman", f"{case} {method}", 0, value, "rho", 15)
         for case, method, value in (("a", "ours", 0.9), ("a", "ridge", 0.8), ("b", "ours", 0.7))
@@ -63,7 +63,7 @@ def test_methods_stand_side_by_side_for_each_case(tmp_path: Path) -> None:
     assert "| spearman | b | 0.7 | - |" in table
 
 
-def test_a_line_a_subject_has_its_metrics_across_with_their_ranges(tmp_path: Path) -> None:
+def test_across_shows_one_line_per_subject_with_all_metrics(tmp_path: Path) -> None:
     rows = [Row("tau", "teacher", seed, 0.5 + seed / 10, "tau", 16) for seed in (0, 1)]
     rows.append(Row("interval", "teacher", 0, 0.9, "ratio", 16, {"least": 0.7, "most": 1.1}))
     rows.append(Row("tau", "macs", 0, 0.4, "tau", 16))
@@ -73,28 +73,28 @@ def test_a_line_a_subject_has_its_metrics_across_with_their_ranges(tmp_path: Pat
     assert "| macs | 0.4 | - |" in table
 
 
-def test_only_the_configuration_that_was_recorded_last_is_shown(tmp_path: Path) -> None:
+def test_latest_keeps_only_the_last_recorded_configuration(tmp_path: Path) -> None:
     recorded(tmp_path, [row(0, 0.1)], config=0)
     rows = recorded(tmp_path, [row(0, 0.2)], config=1)
     assert len(rows) == 2
     assert [r.value for r in latest(rows)] == [0.2]
 
 
-def test_each_case_may_have_a_configuration_of_its_own(tmp_path: Path) -> None:
+def test_latest_by_case_keeps_the_last_configuration_of_each_case(tmp_path: Path) -> None:
     recorded(tmp_path, [Row("lost", "one int8", 0, 0.1, "", 1)], config=0)
     recorded(tmp_path, [Row("lost", "other int8", 0, 0.2, "", 1)], config=1)
     rows = recorded(tmp_path, [Row("lost", "other int8", 0, 0.3, "", 1)], config=2)
     assert [r.value for r in latest(rows, by_case=True)] == [0.1, 0.3]
 
 
-def test_a_headline_waits_until_it_is_recorded(tmp_path: Path) -> None:
+def test_headline_table_leaves_out_headlines_without_rows(tmp_path: Path) -> None:
     title = headline_table(headlines(), folder=tmp_path).splitlines()
     recorded(tmp_path, [row(0, 0.96)])
     [line] = headline_table(headlines(), folder=tmp_path).splitlines()[len(title) :]
     assert "0.96 (1 seed)" in line
 
 
-def test_headlines_are_of_experiments_that_are_there() -> None:
+def test_headlines_name_existing_experiments() -> None:
     missing = [
         line for line in headlines() if not (FOLDER / line.experiment / "README.md").exists()
     ]
@@ -102,26 +102,26 @@ def test_headlines_are_of_experiments_that_are_there() -> None:
     assert not missing
 
 
-def test_the_few_of_the_main_page_are_understood_without_the_line_before() -> None:
+def test_chosen_headlines_are_few_and_self_contained() -> None:
     few = [line.question for line in headlines() if line.chosen]
     assert 8 <= len(few) <= 16
     assert not [question for question in few if "same" in question.split()[:3]]
 
 
-def test_a_headline_stands_beside_its_strongest_baseline(tmp_path: Path) -> None:
+def test_headline_table_shows_the_baseline(tmp_path: Path) -> None:
     line = Headline("Q", "w", "predictor", "spearman", "default", "MACs", baseline_subject="macs")
     recorded(tmp_path, [row(0, 0.96), Row("spearman", "macs", 0, 0.9, "rho", 30)])
     assert "| MACs: 0.9 |" in headline_table([line], folder=tmp_path)
 
 
-def test_a_time_names_its_machine(tmp_path: Path) -> None:
+def test_headline_table_names_the_machine_of_a_time(tmp_path: Path) -> None:
     line = Headline("Q", "w", "predictor", "spearman", "default", "none")
     [recorded_row] = recorded(tmp_path, [row(0, 5.0, "ms")])
     assert recorded_row.provenance is not None
     assert f"on {recorded_row.provenance.device} |" in headline_table([line], folder=tmp_path)
 
 
-def test_baselines_that_are_named_are_recorded() -> None:
+def test_headline_baselines_are_recorded() -> None:
     for line in headlines():
         rows = read_rows(FOLDER / line.experiment / line.file)
         metric = line.baseline_metric or line.metric
@@ -129,7 +129,7 @@ def test_baselines_that_are_named_are_recorded() -> None:
             assert (metric, line.baseline_subject) in {(r.metric, r.subject) for r in rows}
 
 
-def test_no_simple_baseline_that_is_recorded_is_stronger_than_the_one_that_is_named() -> None:
+def test_headline_baselines_are_the_strongest_simple_ones() -> None:
     simple = {"macs", "params", "ridge", "ridge-10", "nearest", "nearest-10", "mean", "mean-0"}
     simple |= {"roofline", "liveness", "scaled-liveness"}
     for line in headlines():
@@ -150,7 +150,7 @@ def test_no_simple_baseline_that_is_recorded_is_stronger_than_the_one_that_is_na
             assert scores[named] == best(scores.values()), f"{line.question}: {scores}"
 
 
-def test_answers_of_measurements_elsewhere_name_both_machines(tmp_path: Path) -> None:
+def test_caveats_name_the_machine_of_older_measurements(tmp_path: Path) -> None:
     [here] = recorded(tmp_path, [row(0, 0.9)])
     assert here.provenance is not None
     there = replace(here, provenance=replace(here.provenance, device="Other processor"))
@@ -158,7 +158,7 @@ def test_answers_of_measurements_elsewhere_name_both_machines(tmp_path: Path) ->
     assert "Measured" not in caveats(FOLDER / "predictor", [here], [here])
 
 
-def test_a_table_names_all_commits_and_machines_of_its_rows(tmp_path: Path) -> None:
+def test_markdown_names_all_commits_and_machines_of_its_rows(tmp_path: Path) -> None:
     [first] = recorded(tmp_path, [row(0, 0.9)])
     assert first.provenance is not None
     older = replace(first.provenance, device="Older", commit="0123456789ab", date="2020-01-01")
@@ -167,7 +167,7 @@ def test_a_table_names_all_commits_and_machines_of_its_rows(tmp_path: Path) -> N
     assert f"commit 0123456789ab, {first.provenance.commit}," in source
 
 
-def test_files_without_a_table_are_on_the_page_with_commits_and_what_has_changed() -> None:
+def test_other_files_lists_files_without_a_table_and_their_commits() -> None:
     page = other_files(FOLDER / "deploy")
     assert "| `choices.jsonl` | 88 rows |" in page
     assert "| `fuzz.json` | a report |" in page
@@ -177,12 +177,12 @@ def test_files_without_a_table_are_on_the_page_with_commits_and_what_has_changed
     assert "int8" not in page
 
 
-def test_what_was_compared_unfairly_is_not_on_the_main_page() -> None:
+def test_chosen_headlines_leave_out_unfair_comparisons() -> None:
     unfair = {"cifar10", "own_models", "ranking", "deploy"}
     assert not unfair & {line.experiment for line in headlines() if line.chosen}
 
 
-def test_a_mean_over_cases_has_their_range_and_needs_them_all(tmp_path: Path) -> None:
+def test_mean_over_cases_gives_their_range_and_needs_every_case(tmp_path: Path) -> None:
     rows = [
         Row("spearman", "a ours", 0, 0.9, "rho", 10),
         Row("spearman", "b ours", 0, 0.7, "rho", 5),

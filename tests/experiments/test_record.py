@@ -19,7 +19,7 @@ def row(seed: int = 0, value: float = 0.5, subject: str = "regression") -> Row:
     return Row("spearman", subject, seed, value, "rho", 30, {"p20": 0.4}, {"role": "unseen"})
 
 
-def test_a_row_says_where_it_comes_from(tmp_path: Path) -> None:
+def test_results_write_rows_with_their_provenance(tmp_path: Path) -> None:
     results = Results(tmp_path / "results.jsonl", CONFIG)
     results.put([row()])
     line = json.loads((tmp_path / "results.jsonl").read_text())
@@ -35,14 +35,14 @@ def test_a_row_says_where_it_comes_from(tmp_path: Path) -> None:
     assert provenance["date"].startswith("20")
 
 
-def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+def test_results_survive_a_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.jsonl"
     Results(path, CONFIG).put([row(), row(1, subject="macs")])
     found = Results(path, CONFIG).rows
     assert [replace(r, provenance=None) for r in found] == [row(), row(1, subject="macs")]
 
 
-def test_a_second_process_finds_what_the_first_recorded(tmp_path: Path) -> None:
+def test_results_find_rows_that_were_recorded_earlier(tmp_path: Path) -> None:
     Results(tmp_path / "results.jsonl", CONFIG).put([row(seed=3)])
     again = Results(tmp_path / "results.jsonl", CONFIG)
     assert again.find("spearman", "regression", 3) is not None
@@ -50,14 +50,14 @@ def test_a_second_process_finds_what_the_first_recorded(tmp_path: Path) -> None:
     assert again.find("spearman", "macs", 3) is None
 
 
-def test_the_same_row_again_replaces_the_older_one(tmp_path: Path) -> None:
+def test_results_replace_an_older_row_of_the_same_key(tmp_path: Path) -> None:
     results = Results(tmp_path / "results.jsonl", CONFIG)
     results.put([row(value=0.1), row(seed=1)])
     results.put([row(value=0.9)])
     assert [(r.seed, r.value) for r in results.rows] == [(0, 0.9), (1, 0.5)]
 
 
-def test_another_configuration_is_another_result(tmp_path: Path) -> None:
+def test_results_keep_configurations_apart(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     Results(path, CONFIG).put([row(value=0.1)])
     other = Results(path, {"networks": 8})
@@ -69,7 +69,7 @@ def test_another_configuration_is_another_result(tmp_path: Path) -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1)), max_size=6))
-def test_the_last_value_of_each_seed_stays(
+def test_results_keep_the_last_value_of_each_seed(
     tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[int, float]]
 ) -> None:
     results = Results(tmp_path_factory.mktemp("law") / "results.jsonl", CONFIG)
@@ -78,7 +78,7 @@ def test_the_last_value_of_each_seed_stays(
     assert {r.seed: r.value for r in results.rows} == dict(puts)
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+def test_results_name_a_damaged_line(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     Results(path, CONFIG).put([row()])
     path.write_text(path.read_text() + '{"metric": "spear')
@@ -88,7 +88,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
         Results(path, CONFIG).put([row(1)])
 
 
-def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+def test_results_raise_a_storage_error_if_the_folder_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file"):
         Results(tmp_path / "file" / "results.jsonl", CONFIG).put([row()])
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of one commit in the place of this one."""
+    """Replace this repository by one with a single commit."""
     for file in ("src/hwnas/a.py", "experiments/b/run.py", "experiments/b/results.jsonl"):
         path = tmp_path / "tree" / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("experiments/new/recipe.toml", True),
     ],
 )
-def test_a_commit_without_the_code_that_recorded_is_dirty(
+def test_commit_is_dirty_if_code_differs_from_the_commit(
     repository: Path, file: str, dirty: bool
 ) -> None:
     clean = record._commit.__wrapped__()
@@ -131,7 +131,7 @@ def test_a_commit_without_the_code_that_recorded_is_dirty(
     assert record._commit.__wrapped__() == (f"{clean}-dirty" if dirty else clean)
 
 
-def test_a_copy_inside_another_repository_has_no_commit_of_that(
+def test_commit_is_not_taken_from_an_outer_repository(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "ROOT", repository / "experiments")
@@ -147,7 +147,7 @@ def put_ten(path: Path, seed: int) -> None:
         results.put([row(seed, subject=str(number))])
 
 
-def test_two_processes_lose_no_row_of_each_other(tmp_path: Path) -> None:
+def test_results_keep_all_rows_of_two_processes(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=put_ten, args=(path, seed)) for seed in (0, 1)]

@@ -1,4 +1,4 @@
-"""Every script at toy size on the digits: it records its answers, and does nothing twice."""
+"""Experiment scripts at toy size: they record their results and repeat no finished work."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ TOY = [
     "deploy.finetune_epochs=0.1",
 ]
 MINUTES = [s.replace("finetune_epochs=0.1", "finetune_minutes=0.01") for s in TOY]
-"""For recipes that give minutes to the fine-tuning."""
+"""Settings for recipes that limit fine-tuning in minutes."""
 PLANNED = [
     "data.source=digits",
     "run.minutes=3",
@@ -125,7 +125,7 @@ OWN = {
         "seed 0: ",
     ),
 }
-"""Options, some answers, and what is printed only before something is done."""
+"""Options, some expected rows, and a text that is printed only before work is done."""
 
 
 def run(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -137,7 +137,7 @@ def run(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_records_its_answers_and_does_nothing_twice(script: str, tmp_path: Path) -> None:
+def test_script_records_results_and_repeats_nothing(script: str, tmp_path: Path) -> None:
     options = [*SCRIPTS[script], *(part for setting in TOY for part in ("--set", setting))]
     first = run(script, tmp_path, *options)
     assert first.returncode == 0, first.stderr
@@ -147,18 +147,20 @@ def test_a_script_records_its_answers_and_does_nothing_twice(script: str, tmp_pa
     assert set(answers) >= EXPECTED[script]
     for metric, subject in EXPECTED[script]:
         shown = [f"| {metric} | {subject} |"]
-        if script == "ranking":  # a line a method, metrics across
+        if script == "ranking":  # one line per method, one column per metric
             shown = [f"| {metric} |", f"\n| {subject} |"]
         assert all(text in first.stdout for text in shown)
 
     second = run(script, tmp_path, *options)
     assert second.returncode == 0, second.stderr
     assert (observed.read_text() if observed.exists() else "") == before
-    assert "seed 0: " not in second.stdout  # what a script prints before it works
+    assert "seed 0: " not in second.stdout  # printed before each piece of work
 
 
 @pytest.mark.slow
-def test_masks_of_bundles_score_what_is_recorded(tmp_path: Path, hwnas_data: Path) -> None:
+def test_segmentation_script_records_the_score_of_bundle_masks(
+    tmp_path: Path, hwnas_data: Path
+) -> None:
     options = [part for setting in TOY_MASKS for part in ("--set", setting)]
     done = run("segmentation", tmp_path, *options)
     assert done.returncode == 0, done.stderr
@@ -171,7 +173,9 @@ def test_masks_of_bundles_score_what_is_recorded(tmp_path: Path, hwnas_data: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", OWN)
-def test_a_script_with_options_of_its_own_does_nothing_twice(script: str, tmp_path: Path) -> None:
+def test_script_with_own_options_records_results_and_repeats_nothing(
+    script: str, tmp_path: Path
+) -> None:
     options, expected, prefix = OWN[script]
     first, second = (run(script, tmp_path, *options) for _ in range(2))
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
@@ -180,7 +184,7 @@ def test_a_script_with_options_of_its_own_does_nothing_twice(script: str, tmp_pa
     assert prefix not in second.stdout
 
 
-def test_bad_input_is_one_line_and_status_2(tmp_path: Path) -> None:
+def test_script_reports_bad_input_in_one_line_with_status_2(tmp_path: Path) -> None:
     done = run("ranking", tmp_path, "--set", "train.bugdet_minutes=1")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
@@ -189,7 +193,7 @@ def test_bad_input_is_one_line_and_status_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_published_tables_are_scored_once(tmp_path: Path) -> None:
+def test_predictors_script_scores_published_tables_once(tmp_path: Path) -> None:
     if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
         pytest.skip("HWNAS_DATA names no folder with latency tables")
     options = ["--splits", "fbnet-F2", "--methods", "macs", "ridge", "--seeds", "2"]
@@ -206,7 +210,7 @@ def test_published_tables_are_scored_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_evolutions_are_timed_and_judged_once(tmp_path: Path) -> None:
+def test_evolution_script_times_and_scores_once(tmp_path: Path) -> None:
     options = ["--populations", "40", "--generations", "3", "--rounds", "2", "--seeds", "0"]
     options += ["--quality-population", "40", "--quality-generations", "4", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "experiments.evolution.run", *options]
@@ -226,7 +230,7 @@ def test_evolutions_are_timed_and_judged_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_products_are_timed_once(tmp_path: Path) -> None:
+def test_gemm_script_times_products_once(tmp_path: Path) -> None:
     options = ["--targets", "cpu-onnxruntime-fp32-b1-t1", "--seeds", "0"]
     options += ["--known", "30", "--new", "2", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "experiments.gemm.run", *options]
@@ -240,7 +244,9 @@ def test_products_are_timed_once(tmp_path: Path) -> None:
     assert found >= {("r2_log", "held-out"), ("mape", "larger-m"), ("mape", "smaller-mnk")}
 
 
-def test_unknown_splits_are_named(refusal: Callable[..., str], tmp_path: Path) -> None:
+def test_predictor_scripts_name_unknown_splits_and_tables(
+    refusal: Callable[..., str], tmp_path: Path
+) -> None:
     assert "unknown split 'x'" in refusal("predictors", "--out", tmp_path, "--splits", "x")
     told = refusal("predictor_intervals", "--out", tmp_path, "--tables", "x")
     assert "unknown table 'x'" in told
@@ -264,7 +270,7 @@ def test_unknown_splits_are_named(refusal: Callable[..., str], tmp_path: Path) -
         ),
     ],
 )
-def test_recorded_measurements_are_looked_at_again(
+def test_analysis_script_evaluates_recorded_measurements(
     tmp_path: Path, script: str, options: list[str], file: str, subjects: set[str]
 ) -> None:
     command = [sys.executable, "-m", f"experiments.{script}", *options, "--out", str(tmp_path)]
@@ -274,7 +280,7 @@ def test_recorded_measurements_are_looked_at_again(
 
 
 @pytest.mark.slow
-def test_methods_are_compared_seed_by_seed(tmp_path: Path) -> None:
+def test_paired_script_compares_methods_seed_by_seed(tmp_path: Path) -> None:
     if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
         pytest.skip("HWNAS_DATA names no folder with latency tables")
     command = [sys.executable, "-m", "experiments.predictors.paired", "--out", str(tmp_path)]
@@ -287,7 +293,7 @@ def test_methods_are_compared_seed_by_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_untrained_networks_are_scored_once(tmp_path: Path) -> None:
+def test_zero_cost_script_scores_networks_once(tmp_path: Path) -> None:
     if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
         pytest.skip("HWNAS_DATA names no folder with latency tables")
     command = [sys.executable, "-m", "experiments.zero_cost.run", "--out", str(tmp_path)]

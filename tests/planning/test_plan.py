@@ -1,4 +1,4 @@
-"""What follows from a budget: laws of the plan, whatever the machine and the data."""
+"""The plan that follows from a budget: invariants for any machine and any data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MACS = (2_000_000, 13_000_000, 93_000_000)
 
 
 def speeds(fastest: float) -> list[TrainingSpeed]:
-    """Images a second fall as MACs rise; bf16 is half as fast again."""
+    """Simulate training speeds: images per second fall with MACs; bf16 is 1.5 times as fast."""
     return [
         TrainingSpeed(
             Architecture("resnet", (("macs", macs),)), macs, precision, fastest * gain * 2e6 / macs
@@ -47,12 +47,12 @@ def rungs(made: Plan) -> Rungs:
 
 
 def seconds_per_image(macs: float, fastest: float) -> float:
-    """Of `speeds`, in bf16."""
+    """Return the time of one image according to `speeds`, in bf16."""
     return macs / 2e6 / fastest / 1.5
 
 
 def wall_minutes(made: Plan, facts: JobFacts, fastest: float) -> float:
-    """Of all trainings, the reference network's with them, if cores are never idle."""
+    """Return the time of all trainings, with the reference network, if no core is ever idle."""
     left, before, images = made.values["search.trials"], 0.0, 0.0
     most = made.values["search.options.most_macs"]
     sizes = np.geomspace(max(most / 16, MACS[0]), most, left)
@@ -71,7 +71,7 @@ def wall_minutes(made: Plan, facts: JobFacts, fastest: float) -> float:
     fastest=st.floats(50, 20_000),
     cores=st.integers(1, 16),
 )
-def test_trainings_never_take_more_than_the_budget_leaves(
+def test_plan_fits_all_trainings_into_the_budget(
     minutes: float, images: int, fastest: float, cores: int
 ) -> None:
     made = plan(minutes, images, fastest, cores)
@@ -85,7 +85,7 @@ def test_trainings_never_take_more_than_the_budget_leaves(
     assert len(made.summary) == 2
 
 
-def test_most_of_the_budget_is_used_unless_every_network_has_enough_of_it() -> None:
+def test_plan_uses_most_of_the_budget_unless_it_is_more_than_enough() -> None:
     def used(minutes: float, images: int, fastest: float) -> float:
         made = plan(minutes, images, fastest)
         return wall_minutes(made, JobFacts(images, SHAPE, "classes", minutes, 2), fastest) / minutes
@@ -94,14 +94,14 @@ def test_most_of_the_budget_is_used_unless_every_network_has_enough_of_it() -> N
     assert used(600, 500, 20_000) < 0.3
 
 
-def test_a_training_that_is_slower_than_expected_is_cut_off_by_its_minutes() -> None:
+def test_plan_limits_minutes_of_trainings_that_are_slower_than_expected() -> None:
     values = plan(45).values
     largest = seconds_per_image(values["search.options.most_macs"], 5000)
     minutes = values["train.epochs"] * 8500 * largest / 60
     assert minutes < values["train.budget_minutes"] < 1.2 * minutes
 
 
-def test_a_third_of_the_time_and_more_goes_to_those_that_are_trained_to_the_end() -> None:
+def test_plan_gives_a_third_of_the_time_to_networks_of_the_last_rung() -> None:
     for minutes in (15, 45, 240):
         made = plan(minutes)
         shares = [0.0, *made.values["search.fidelity.rungs"]]
@@ -109,7 +109,7 @@ def test_a_third_of_the_time_and_more_goes_to_those_that_are_trained_to_the_end(
         assert made.values["deploy.top"] * (1 - shares[-2]) > whole / 3
 
 
-def test_the_plan_follows_the_budget() -> None:
+def test_plan_grows_with_the_budget() -> None:
     short, middle, long = (plan(minutes, fastest=2000) for minutes in (6, 45, 600))
     for key in ("search.trials", "search.options.most_macs", "train.budget_minutes"):
         values = [each.values[key] for each in (short, middle, long)]
@@ -117,7 +117,7 @@ def test_the_plan_follows_the_budget() -> None:
         assert values[0] < values[2], key
 
 
-def test_networks_that_miss_a_limit_take_no_time() -> None:
+def test_plan_leaves_out_networks_that_miss_a_limit() -> None:
     facts = JobFacts(8500, SHAPE, "classes", 600, 2)
     free = make_plan(facts, speeds(2000)).values
     tight = make_plan(replace(facts, most_macs=5e6), speeds(2000)).values
@@ -135,12 +135,12 @@ def test_networks_that_miss_a_limit_take_no_time() -> None:
 
 
 @given(images=st.integers(100, 100_000))
-def test_more_images_are_seen_in_fewer_epochs(images: int) -> None:
+def test_plan_trains_more_images_for_fewer_epochs(images: int) -> None:
     few, many = (plan(10_000, number) for number in (images, 4 * images))
     assert many.values["train.epochs"] == pytest.approx(few.values["train.epochs"] / 2, rel=0.02)
 
 
-def test_the_largest_of_a_slow_kind_decides_how_long_the_training_is() -> None:
+def test_plan_chooses_smaller_networks_if_a_family_trains_slowly() -> None:
     fast = [replace(speed, family="fast") for speed in speeds(5000)]
     slow = [replace(speed, family="slow") for speed in speeds(1000)]
     facts = JobFacts(8500, SHAPE, "classes", 45, 2)
@@ -148,7 +148,7 @@ def test_the_largest_of_a_slow_kind_decides_how_long_the_training_is() -> None:
     assert both["search.options.most_macs"] < alone["search.options.most_macs"]
 
 
-def test_as_many_networks_as_the_recipe_asks_for_share_the_same_time() -> None:
+def test_plan_keeps_the_number_of_trials_of_the_recipe() -> None:
     facts = JobFacts(8500, SHAPE, "classes", 45, 2)
     many, few = (plan(45, given={"search.trials": number}) for number in (40, 4))
     assert many.values["search.trials"] == 40
@@ -157,7 +157,7 @@ def test_as_many_networks_as_the_recipe_asks_for_share_the_same_time() -> None:
     assert minutes[0] == pytest.approx(minutes[1], rel=0.05)
 
 
-def test_a_supernet_is_planned_where_the_recipe_asks_for_one() -> None:
+def test_plan_for_a_supernet_divides_time_into_training_and_fine_tuning() -> None:
     values = plan(45, given={"search.evaluator": "supernet"}).values
     assert "search.fidelity.rungs" not in values
     finetuning = values["deploy.top"] * values["deploy.finetune_minutes"] / 2
@@ -168,7 +168,7 @@ def test_a_supernet_is_planned_where_the_recipe_asks_for_one() -> None:
     assert max(longer["space.width"]) > max(values["space.width"])
 
 
-def test_small_images_are_cropped_less_and_grey_ones_not_mirrored() -> None:
+def test_plan_crops_small_images_less_and_mirrors_no_grey_images() -> None:
     def made(shape: tuple[int, int, int]) -> Plan:
         return make_plan(JobFacts(8500, shape, "classes", 45, 2), speeds(2000))
 
@@ -177,6 +177,6 @@ def test_small_images_are_cropped_less_and_grey_ones_not_mirrored() -> None:
     assert made(SHAPE).values["train.flip"] is True
 
 
-def test_values_keep_their_images_whole() -> None:
+def test_plan_for_regression_uses_no_crop_cutmix_or_flip() -> None:
     values = make_plan(JobFacts(8500, SHAPE, "values", 45, 2), speeds(2000)).values
     assert not {"train.crop", "train.cutmix", "train.flip"} & set(values)

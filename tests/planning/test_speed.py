@@ -1,4 +1,4 @@
-"""Training speed, measured in a moment."""
+"""Short measurement of training speed, and its interpolation by size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hwnas.planning.speed import probes
 from hwnas.search_spaces import Architecture, resnet, union
 
 
-def test_a_larger_network_is_slower_and_the_time_is_kept() -> None:
+def test_measure_speeds_finds_larger_networks_slower_in_limited_time() -> None:
     space = resnet((32, 32, 3), 10, "compact")
     networks = dict.fromkeys([space.smallest(), space.largest()], "")
     begun = time.perf_counter()
@@ -26,7 +26,7 @@ def test_a_larger_network_is_slower_and_the_time_is_kept() -> None:
     assert small > 3 * large
 
 
-def test_the_ends_of_each_kind_of_network_are_measured() -> None:
+def test_probes_are_the_smallest_and_largest_network_of_each_family() -> None:
     space = union((32, 32, 3), 10, "cpu", resolution=(32,))
     found = probes(space)
     assert list(found.values()) == ["inverted"] * 2 + ["compact"] * 2
@@ -36,7 +36,7 @@ def test_the_ends_of_each_kind_of_network_are_measured() -> None:
     assert len(probes(resnet((32, 32, 3), 10, "compact"))) == 3
 
 
-def test_of_the_kinds_those_count_that_are_of_a_size() -> None:
+def test_training_rates_average_the_families_that_have_the_size() -> None:
     def speed(family: str, macs: int, images_per_s: float) -> TrainingSpeed:
         network = Architecture("space", (("macs", macs),))
         return TrainingSpeed(network, macs, "fp32", images_per_s, family)
@@ -50,7 +50,7 @@ def test_of_the_kinds_those_count_that_are_of_a_size() -> None:
     assert rates.seconds(1000) == pytest.approx((0.5, 0.5))
 
 
-def test_a_larger_network_never_counts_as_faster() -> None:
+def test_training_rates_never_make_a_larger_network_faster() -> None:
     networks = [Architecture("space", (("macs", macs),)) for macs in (1, 10)]
     speeds = [
         TrainingSpeed(n, m, "fp32", r)

@@ -147,7 +147,7 @@ class Peeking(Greedy):
 @pytest.mark.parametrize(
     ("method", "message"), [(Greedy, "more than the 8"), (Peeking, "not offered")]
 )
-def test_benchmark_refuses_methods_that_measure_too_much(
+def test_benchmark_refuses_measurements_that_are_not_allowed(
     table: CostTable, method: type, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS, "greedy", method)

@@ -40,9 +40,8 @@ def test_arena_bytes_equal_values_computed_by_hand() -> None:
     one = 4 * 16 * SIDE**2  # 256 KiB
     assert arena_bytes(chain(3, 16)) == one
     assert arena_bytes(chain(3, 16, 16)) == 2 * one
-    assert (
-        arena_bytes(chain(3, 16, 16, 16, 16)) == 2 * one
-    )  # the third output reuses the memory of the first
+    # The third output reuses the memory of the first.
+    assert arena_bytes(chain(3, 16, 16, 16, 16)) == 2 * one
     # 768 KiB each: one in a region of 1 MiB, one in a region of 2 MiB, then both in the latter.
     assert arena_bytes(chain(3, 48, 48)) == 768 * 1024 + 2 * 768 * 1024
 
@@ -90,7 +89,7 @@ def test_memory_predictor_is_accurate_after_ten_measurements(
         for e, peak in zip(estimates, peaks[10:], strict=True)
     ]
     assert np.mean(inside) >= 0.8
-    assert np.median([e.std / e.mean for e in estimates]) < 0.1  # and is not vacuous
+    assert np.median([e.std / e.mean for e in estimates]) < 0.1  # the intervals are not too wide
     assert {(e.metric, e.kind, e.target) for e in estimates} == {
         ("peak_memory_bytes", "predicted", target.name)
     }

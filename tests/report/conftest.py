@@ -1,4 +1,4 @@
-"""A realistic search: 60 trials of two objectives, 3 finalists, 8 timed networks."""
+"""Report data of a realistic search: 60 trials, two objectives, 3 finalists, 8 timed networks."""
 
 import math
 import random

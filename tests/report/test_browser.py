@@ -1,4 +1,4 @@
-"""The page in a real browser."""
+"""The report in a real browser."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not instal
 
 @pytest.fixture
 def opened(tmp_path):
-    """What the browser made of a report: the document after its scripts ran."""
+    """Return a function that opens a report in the browser and returns the final document."""
 
     def open_report(data, extra=""):
         path = write_report(data, tmp_path / "report.html")
@@ -45,7 +45,7 @@ def opened(tmp_path):
 
 
 def drawn(document):
-    """The part of each figure between its title and its data."""
+    """Return the part of each figure between its title and its data."""
     return re.findall(r'<div class="plot.*?<script type="application/json">', document, re.S)
 
 
@@ -53,7 +53,7 @@ def errors(document):
     return re.search(r"<html[^>]*>", document)[0].partition("data-errors=")[2]
 
 
-def test_every_plot_draws_without_an_error_or_a_request(opened, report_data):
+def test_report_draws_every_plot_without_errors_or_requests(opened, report_data):
     document = opened(report_data)
     plots = drawn(document)
     assert errors(document) == ""
@@ -74,16 +74,16 @@ def test_every_plot_draws_without_an_error_or_a_request(opened, report_data):
         ("<script>nothing.there</script>", "nothing is not defined"),
     ],
 )
-def test_requests_are_refused_and_errors_noticed(opened, report_data, extra, noticed):
+def test_report_blocks_requests_and_records_errors(opened, report_data, extra, noticed):
     assert noticed in errors(opened(report_data, extra))
 
 
-def test_no_button_sends_data_away(opened, report_data):
+def test_report_has_only_local_plot_buttons(opened, report_data):
     titles = set(re.findall(r'data-title="([^"]*)"', opened(report_data)))
     assert titles == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
 
 
-def test_hostile_names_run_no_script(opened, report_data):
+def test_report_runs_no_script_from_hostile_names(opened, report_data):
     evil = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
     finalists = tuple(replace(f, picks=(evil,)) for f in report_data.finalists)
     trials = tuple(replace(t, sampler=evil, id=t.id) for t in report_data.trials)

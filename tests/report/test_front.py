@@ -8,7 +8,7 @@ def traces(figure):
     return {trace.name.split(" (")[0]: trace for trace in figure.data}
 
 
-def test_the_front_is_a_step_line_through_the_trials_on_it(report_data):
+def test_front_plot_joins_the_trials_of_the_front_by_a_step_line(report_data):
     front = traces(pareto_front(report_data))["Pareto front"]
     accuracy, latency = (objective.label for objective in report_data.objectives)
     expected = sorted(
@@ -19,7 +19,7 @@ def test_the_front_is_a_step_line_through_the_trials_on_it(report_data):
     assert all(length > 0 for length in front.error_y.array)
 
 
-def test_axes_say_unit_kind_and_target_and_the_limit_is_drawn(report_data):
+def test_front_plot_labels_its_axes_and_draws_the_limit(report_data):
     figure = pareto_front(report_data)
     assert figure.layout.xaxis.title.text == "latency (ms, predicted) on cpu-onnxruntime-fp32-b1-t1"
     assert figure.layout.yaxis.title.text == "accuracy (evaluated)"
@@ -27,7 +27,7 @@ def test_axes_say_unit_kind_and_target_and_the_limit_is_drawn(report_data):
     assert figure.layout.annotations[0].text == "limit 0.9 ms"
 
 
-def test_every_candidate_is_there_once_and_random_search_only_where_it_ran(report_data):
+def test_front_plot_shows_each_candidate_once_and_random_search_if_it_ran(report_data):
     clouds = traces(pareto_front(report_data))
     shown = [len(clouds[name].x) for name in ("candidates", "Pareto front")]
     assert sum(shown) == len(report_data.trials)
@@ -36,7 +36,7 @@ def test_every_candidate_is_there_once_and_random_search_only_where_it_ran(repor
     assert not [name for name in alone if "random" in name]
 
 
-def test_a_finalist_is_joined_to_what_was_measured(report_data):
+def test_front_plot_joins_a_finalist_to_its_measurement(report_data):
     finalist = report_data.finalists[0]
     trace = traces(pareto_front(report_data))["knee"]
     assert (trace.x[1], trace.y[1]) == (finalist.measurement.latency_ms, finalist.test.mean)
@@ -46,13 +46,13 @@ def test_a_finalist_is_joined_to_what_was_measured(report_data):
     assert len(traces(pareto_front(unmeasured))["knee"].x) == 1
 
 
-def test_infeasible_candidates_are_marked(report_data):
+def test_front_plot_marks_infeasible_candidates(report_data):
     worst = replace(report_data.trials[0], feasible=False, on_front=False)
     data = replace(report_data, trials=(worst, *report_data.trials[1:]))
     assert len(traces(pareto_front(data))["over a limit"].x) == 1
 
 
-def test_more_than_two_objectives_are_not_joined(report_data):
+def test_front_plot_of_three_objectives_has_no_line(report_data):
     macs = ObjectiveInfo("macs", "macs", "minimize", "", "counted")
     trials = tuple(replace(t, values={**t.values, "macs": 1e6}) for t in report_data.trials)
     objectives = (*report_data.objectives, macs)
@@ -62,7 +62,7 @@ def test_more_than_two_objectives_are_not_joined(report_data):
     assert figure.layout.xaxis.title.text == "macs (counted)"
 
 
-def test_pointing_at_a_candidate_shows_its_architecture(report_data):
+def test_front_plot_shows_the_architecture_on_hover(report_data):
     text = traces(pareto_front(report_data))["Pareto front"].hovertext[0]
     assert "latency 0." in text
     assert "ms (predicted)" in text

@@ -20,20 +20,20 @@ class Reader(HTMLParser):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
-def test_any_text_is_text_and_nothing_else(text):
+def test_element_escapes_any_text(text):
     reader = Reader()
     reader.feed(element("p", text, title=text))
     reader.close()
     assert (reader.tags, reader.values, reader.text) == (["p"], [text], text)
 
 
-def test_markup_is_not_escaped_twice():
+def test_element_escapes_nested_markup_only_once():
     inner = element("b", "a < b")
     assert element("p", inner, " & c") == "<p><b>a &lt; b</b> &amp; c</p>"
     assert join([inner, "<"], ", ") == "<b>a &lt; b</b>, &lt;"
 
 
-def test_attributes():
+def test_element_translates_attribute_names_and_leaves_out_none():
     shown = element("meta", name="x", http_equiv="y", class_="z", content=None)
     assert shown == '<meta name="x" http-equiv="y" class="z">'
     assert isinstance(shown, Html)

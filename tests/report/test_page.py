@@ -11,7 +11,7 @@ EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&"
 
 
 class Reader(HTMLParser):
-    """Collects tags, attributes and the text outside of scripts and styles."""
+    """Parser that collects tags, attributes and the text outside of scripts and styles."""
 
     def __init__(self, page):
         super().__init__()
@@ -38,7 +38,7 @@ def page(report_data):
 
 
 def evil(data):
-    """The same report with every name of a user's hostile."""
+    """Return the report with a hostile text in place of each name that a user chooses."""
     trials = tuple(
         replace(t, id=EVIL, sampler=EVIL, architecture={EVIL: EVIL}) for t in data.trials
     )
@@ -90,7 +90,7 @@ def bare():
     )
 
 
-def test_the_headline_comes_first_and_every_number_says_its_kind(page, report_data):
+def test_page_begins_with_the_headline_and_names_kinds_of_numbers(page, report_data):
     text = Reader(page).text
     assert text.index("measured networks for") < text.index("Finalists")
     assert text.index("Finalists") < text.index("Warnings") < text.index("Trade-off")
@@ -103,7 +103,7 @@ def test_the_headline_comes_first_and_every_number_says_its_kind(page, report_da
     assert report_data.recipe_toml.split("\n")[0] in text
 
 
-def test_a_page_asks_for_nothing_from_outside(page):
+def test_page_loads_nothing_from_outside(page):
     reader = Reader(page)
     links = [v for k, v in reader.attributes if k in ("src", "href", "srcset", "action", "data")]
     assert links == []
@@ -114,12 +114,12 @@ def test_a_page_asks_for_nothing_from_outside(page):
     assert "@import" not in style
 
 
-def test_the_library_is_there_once_and_the_page_stays_small(page):
+def test_page_contains_the_plot_library_once_and_stays_small(page):
     assert page.count("plotly.js v") == 1
     assert len(page.encode()) < 6e6
 
 
-def test_hostile_names_are_only_text(page, report_data):
+def test_page_shows_hostile_names_as_text(page, report_data):
     harmless, hostile = Reader(page), Reader(render(evil(report_data)))
     assert hostile.tags.count("script") == harmless.tags.count("script")
     assert "img" not in hostile.tags
@@ -127,13 +127,13 @@ def test_hostile_names_are_only_text(page, report_data):
     assert hostile.text.count("alert(1)") > 20
 
 
-def test_a_space_without_pictures_gets_a_table_of_choices(report_data):
+def test_page_lists_choices_of_spaces_without_a_picture(report_data):
     plain = replace(report_data.finalists[0], stages=())
     text = Reader(render(replace(report_data, finalists=(plain,)))).text
     assert "stage0.block0.kernel_size" in text
 
 
-def test_every_empty_part_says_why(bare):
+def test_page_gives_a_reason_for_each_empty_part(bare):
     text = Reader(render(bare)).text
     for reason in (
         "without a measured finalist so far",
@@ -149,17 +149,17 @@ def test_every_empty_part_says_why(bare):
         assert reason in text
 
 
-def test_one_objective_has_no_front(bare, report_data):
+def test_page_says_that_one_objective_has_no_front(bare, report_data):
     data = replace(bare, trials=report_data.trials)
     assert "one objective, so there is no trade-off" in Reader(render(data)).text
 
 
-def test_an_unmeasured_finalist_is_shown_as_such(report_data):
+def test_page_marks_an_unmeasured_finalist(report_data):
     waiting = replace(report_data.finalists[0], measurement=None, predicted_latency_ms=None)
     assert "not measured" in Reader(render(replace(report_data, finalists=(waiting,)))).text
 
 
-def test_writing_leaves_one_file_or_an_error(report_data, tmp_path):
+def test_write_report_leaves_one_file_or_raises(report_data, tmp_path):
     path = write_report(report_data, tmp_path / "run" / "report.html")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert [item.name for item in path.parent.iterdir()] == ["report.html"]

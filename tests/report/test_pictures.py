@@ -4,7 +4,7 @@ from hwnas.report import BlockPicture, StagePicture
 from hwnas.report.pictures import architecture_lines, stages_picture
 
 
-def test_an_architecture_is_a_line_a_stage():
+def test_architecture_lines_have_one_line_per_stage():
     lines = architecture_lines(
         {
             "resolution": 16,
@@ -19,12 +19,12 @@ def test_an_architecture_is_a_line_a_stage():
     assert lines == ["resolution 16, width 0.5", "stage0: depth 2 · k5 e6 · k3 e4"]
 
 
-def test_names_of_a_users_own_space_are_kept():
+def test_architecture_lines_keep_names_of_other_spaces():
     assert architecture_lines({"cell.edge.op": "conv"}) == ["cell: edge op conv"]
     assert architecture_lines({}) == []
 
 
-def test_a_picture_has_a_box_a_block_and_says_what_it_is():
+def test_stages_picture_draws_one_box_per_block_with_labels():
     stages = (
         StagePicture(16, 1, (BlockPicture(3, 6),)),
         StagePicture(24, 2, (BlockPicture(5, 3), BlockPicture(7, 4))),
@@ -46,7 +46,7 @@ def test_a_picture_has_a_box_a_block_and_says_what_it_is():
     assert {"16 ch", "24 ch, 1/2", "3×3", "5×5", "7×7", "e6"} <= set(words)
 
 
-def test_a_picture_lies_within_its_frame():
+def test_stages_picture_lies_within_its_frame():
     stages = tuple(
         StagePicture(960, 2, tuple(BlockPicture(7, 6) for _ in range(4))) for _ in range(6)
     )

@@ -9,18 +9,18 @@ def row(predicted, measured, role="left out in turn"):
     return CalibrationRow("id", predicted, 0.9 * predicted, 1.1 * predicted, measured, role)
 
 
-def test_calibration_error_by_hand():
+def test_calibration_error_equals_values_by_hand():
     rows = [row(1.1, 1.0), row(1.9, 2.0), row(3.0, 3.0), row(5.0, 4.0)]
     expected = "median absolute error 7.5 %, Spearman 1.000, n = 4"
     assert plots.calibration_error(rows) == expected
 
 
 @pytest.mark.parametrize("rows", [[row(1.0, 1.0)], [row(2.0, 1.0), row(2.0, 3.0), row(2.0, 4.0)]])
-def test_no_rank_correlation_where_there_is_none(rows):
+def test_calibration_error_leaves_out_an_undefined_correlation(rows):
     assert "Spearman" not in plots.calibration_error(rows)
 
 
-def test_calibration_shows_intervals_and_the_diagonal(report_data):
+def test_calibration_plot_shows_intervals_and_the_diagonal(report_data):
     figure = plots.calibration(report_data)
     diagonal, timed, finalists = figure.data
     assert "median absolute error" in figure.layout.title.text
@@ -29,7 +29,7 @@ def test_calibration_shows_intervals_and_the_diagonal(report_data):
     assert min(*timed.error_y.array, *timed.error_y.arrayminus) > 0
 
 
-def test_generalisation_is_validation_minus_test(report_data):
+def test_generalisation_plot_shows_validation_minus_test(report_data):
     figure = plots.generalisation(report_data)
     for trace, finalist in zip(figure.data, report_data.finalists, strict=True):
         validation, test = finalist.validation, finalist.test
@@ -42,18 +42,18 @@ def test_generalisation_is_validation_minus_test(report_data):
         assert not trace.error_x.symmetric
 
 
-def test_hypervolume_has_a_line_a_sampler(report_data):
+def test_hypervolume_plot_has_one_line_per_sampler(report_data):
     assert [line.name for line in plots.hypervolume(report_data).data] == ["nsga2", "random"]
     alone = replace(report_data, hypervolume=report_data.hypervolume[:1])
     assert [line.name for line in plots.hypervolume(alone).data] == ["nsga2"]
 
 
-def test_training_shows_both_losses_and_the_rate(report_data):
+def test_training_plot_shows_both_losses_and_the_learning_rate(report_data):
     names = [line.name for line in plots.training_curves(report_data).data]
     assert names == ["largest network", "smallest network", "learning rate"]
 
 
-def test_gpu_seconds_are_shown_only_where_there_was_one(report_data):
+def test_stage_plot_shows_gpu_time_only_if_a_gpu_was_used(report_data):
     assert [bar.name for bar in plots.stage_seconds(report_data).data] == ["wall time", "CPU time"]
     times = (*report_data.stage_times, StageTime("more", 1.0, 1.0, 0.5, "done"))
     gpu = plots.stage_seconds(replace(report_data, stage_times=times)).data[2]

@@ -11,7 +11,7 @@ def cells(table):
     return [re.findall(r"<td.*?>(.*?)</td>", row) for row in rows]
 
 
-def test_a_finalist_shows_both_latencies_with_clock_spread_and_n(report_data):
+def test_finalists_table_shows_measured_and_predicted_latency(report_data):
     knee, _, most_accurate = cells(finalists_table(report_data))
     measured = report_data.finalists[0].measurement
     assert f"{measured.latency_ms:.4g} ms" in knee[2]
@@ -24,7 +24,7 @@ def test_a_finalist_shows_both_latencies_with_clock_spread_and_n(report_data):
     assert ["disturbed" in row[2] for row in (knee, most_accurate)] == [False, True]
 
 
-def test_a_finalist_that_breaks_a_limit_is_marked(report_data):
+def test_finalists_table_marks_a_finalist_that_breaks_a_limit(report_data):
     assert "a limit" not in finalists_table(report_data)
     line = "latency_ms is 0.415 (measured); the limit is 0.1"
     broken = replace(report_data.finalists[0], missed_limits=(line,), limit_state="broken")
@@ -38,13 +38,13 @@ def test_a_finalist_that_breaks_a_limit_is_marked(report_data):
     assert "misses a limit, within noise" in table
 
 
-def test_a_perfect_score_has_an_interval_that_ends_at_one(report_data):
+def test_finalists_table_shows_an_interval_for_a_perfect_score(report_data):
     perfect = replace(report_data.finalists[0], test=Score(1.0, 0.0, 50))
     [row] = cells(finalists_table(replace(report_data, finalists=(perfect,))))
     assert "0.9287 to 1.0000" in row[1]
 
 
-def test_each_further_target_has_its_column(report_data):
+def test_finalists_table_has_a_column_per_further_target(report_data):
     timed = replace(report_data.finalists[0].measurement, target="cpu-openvino-fp32-b1-t1")
     found = TargetLatency(timed.target, 1.25, 0.1, timed)
     both = replace(
@@ -56,7 +56,7 @@ def test_each_further_target_has_its_column(report_data):
     assert all("1.25 ms" in row[4] for row in cells(table))
 
 
-def test_the_front_is_in_order_and_complete(report_data):
+def test_front_table_is_sorted_and_complete(report_data):
     rows = cells(front_table(report_data))
     latencies = [float(re.search(r"[\d.]+", row[1])[0]) for row in rows]
     assert latencies == sorted(latencies)
@@ -64,5 +64,5 @@ def test_the_front_is_in_order_and_complete(report_data):
     assert "stage0: depth" in rows[0][3]
 
 
-def test_stages_without_a_gpu_say_so(report_data):
+def test_stages_table_says_that_no_gpu_was_used(report_data):
     assert {"none" in row[3] for row in cells(stages_table(report_data))} == {True}

@@ -1,4 +1,4 @@
-"""A job whose run is finished."""
+"""Fixtures: the job of a finished run, and its goal."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ def goal(job: Job) -> SearchGoal:
 
 @pytest.fixture
 def limited(goal: SearchGoal) -> Callable[..., SearchGoal]:
-    """The goal with limits: by the metric of an objective, its worst acceptable value."""
+    """Return a function that adds limits to the goal: the worst acceptable value by metric."""
 
     def with_limits(**limits: float) -> SearchGoal:
         objectives = tuple(replace(o, limit=limits.get(o.metric)) for o in goal.objectives)

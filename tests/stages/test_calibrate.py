@@ -15,7 +15,7 @@ from hwnas.stages.measurements import read_measurements
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
 
-def test_it_is_done_once(job: Job) -> None:
+def test_calibration_runs_only_once(job: Job) -> None:
     table = job.folder.path / "measurements.parquet"
     before = table.read_bytes()
     with job.folder:
@@ -23,7 +23,9 @@ def test_it_is_done_once(job: Job) -> None:
     assert table.read_bytes() == before
 
 
-def test_on_another_processor_it_is_done_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_runs_again_on_another_processor(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = job.folder.path / "measurements.parquet"
     assert job.is_done(calibration(job, TARGET, table))
     for module in ("stages.calibrate", "deploy.measurement.timing"):
@@ -40,8 +42,8 @@ def test_on_another_processor_it_is_done_again(job: Job, monkeypatch: pytest.Mon
     assert job.is_done(calibration(job, TARGET, table))
 
 
-def test_searches_that_share_a_study_share_its_calibrations(job: Job, tmp_path: Path) -> None:
-    """What one has measured, the others of equal processors take, so that all predict the same."""
+def test_calibration_is_shared_by_searches_with_one_study(job: Job, tmp_path: Path) -> None:
+    """Runs on equal processors use the same measurements, so that their predictions agree."""
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     search = replace(job.recipe.search, storage=url)
     shared = replace(job.run_inputs, recipe=replace(job.recipe, search=search))
@@ -58,7 +60,7 @@ def test_searches_that_share_a_study_share_its_calibrations(job: Job, tmp_path: 
     assert predicted[0] == predicted[1]
 
 
-def test_the_predictor_knows_the_networks_that_were_timed(job: Job) -> None:
+def test_fitted_predictor_contains_the_timed_networks(job: Job) -> None:
     table, space = job.folder.path / "measurements.parquet", job.run_inputs.space
     predictor = fitted_predictor(space, TARGET, table)
     timed = [row for row in read_measurements(table) if row.role == "calibration"]
@@ -70,7 +72,7 @@ def test_the_predictor_knows_the_networks_that_were_timed(job: Job) -> None:
 
 
 @pytest.mark.parametrize("metric", ["macs", "params"])
-def test_a_limit_on_a_count_is_exact(job: Job, metric: str) -> None:
+def test_check_limits_is_exact_for_counts(job: Job, metric: str) -> None:
     space = job.run_inputs.space
     least = getattr(space.workload(space.smallest()), metric)
     kept = SearchGoal((Objective(metric, "minimize", limit=least),))
@@ -80,7 +82,9 @@ def test_a_limit_on_a_count_is_exact(job: Job, metric: str) -> None:
         check_limits(job, missed, {})
 
 
-def test_a_latency_is_refused_only_where_it_is_surely_missed(job: Job, goal: SearchGoal) -> None:
+def test_check_limits_refuses_only_latencies_that_are_out_of_reach(
+    job: Job, goal: SearchGoal
+) -> None:
     predictor = fitted_predictor(
         job.run_inputs.space, TARGET, job.folder.path / "measurements.parquet"
     )

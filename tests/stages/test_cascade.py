@@ -1,4 +1,4 @@
-"""A cascade of a finished run's finalists, from the command line to its folder."""
+"""Cascades of the finalists of a finished run, from the command line to the written folder."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def by_accuracy(run: Path) -> list[Bundle]:
 
 @pytest.fixture
 def target_accuracy(finished: Path) -> float:
-    """What only the most accurate finalist reaches by itself."""
+    """Accuracy that only the most accurate finalist reaches on its own."""
     *_, second, best = (
         score_of(b, "accuracy", "validation")["value"] for b in by_accuracy(finished)
     )
@@ -43,9 +43,9 @@ def asked(target_accuracy: float, tmp_path: Path) -> tuple[str | Path, ...]:
 
 @pytest.fixture
 def promising(finished: Path) -> Path:
-    """The run, as if its most accurate finalist had been measured to take a thousand times as long.
+    """Change the run: its most accurate finalist has a latency a thousand times as long.
 
-    Networks for 8 x 8 pixels are so quick that deciding between two takes longer than both.
+    Networks for 8 x 8 pixels are so fast that the decision takes longer than both networks.
     """
     best = by_accuracy(finished)[-1]
     description = json.loads(json.dumps(best.description))
@@ -61,7 +61,7 @@ def promising(finished: Path) -> Path:
 
 @pytest.fixture
 def worthwhile(promising: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The run, as if that finalist really took long."""
+    """Change the run: its most accurate finalist also takes longer when it runs."""
     best = by_accuracy(promising)[-1].description["id"]
 
     def longer(bundle: Bundle, images: Any, target: Any) -> Pass:
@@ -73,7 +73,7 @@ def worthwhile(promising: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return promising
 
 
-def test_a_cascade_is_chosen_packed_and_run(
+def test_cascade_command_packs_a_cascade_that_verifies_and_runs(
     hwnas: Command,
     worthwhile: Path,
     target_accuracy: float,
@@ -110,7 +110,7 @@ def test_a_cascade_is_chosen_packed_and_run(
     hwnas("cascade", worthwhile, *asked).refused("exists already; choose another --out")
 
 
-def test_where_it_saves_nothing_none_is_written(
+def test_cascade_command_writes_nothing_if_a_cascade_saves_no_time(
     hwnas: Command, finished: Path, asked: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
     answer = hwnas("cascade", finished, *asked)
@@ -123,7 +123,7 @@ def test_where_it_saves_nothing_none_is_written(
     assert not (tmp_path / "two").exists()
 
 
-def test_a_cascade_that_turns_out_to_be_slower_is_not_written(
+def test_cascade_command_writes_nothing_if_the_cascade_is_measured_slower(
     hwnas: Command, promising: Path, asked: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
     answer = hwnas("cascade", promising, *asked)
@@ -133,7 +133,7 @@ def test_a_cascade_that_turns_out_to_be_slower_is_not_written(
     assert not (tmp_path / "two").exists()
 
 
-def test_energy_is_saved_where_somebody_knows_it(
+def test_cascade_command_saves_energy_if_energies_are_known(
     hwnas: Command,
     worthwhile: Path,
     target_accuracy: float,
@@ -163,7 +163,7 @@ def test_energy_is_saved_where_somebody_knows_it(
         assert (energy["kind"], energy["unit"]) == ("modelled", "mJ")
 
 
-def test_an_accuracy_out_of_reach_names_the_best(
+def test_make_cascade_refuses_unreachable_accuracy_and_wrong_goals(
     job: Job, goal: SearchGoal, tmp_path: Path
 ) -> None:
     with pytest.raises(InfeasibleError, match=r"accuracy 0\.999 .* 100 validation images; the be"):
@@ -176,7 +176,9 @@ def test_an_accuracy_out_of_reach_names_the_best(
     assert not (tmp_path / "two").exists()
 
 
-def test_runs_that_are_none(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+def test_cascade_command_refuses_wrong_runs_and_targets(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
     asked = ("--target-accuracy", "0.5", "--out", tmp_path / "two")
     hwnas("cascade", tmp_path, *asked).refused("holds no run")
     unknown = "cpu-onnxruntime-fp32-b1-t2"
@@ -184,7 +186,7 @@ def test_runs_that_are_none(hwnas: Command, finished: Path, tmp_path: Path) -> N
     hwnas("cascade", finished, "--out", tmp_path / "two").refused("--target-accuracy")
 
 
-def test_finalists_that_cost_more_than_a_limit_allows_are_left_out(
+def test_make_cascade_leaves_out_finalists_that_break_a_limit(
     job: Job,
     goal: SearchGoal,
     limited: Callable[..., SearchGoal],

@@ -1,4 +1,4 @@
-"""Runs side by side, on studies that a real search made with a score that takes no time."""
+"""Comparison of runs, on studies of a real search with a score that is computed at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LATENCY = f"latency_ms@{TARGET}"
 
 @dataclass(frozen=True)
 class ByKernels:
-    """Wide kernels are liked; how much sets runs apart."""
+    """Evaluator whose score grows with kernel sizes, by a factor that differs between runs."""
 
     liking: float = 1.0
 
@@ -44,7 +44,7 @@ class ByKernels:
 
 
 class ByMacs:
-    """A millisecond for each million multiply-accumulates."""
+    """Cost source with one millisecond per million multiply-accumulates."""
 
     def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
         return [
@@ -54,7 +54,7 @@ class ByMacs:
 
 
 def searched_again(finished: Path, to: Path, trials: int, liking: float = 1.0) -> Path:
-    """A run of the same recipe whose study is another."""
+    """Copy the run and replace its study by one with other trials."""
     shutil.copytree(finished, to)
     shutil.rmtree(to / "bundles")
     for path in to.glob("study.db*"):
@@ -71,7 +71,9 @@ def searched_again(finished: Path, to: Path, trials: int, liking: float = 1.0) -
     return to
 
 
-def test_a_run_that_goes_on_from_another_covers_it(finished: Path, tmp_path: Path) -> None:
+def test_compare_runs_finds_that_a_longer_run_covers_the_shorter(
+    finished: Path, tmp_path: Path
+) -> None:
     short = searched_again(finished, tmp_path / "short", 6)
     long = searched_again(finished, tmp_path / "long", 24)
     found = compare_runs([short, long])
@@ -88,7 +90,9 @@ def test_a_run_that_goes_on_from_another_covers_it(finished: Path, tmp_path: Pat
     assert json.loads(json.dumps(found.to_json()))["objectives"] == ["accuracy", LATENCY]
 
 
-def test_a_run_that_is_ahead_everywhere_is_covered_by_none(finished: Path, tmp_path: Path) -> None:
+def test_compare_runs_finds_that_a_dominating_run_is_not_covered(
+    finished: Path, tmp_path: Path
+) -> None:
     behind = searched_again(finished, tmp_path / "behind", 12)
     ahead = searched_again(finished, tmp_path / "ahead", 12, liking=1.5)
     first, second = compare_runs([behind, ahead]).runs
@@ -97,7 +101,7 @@ def test_a_run_that_is_ahead_everywhere_is_covered_by_none(finished: Path, tmp_p
     assert first.hypervolume < second.hypervolume
 
 
-def test_equal_runs_are_equal_whatever_their_order(finished: Path, tmp_path: Path) -> None:
+def test_compare_runs_is_independent_of_the_order_of_runs(finished: Path, tmp_path: Path) -> None:
     one = searched_again(finished, tmp_path / "one", 8)
     two = Path(shutil.copytree(one, tmp_path / "two"))
     found = compare_runs([one, two, finished])
@@ -110,7 +114,7 @@ def test_equal_runs_are_equal_whatever_their_order(finished: Path, tmp_path: Pat
     }
 
 
-def test_a_comparison_is_a_table_too(finished: Path, tmp_path: Path) -> None:
+def test_write_comparison_writes_a_csv_table(finished: Path, tmp_path: Path) -> None:
     other = searched_again(finished, tmp_path / "other", 6)
     found = compare_runs([finished, other])
     write_comparison(found, tmp_path / "table.csv")
@@ -124,7 +128,7 @@ def test_a_comparison_is_a_table_too(finished: Path, tmp_path: Path) -> None:
 
 
 def changed(run: Path, to: Path, old: str, new: str) -> Path:
-    """A copy of a run whose recipe says something else."""
+    """Copy the run and replace a text in its recipe."""
     shutil.copytree(run, to)
     text = (to / "recipe.toml").read_text()
     assert old in text
@@ -146,14 +150,14 @@ def changed(run: Path, to: Path, old: str, new: str) -> Path:
         ),
     ],
 )
-def test_runs_of_other_objectives_are_refused_with_the_difference(
+def test_compare_runs_refuses_runs_with_different_objectives(
     finished: Path, tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         compare_runs([finished, changed(finished, tmp_path / "other", old, new)])
 
 
-def test_less_than_two_runs_are_no_comparison(finished: Path, tmp_path: Path) -> None:
+def test_compare_runs_needs_two_different_runs(finished: Path, tmp_path: Path) -> None:
     for runs in ([finished], [finished, finished / "."], []):
         with pytest.raises(ConfigError, match="expected two or more different runs"):
             compare_runs(runs)
@@ -161,10 +165,10 @@ def test_less_than_two_runs_are_no_comparison(finished: Path, tmp_path: Path) ->
         compare_runs([finished, tmp_path / "none"])
 
 
-def test_networks_that_were_measured_to_break_a_limit_do_not_count(
+def test_compare_runs_leaves_out_networks_measured_to_break_a_limit(
     finished: Path, tmp_path: Path
 ) -> None:
-    """As if the finalists of a run had a limit and the record said that they broke it."""
+    """The recipe has a limit, and the record says that the finalists broke it."""
     given = f'target = "{TARGET}"'
     one = changed(finished, tmp_path / "one", given, f"{given}\nlimit = 1e6")
     two = changed(finished, tmp_path / "two", given, f"{given}\nlimit = 1e6")

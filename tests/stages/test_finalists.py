@@ -29,7 +29,7 @@ from hwnas.stages.search import found
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
 
-def test_finalists_show_the_front_and_are_filled_from_behind_it(job: Job, goal: SearchGoal) -> None:
+def test_choose_takes_finalists_from_the_front_first(job: Job, goal: SearchGoal) -> None:
     result = found(job.folder.path, goal)
     chosen = choose(result, 3)
     assert len({trial.candidate.id for trial in chosen}) == 3
@@ -42,14 +42,14 @@ def test_finalists_show_the_front_and_are_filled_from_behind_it(job: Job, goal: 
     assert len(choose(result, 99)) == len(result.trials), "no more than there are"
 
 
-def test_the_run_made_bundles_of_them(job: Job, goal: SearchGoal) -> None:
+def test_run_has_a_bundle_of_each_finalist(job: Job, goal: SearchGoal) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
     chosen = choose(found(job.folder.path, goal), 3)
     assert bundles.keys() == {trial.candidate.id for trial in chosen}
     assert read_bundles(job.folder.path / "none") == {}
 
 
-def test_picks_go_by_measured_latency_and_validation_score(job: Job) -> None:
+def test_picks_use_measured_latency_and_validation_score(job: Job) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
     metric = job.run_inputs.task.metrics[0]
     named = picks(bundles, metric, job.recipe.objective)
@@ -64,7 +64,7 @@ def test_picks_go_by_measured_latency_and_validation_score(job: Job) -> None:
     assert picks({}, metric, job.recipe.objective) == {}
 
 
-def test_the_weights_of_a_bundle_give_its_test_score(job: Job) -> None:
+def test_bundle_weights_reproduce_the_stated_test_score(job: Job) -> None:
     [bundle, *_] = read_bundles(job.folder.path / "bundles").values()
     test = job.run_inputs.data.test
     images, labels = test.take(np.arange(len(test)))
@@ -79,7 +79,7 @@ def by_latency(job: Job) -> list[Bundle]:
     return sorted(bundles, key=lambda bundle: bundle.measurements[0].latency_ms)
 
 
-def test_what_breaks_a_limit_as_measured_is_no_pick(
+def test_picks_leave_out_networks_measured_to_break_a_limit(
     job: Job, limited: Callable[..., SearchGoal]
 ) -> None:
     fastest, second, _ = by_latency(job)
@@ -92,7 +92,7 @@ def test_what_breaks_a_limit_as_measured_is_no_pick(
     assert picks(bundles, metric, limited(accuracy=1.1).objectives) == {}
 
 
-def test_scores_have_intervals_within_what_a_share_can_be(job: Job) -> None:
+def test_bundle_scores_have_wilson_intervals(job: Job) -> None:
     for bundle in by_latency(job):
         for split in ("validation", "test"):
             row = score_of(bundle, "accuracy", split)
@@ -119,7 +119,7 @@ def tried(job: Job) -> list[dict[str, Any]]:
     return [{**row, "id": str(row["id"])} for row in rows]
 
 
-def test_the_next_candidate_takes_the_place_of_one_that_breaks_a_limit(
+def test_finalists_stage_replaces_a_candidate_that_breaks_a_limit(
     job: Job,
     limited: Callable[..., SearchGoal],
     weights: Mapping[str, Tensor],
@@ -156,7 +156,7 @@ def test_the_next_candidate_takes_the_place_of_one_that_breaks_a_limit(
     assert (job.folder.path / "finalists.json").stat().st_mtime_ns == before, "done once"
 
 
-def test_where_nothing_keeps_a_limit_the_closest_stay_and_are_marked(
+def test_finalists_stage_keeps_and_marks_the_closest_if_none_keeps_limits(
     job: Job,
     limited: Callable[..., SearchGoal],
     weights: Mapping[str, Tensor],
@@ -188,7 +188,7 @@ def test_where_nothing_keeps_a_limit_the_closest_stay_and_are_marked(
     assert data.hypervolume[0].values[-1] > 0, "those that nobody measured count"
 
 
-def test_a_finalist_that_cannot_be_exported_is_replaced(
+def test_finalists_stage_replaces_a_network_that_cannot_be_exported(
     job: Job, goal: SearchGoal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = found(job.folder.path, goal)
@@ -214,7 +214,7 @@ def test_a_finalist_that_cannot_be_exported_is_replaced(
     assert row["id"] == broken.id
 
 
-def test_one_that_a_target_refuses_is_told_apart_from_the_others(
+def test_finalists_stage_replaces_only_the_network_a_target_refuses(
     job: Job, goal: SearchGoal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = found(job.folder.path, goal)

@@ -1,4 +1,4 @@
-"""The front of a run as it is now."""
+"""Reading the current front of a run."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ TARGET = "cpu-onnxruntime-fp32-b1-t1"
 PICKS = ("knee", "fastest", "most-accurate")
 
 
-def test_of_a_finished_run_it_is_its_summary(job: Job, goal: SearchGoal) -> None:
+def test_read_front_of_a_finished_run_equals_its_summary(job: Job, goal: SearchGoal) -> None:
     expected = summarise(job, goal)
     assert read_front(job.folder.path) == expected
     assert read_front(job.folder.path, TARGET) == expected
 
 
-def test_a_run_that_is_at_work_is_looked_at_without_disturbing_it(finished: Path) -> None:
+def test_read_front_works_while_the_run_is_open(finished: Path) -> None:
     with RunFolder.open(finished):
         assert read_front(finished).trials == 12
 
 
-def test_before_there_are_finalists_the_marks_go_by_what_the_search_knows(
+def test_read_front_picks_by_search_values_before_there_are_finalists(
     job: Job, goal: SearchGoal
 ) -> None:
     shutil.rmtree(job.folder.path / "bundles")
@@ -50,7 +50,7 @@ def test_before_there_are_finalists_the_marks_go_by_what_the_search_knows(
     assert summary.finalists == ()
 
 
-def test_networks_are_wanted_by_name_or_by_id(job: Job, goal: SearchGoal) -> None:
+def test_read_front_selects_networks_by_pick_or_id(job: Job, goal: SearchGoal) -> None:
     run, trials = job.folder.path, found(job.folder.path, goal).trials
     whole = read_front(run)
     listed = {row.id for row in whole.front}
@@ -64,7 +64,7 @@ def test_networks_are_wanted_by_name_or_by_id(job: Job, goal: SearchGoal) -> Non
         read_front(run, wanted=["fastst"])
 
 
-def test_what_has_no_front_says_why(finished: Path, tmp_path: Path) -> None:
+def test_read_front_gives_the_reason_if_there_is_no_front(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no run"):
         read_front(tmp_path / "nowhere")
     with pytest.raises(RunError, match=rf"no front for 'tpu', only for: {TARGET}"):
@@ -75,15 +75,15 @@ def test_what_has_no_front_says_why(finished: Path, tmp_path: Path) -> None:
     assert not (finished / "study.db").exists(), "looking makes nothing"
 
 
-def test_a_run_of_which_nothing_keeps_the_limits_yet(finished: Path) -> None:
-    """As it is while such a search is at work."""
+def test_read_front_refuses_a_run_in_which_nothing_keeps_the_limits(finished: Path) -> None:
+    """A search with such limits can be in this state while it runs."""
     limited(finished, 0.99999)
     with pytest.raises(InfeasibleError, match=r"none of 12 networks keeps the limits \(accuracy 0"):
         read_front(finished)
 
 
 def limited(run: Path, limit: float) -> None:
-    """As if the run's recipe had given its accuracy a limit."""
+    """Give the accuracy a limit in the recipe of the run."""
     recipe, about = run / "recipe.toml", json.loads((run / "run.json").read_text())
     given = 'direction = "maximize"'
     recipe.write_text(recipe.read_text().replace(given, f"{given}\nlimit = {limit}"))

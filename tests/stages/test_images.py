@@ -1,4 +1,4 @@
-"""What a run says about its images."""
+"""Notes of a run about its images."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from hwnas.stages.images import tell_changed_images
 
 
 def notes_of(folder: Path) -> list[str]:
-    """What is said of ``folder:set`` beside the folder of a run."""
+    """Return the notes about the images in ``folder:set``."""
     notes: list[str] = []
     data = load_data(DataConfig("folder:set", skip_damaged=True), folder, 0, folder / "cache")
     job = SimpleNamespace(
@@ -22,7 +22,7 @@ def notes_of(folder: Path) -> list[str]:
     return notes
 
 
-def test_images_that_are_left_out_or_changed_are_told(tmp_path: Path) -> None:
+def test_run_notes_name_damaged_and_changed_images(tmp_path: Path) -> None:
     for number in range(40):
         path = tmp_path / f"set/{'ab'[number % 2]}/{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER = "cpu-onnxruntime-fp32-b8-t1"
 
 
-def test_a_goal_for_another_target_differs_only_in_that(job: Job, goal: SearchGoal) -> None:
+def test_specialised_goal_differs_only_in_its_target(job: Job, goal: SearchGoal) -> None:
     other = SearchGoal.specialised(job.recipe, OTHER)
     assert goal.targets == [TARGET]
     assert other.targets == [OTHER]
@@ -23,7 +23,7 @@ def test_a_goal_for_another_target_differs_only_in_that(job: Job, goal: SearchGo
 
 
 @pytest.mark.parametrize(("reduce", "limit"), [("worst", 5.0), ("sum", None)])
-def test_a_goal_over_several_targets_becomes_one_of_another(
+def test_specialised_goal_replaces_several_targets_by_one(
     job: Job, reduce: Reduction, limit: float | None
 ) -> None:
     both = Objective("latency_ms", "minimize", None, 5.0, (TARGET, OTHER), reduce)
@@ -34,7 +34,7 @@ def test_a_goal_over_several_targets_becomes_one_of_another(
     assert SearchGoal.specialised(recipe, third).objectives[1] == expected
 
 
-def test_a_goal_needs_a_known_target_and_a_latency(job: Job) -> None:
+def test_specialised_goal_needs_a_known_target_and_a_latency(job: Job) -> None:
     with pytest.raises(ConfigError, match="target 'tpu'"):
         SearchGoal.specialised(job.recipe, "tpu")
     accuracy = replace(job.recipe, objective=job.recipe.objective[:1])
@@ -42,12 +42,12 @@ def test_a_goal_needs_a_known_target_and_a_latency(job: Job) -> None:
         SearchGoal.specialised(accuracy, OTHER)
 
 
-def test_nothing_is_searched_for_that_would_not_ship_as_it_was_measured(job: Job) -> None:
+def test_specialised_goal_refuses_number_formats_that_bundles_do_not_have(job: Job) -> None:
     with pytest.raises(ConfigError, match=r"bundles hold fp32 networks.*openvino-fp32-b1-t1"):
         SearchGoal.specialised(job.recipe, "cpu-openvino-bf16-b1-t1")
 
 
-def test_what_training_depends_on_and_what_it_does_not(job: Job) -> None:
+def test_job_training_identity_depends_only_on_training_settings(job: Job) -> None:
     def training_with(**changes: object) -> Identity:
         recipe = replace(job.recipe, **changes)  # type: ignore[arg-type]
         return Job(replace(job.run_inputs, recipe=recipe), job.folder, job.reporter).training
@@ -60,7 +60,7 @@ def test_what_training_depends_on_and_what_it_does_not(job: Job) -> None:
     assert training_with(train=replace(train, epochs=9)) != job.training
 
 
-def test_a_stage_whose_results_are_gone_is_done_again(job: Job) -> None:
+def test_job_repeats_a_stage_if_results_are_lost_or_inputs_change(job: Job) -> None:
     done: list[str] = []
 
     def stage(inputs: int, made: bool) -> RunStage:
@@ -74,7 +74,7 @@ def test_a_stage_whose_results_are_gone_is_done_again(job: Job) -> None:
     assert len(done) == 3
 
 
-def test_preparing_writes_nothing_for_a_small_set(job: Job) -> None:
+def test_job_preparation_writes_no_cache_for_small_data(job: Job) -> None:
     assert not (job.folder.path / "cache").exists()
     assert isinstance(job.run_inputs, RunInputs)
     assert job.needs_supernet

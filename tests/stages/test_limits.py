@@ -1,4 +1,4 @@
-"""Whether limits are kept by what finalists deliver."""
+"""Checks of the limits against measured and evaluated values of finalists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE, THERE = "cpu-onnxruntime-fp32-b1-t1", "cpu-openvino-fp32-b1-t1"
 
 
 def measured(ms: float, target: str = HERE) -> Measurement:
-    """With rounds that spread by a tenth to either side."""
+    """Return a measurement with a spread of a tenth to either side."""
     spread = Quantiles(0.9 * ms, ms, 1.1 * ms)
     return Measurement(
         target, "cpu", spread, spread, 50, False, 1.0, "a processor", {}, {}, "2026-01-01"
@@ -50,7 +50,7 @@ def at_most(limit: float | None) -> Objective:
 @pytest.mark.parametrize(
     ("ms", "state"), [(1.0, "kept"), (0.5, "kept"), (1.05, "within noise"), (1.2, "broken")]
 )
-def test_a_latency_is_held_to_its_limit_as_measured(ms: float, state: str) -> None:
+def test_limit_checks_compare_the_measured_latency(ms: float, state: str) -> None:
     [check] = limit_checks([at_most(1.0)], [], [measured(ms)])
     assert (check.state, check.value, check.kind) == (state, ms, "measured")
     assert overall([check]) == state
@@ -60,7 +60,7 @@ def test_a_latency_is_held_to_its_limit_as_measured(ms: float, state: str) -> No
 @pytest.mark.parametrize(
     ("value", "state"), [(0.9, "kept"), (0.89, "within noise"), (0.8, "broken")]
 )
-def test_a_score_is_held_to_its_limit_on_validation_images(value: float, state: str) -> None:
+def test_limit_checks_decide_on_validation_scores(value: float, state: str) -> None:
     wanted = Objective("accuracy", "maximize", limit=0.9)
     checks = limit_checks([wanted], [score(0.5, "test"), score(value, "validation")], [])
     assert [check.split for check in checks] == ["validation", "test"]
@@ -69,7 +69,7 @@ def test_a_score_is_held_to_its_limit_on_validation_images(value: float, state: 
     assert "0.5 (evaluated on test images)" in told(checks)[-1], "but they are shown"
 
 
-def test_counts_are_exact_and_what_has_no_limit_or_no_number_is_not_checked() -> None:
+def test_limit_checks_are_exact_for_counts_and_skip_missing_values() -> None:
     rows = [{"name": "macs", "value": 1001, "kind": "counted"}]
     wanted = [Objective("macs", "minimize", limit=1000), at_most(None), at_most(2.0)]
     [check] = limit_checks(wanted, rows, [])
@@ -77,7 +77,7 @@ def test_counts_are_exact_and_what_has_no_limit_or_no_number_is_not_checked() ->
     assert overall([]) == "kept"
 
 
-def test_several_targets_are_reduced_as_the_search_does() -> None:
+def test_limit_checks_reduce_several_targets_like_the_search() -> None:
     both = [measured(1.0), measured(2.0, THERE)]
     worst = Objective("latency_ms", "minimize", None, 2.0, (HERE, THERE), "worst")
     total = Objective("latency_ms", "minimize", None, 2.0, (HERE, THERE), "sum")
@@ -87,7 +87,7 @@ def test_several_targets_are_reduced_as_the_search_does() -> None:
     assert not limit_checks([worst], [], both[:1]), "one of the targets was not measured"
 
 
-def test_an_older_check_is_seen_by_the_limit_of_today() -> None:
+def test_recheck_applies_the_current_limits() -> None:
     found = limit_checks([at_most(1.0)], [], [measured(1.5)])
     assert overall(recheck(found, [at_most(2.0)])) == "kept"
     assert recheck(found, [at_most(1.0)]) == found
@@ -95,7 +95,7 @@ def test_an_older_check_is_seen_by_the_limit_of_today() -> None:
     assert LimitCheck(**found[0].to_json()) == found[0]
 
 
-def test_those_that_keep_limits_come_before_those_that_miss_within_noise() -> None:
+def test_best_kept_prefers_kept_limits_to_misses_within_noise() -> None:
     checks = {
         str(ms): limit_checks([at_most(1.0)], [], [measured(ms)]) for ms in (1.2, 1.05, 0.9, 1.02)
     }
@@ -107,7 +107,7 @@ def test_those_that_keep_limits_come_before_those_that_miss_within_noise() -> No
     assert ordered == ["0.9", "1.02", "1.05", "1.2"]
 
 
-def test_where_none_keeps_them_the_closest_is_named() -> None:
+def test_none_keeps_names_the_closest_finalist() -> None:
     checks = {
         str(ms): limit_checks([at_most(0.1)], [], [measured(ms)]) for ms in (0.62, 0.415, 0.5)
     }

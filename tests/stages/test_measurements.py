@@ -14,7 +14,7 @@ def table(job: Job) -> Path:
     return job.folder.path / "measurements.parquet"
 
 
-def test_what_is_written_is_read(table: Path, tmp_path: Path) -> None:
+def test_measurements_survive_a_round_trip(table: Path, tmp_path: Path) -> None:
     rows = read_measurements(table)
     write_measurements(tmp_path / "copy.parquet", rows)
     assert read_measurements(tmp_path / "copy.parquet") == rows
@@ -23,7 +23,7 @@ def test_what_is_written_is_read(table: Path, tmp_path: Path) -> None:
     assert read_measurements(tmp_path / "empty.parquet") == []
 
 
-def test_a_newer_row_of_the_same_network_role_and_target_replaces_the_older(table: Path) -> None:
+def test_write_measurements_replaces_older_rows_of_the_same_key(table: Path) -> None:
     first, *others = read_measurements(table)
     slower = replace(first, measurement=replace(first.measurement, n=7))
     elsewhere = replace(first, measurement=replace(first.measurement, target="another"))
@@ -31,14 +31,14 @@ def test_a_newer_row_of_the_same_network_role_and_target_replaces_the_older(tabl
     assert read_measurements(table) == [slower, *others, elsewhere]
 
 
-def test_it_is_a_plain_table_for_other_tools(table: Path) -> None:
+def test_measurements_file_is_a_plain_parquet_table(table: Path) -> None:
     columns = pyarrow.parquet.read_table(table).to_pydict()
     assert columns["latency_ms"] == [r.measurement.latency_ms for r in read_measurements(table)]
     assert set(columns) >= {"id", "role", "target", "cpu_p50_ms", "wall_p50_ms", "n", "contended"}
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", None], ids=["empty", "garbage", "half"])
-def test_damage_is_one_line(table: Path, content: bytes | None) -> None:
+def test_read_measurements_reports_damage_in_one_line(table: Path, content: bytes | None) -> None:
     whole = table.read_bytes()
     table.write_bytes(whole[: len(whole) // 2] if content is None else content)
     with pytest.raises(RunError, match=r"measurements\.parquet is damaged") as caught:
@@ -46,7 +46,7 @@ def test_damage_is_one_line(table: Path, content: bytes | None) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_table_of_something_else_is_refused(table: Path) -> None:
+def test_read_measurements_refuses_another_table(table: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), table)
     with pytest.raises(RunError, match="is damaged"):
         read_measurements(table)

@@ -1,4 +1,4 @@
-"""Opening what a user has."""
+"""Opening a network that a user names by its path."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ from hwnas.stages.model_source import opened
 BUNDLE = Path(__file__).parents[1] / "old_runs/schema_1/run/bundles/2c38d0692970"
 
 
-def test_a_bundle_whose_replacement_was_interrupted_is_opened(tmp_path: Path) -> None:
+def test_opened_reads_a_bundle_whose_replacement_was_interrupted(tmp_path: Path) -> None:
     shutil.copytree(BUNDLE, tmp_path / ".bundle.new")
     with opened(tmp_path / "bundle") as found:
         assert found.bundle is not None

@@ -1,4 +1,4 @@
-"""A job that begins with a trained model of one's own: its networks learn from it to the end."""
+"""A search that begins with the trained model of a user, which is also the teacher."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ WHOLE_ACCURACY = 0.9
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A recipe, a model and its trained weights."""
+    """Make a folder with a recipe, a model and its trained weights."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "plainly.py").write_text(MODEL)
     (folder / "recipe.toml").write_text(RECIPE)
@@ -92,7 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("sees", [pytest.param("augmented", marks=pytest.mark.slow), "plain"])
-def test_what_comes_out_has_not_forgotten_what_the_model_knew(folder: Path, sees: str) -> None:
+def test_search_from_own_weights_keeps_the_accuracy_of_the_model(folder: Path, sees: str) -> None:
     settings = ['space.weights="trained.safetensors"', f'train.teacher_sees="{sees}"']
     run = folder / sees
     experiment.run(folder / "recipe.toml", run, settings, reporter=make_reporter(quiet=True))

@@ -1,4 +1,4 @@
-"""Which winner a user takes home."""
+"""Choice of the finalist that is exported."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def latency_ms(bundle: Bundle | Scored) -> float:
     return bundle.measurements[0].latency_ms
 
 
-def test_a_limit_leaves_only_what_was_measured_to_keep_it(job: Job, goal: SearchGoal) -> None:
+def test_picked_returns_only_networks_measured_within_the_limit(job: Job, goal: SearchGoal) -> None:
     bundles = read_bundles(job.folder.path / "bundles").values()
     first, second, _ = sorted(latency_ms(bundle) for bundle in bundles)
     assert latency_ms(picked(job, goal, None, second)) <= second
@@ -27,7 +27,7 @@ def test_a_limit_leaves_only_what_was_measured_to_keep_it(job: Job, goal: Search
         picked(job, goal, None, first / 2)
 
 
-def test_a_network_without_a_bundle_is_given_as_its_trial(job: Job, goal: SearchGoal) -> None:
+def test_picked_returns_the_trial_of_a_network_without_a_bundle(job: Job, goal: SearchGoal) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
     trials = found(job.folder.path, goal).trials
     other = next(trial for trial in trials if trial.candidate.id not in bundles)
@@ -43,10 +43,10 @@ def notes(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-def test_what_breaks_a_limit_of_the_run_is_picked_by_its_id_only(
+def test_picked_returns_a_network_that_breaks_a_limit_only_by_id(
     job: Job, limited: Callable[..., SearchGoal], notes: list[str]
 ) -> None:
-    """Seen: a limit of 0.1 ms, and the knee took 0.415 ms."""
+    """Regression test: the limit was 0.1 ms, and the knee took 0.415 ms."""
     bundles = read_bundles(job.folder.path / "bundles")
     first, second, third = sorted(bundles, key=lambda name: latency_ms(bundles[name]))
     between = (latency_ms(bundles[first]) + latency_ms(bundles[second])) / 2
@@ -58,7 +58,7 @@ def test_what_breaks_a_limit_of_the_run_is_picked_by_its_id_only(
     assert [f"warning: network {third}" in note for note in notes] == [True]
 
 
-def test_where_none_keeps_the_limits_nothing_is_picked(
+def test_picked_refuses_names_if_no_finalist_keeps_the_limits(
     job: Job, limited: Callable[..., SearchGoal], notes: list[str]
 ) -> None:
     goal = limited(latency_ms=1e-4)
@@ -73,7 +73,7 @@ def test_where_none_keeps_the_limits_nothing_is_picked(
     assert any("the limit is 0.0001" in note for note in notes)
 
 
-def test_one_on_the_limit_is_picked_where_none_keeps_it_and_that_is_told(
+def test_picked_returns_a_miss_within_noise_with_a_note(
     job: Job, limited: Callable[..., SearchGoal], notes: list[str]
 ) -> None:
     bundles = read_bundles(job.folder.path / "bundles")

@@ -1,4 +1,4 @@
-"""The network that a search has to beat."""
+"""The reference network of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Command = Callable[..., Any]
 
 
 @pytest.mark.slow
-def test_a_run_gets_a_reference_later_and_nothing_else_is_redone(
+def test_reference_can_be_added_later_without_repeating_other_stages(
     hwnas: Command, finished: Path, tmp_path: Path
 ) -> None:
     before = json.loads((finished / "run.json").read_text())["stages"]
@@ -53,7 +53,7 @@ def test_a_run_gets_a_reference_later_and_nothing_else_is_redone(
     assert Bundle.load(out).description["id"] == bundle.description["id"]
 
 
-def test_it_is_as_wide_as_the_limits_allow(
+def test_reference_is_as_wide_as_the_limits_allow(
     hwnas: Command, quick_recipe: Path, tmp_path: Path
 ) -> None:
     options = ["deploy.reference=true", "objective.1.limit=500_000"]
@@ -65,7 +65,7 @@ def test_it_is_as_wide_as_the_limits_allow(
     assert reference["limit_state"] == "kept"
 
 
-def test_its_minutes_are_a_key_of_their_own(
+def test_reference_minutes_are_a_separate_key(
     hwnas: Command, quick_recipe: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -79,7 +79,7 @@ def test_its_minutes_are_a_key_of_their_own(
 
 
 @pytest.mark.parametrize(("side", "stride"), [(224, 32), (112, 32), (64, 16), (32, 8), (8, 2)])
-def test_small_images_keep_a_map_of_four_pixels(side: int, stride: int) -> None:
+def test_reference_preset_reduces_the_stride_for_small_images(side: int, stride: int) -> None:
     config = PRESETS["mobilenet-v3-small"]((side, side, 3))
     total = config.stem_stride
     for stage in config.stages:

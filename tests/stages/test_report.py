@@ -15,7 +15,7 @@ from hwnas.stages.search import found
 from hwnas.stages.shortlist import Shortlist, TriedFinalist
 
 
-def test_it_shows_what_the_run_found(job: Job, goal: SearchGoal) -> None:
+def test_report_data_contains_the_results_of_the_run(job: Job, goal: SearchGoal) -> None:
     data = gather(job, goal, summarise(job, goal))
     assert len(data.trials) == 12
     assert len(data.finalists) == 3
@@ -38,14 +38,14 @@ def test_it_shows_what_the_run_found(job: Job, goal: SearchGoal) -> None:
     ]
 
 
-def test_the_hypervolume_never_falls(job: Job, goal: SearchGoal) -> None:
+def test_report_hypervolume_never_falls(job: Job, goal: SearchGoal) -> None:
     [curve] = gather(job, goal, summarise(job, goal)).hypervolume
     assert len(curve.values) == len(curve.trials) == 12
     assert list(curve.values) == sorted(curve.values)
     assert curve.values[-1] > 0
 
 
-def test_it_is_written_anew_from_what_is_there(job: Job, goal: SearchGoal) -> None:
+def test_report_is_rewritten_from_the_run_folder(job: Job, goal: SearchGoal) -> None:
     report = job.folder.path / "report.html"
     before = report.read_text()
     report.unlink()
@@ -59,7 +59,7 @@ def test_it_is_written_anew_from_what_is_there(job: Job, goal: SearchGoal) -> No
     assert "<script src=" not in text, "it works offline"
 
 
-def test_other_work_on_the_machine_is_owned_up_to(job: Job, goal: SearchGoal) -> None:
+def test_report_warns_about_disturbed_timings(job: Job, goal: SearchGoal) -> None:
     contended = sum(
         row.measurement.contended
         for row in read_measurements(job.folder.path / "measurements.parquet")
@@ -69,7 +69,7 @@ def test_other_work_on_the_machine_is_owned_up_to(job: Job, goal: SearchGoal) ->
     assert bool(told) == bool(contended)
 
 
-def test_only_networks_that_keep_the_limits_count_in_the_hypervolume(
+def test_report_hypervolume_counts_only_networks_that_keep_the_limits(
     job: Job, limited: Callable[..., SearchGoal]
 ) -> None:
     free = limited()
@@ -86,7 +86,7 @@ def test_only_networks_that_keep_the_limits_count_in_the_hypervolume(
     assert data.reference_point["accuracy"] > scores[0], "what does not count does not stretch it"
 
 
-def test_nothing_counts_where_nothing_keeps_the_limits(
+def test_report_has_no_hypervolume_if_nothing_keeps_the_limits(
     job: Job, limited: Callable[..., SearchGoal]
 ) -> None:
     data = gather(job, limited(), summarise(job, limited()))
@@ -96,7 +96,7 @@ def test_nothing_counts_where_nothing_keeps_the_limits(
     assert (nothing.hypervolume, nothing.reference_point) == ((), {})
 
 
-def test_finalists_that_broke_a_limit_as_measured_do_not_count(
+def test_report_hypervolume_leaves_out_finalists_measured_over_a_limit(
     job: Job, limited: Callable[..., SearchGoal]
 ) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
@@ -120,7 +120,7 @@ def test_finalists_that_broke_a_limit_as_measured_do_not_count(
     assert less.values != whole.values
 
 
-def test_intervals_of_latency_are_drawn_as_limits_go_by_them(job: Job, goal: SearchGoal) -> None:
+def test_report_latency_intervals_are_log_normal(job: Job, goal: SearchGoal) -> None:
     for row in gather(job, goal, summarise(job, goal)).calibration:
         assert row.lower_ms > 0
         assert row.upper_ms / row.predicted_ms == pytest.approx(row.predicted_ms / row.lower_ms)

@@ -14,7 +14,7 @@ from hwnas.stages import RunInputs, retraining
 
 @dataclass
 class Nothing:
-    """A conversion that leaves the network as it is."""
+    """Conversion that leaves the network unchanged."""
 
     def begin(self, network: nn.Module) -> None: ...
 
@@ -22,7 +22,7 @@ class Nothing:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.4, None])
-def test_label_smoothing_is_that_of_the_recipe(
+def test_retraining_uses_the_label_smoothing_of_the_recipe(
     tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smoothing: float | None
 ) -> None:
     learned: list[float] = []

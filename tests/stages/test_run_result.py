@@ -8,7 +8,7 @@ from hwnas.stages.run_result import summarise, write_front
 from hwnas.stages.search import found
 
 
-def test_it_lists_the_front_and_all_finalists(job: Job, goal: SearchGoal) -> None:
+def test_summary_lists_the_front_and_all_finalists(job: Job, goal: SearchGoal) -> None:
     summary = summarise(job, goal)
     front = {trial.candidate.id for trial in found(job.folder.path, goal).front}
     assert {row.id for row in summary.front} == front | {row.id for row in summary.finalists}
@@ -23,7 +23,9 @@ def test_it_lists_the_front_and_all_finalists(job: Job, goal: SearchGoal) -> Non
     json.dumps(summary.to_json())
 
 
-def test_the_table_holds_numbers_in_full(job: Job, goal: SearchGoal, tmp_path: Path) -> None:
+def test_write_front_writes_numbers_in_full_precision(
+    job: Job, goal: SearchGoal, tmp_path: Path
+) -> None:
     summary = summarise(job, goal)
     write_front(summary, tmp_path / "front.csv")
     with (tmp_path / "front.csv").open(newline="") as file:
@@ -39,14 +41,14 @@ def test_the_table_holds_numbers_in_full(job: Job, goal: SearchGoal, tmp_path: P
         assert len(chosen) == sum(name.startswith("stage") for name in row.architecture)
 
 
-def test_without_bundles_the_next_thing_is_to_resume(job: Job, goal: SearchGoal) -> None:
+def test_summary_suggests_resume_if_there_are_no_bundles(job: Job, goal: SearchGoal) -> None:
     for path in (job.folder.path / "bundles").glob("*/*"):
         path.unlink()
     summary = summarise(job, goal)
     assert summary.next_commands == (f"hwnas resume {job.folder.path}",)
 
 
-def test_what_to_try_next_is_of_the_target_at_hand(job: Job, goal: SearchGoal) -> None:
+def test_summary_suggests_commands_for_its_target(job: Job, goal: SearchGoal) -> None:
     run = job.folder.path
     own = summarise(job, goal)
     assert own.next_commands[0] == f"hwnas export {run} --pick knee --out my-model"

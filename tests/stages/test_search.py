@@ -8,7 +8,7 @@ from hwnas.stages import Job, SearchGoal
 from hwnas.stages.search import found
 
 
-def test_what_was_found_is_read_from_the_study(job: Job, goal: SearchGoal) -> None:
+def test_found_reads_the_trials_of_the_study(job: Job, goal: SearchGoal) -> None:
     result = found(job.folder.path, goal)
     assert len(result.trials) == job.recipe.search.trials
     space = job.run_inputs.space
@@ -20,12 +20,10 @@ def test_what_was_found_is_read_from_the_study(job: Job, goal: SearchGoal) -> No
         assert trial.estimates[goal.objectives[1].label].kind == "predicted"
 
 
-def test_a_study_of_other_objectives_is_refused(job: Job) -> None:
+def test_found_refuses_a_study_with_other_objectives(job: Job) -> None:
     with pytest.raises(RunError, match="has other objectives"):
         found(job.folder.path, SearchGoal((Objective("macs", "minimize"),)))
 
 
-def test_a_goal_that_was_not_searched_has_no_trials(
-    job: Job, goal: SearchGoal, tmp_path: Path
-) -> None:
+def test_found_has_no_trials_before_the_search(job: Job, goal: SearchGoal, tmp_path: Path) -> None:
     assert found(tmp_path, goal).trials == ()

@@ -1,4 +1,4 @@
-"""Which candidates become finalists, on made-up candidates and measurements."""
+"""Selection and replacement of finalists, with simulated candidates and measurements."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def predicted(trial: Scored) -> float:
 
 
 class Maker:
-    """Makes finalists, and measures them as it is told."""
+    """Stand-in for the finalists stage, with given measurements and failures."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ def numbers(result: SearchResult, ids: Sequence[str]) -> set[int]:
     return {trial.number for trial in result.trials if trial.candidate.id in ids}
 
 
-def test_where_all_keep_their_limits_the_first_choice_stays() -> None:
+def test_shortlist_is_the_first_choice_if_all_keep_the_limits() -> None:
     result = searched(12, limit=20.0)
     make = Maker(result, predicted)
     found = fill_shortlist(result, 3, make)
@@ -97,8 +97,8 @@ def test_where_all_keep_their_limits_the_first_choice_stays() -> None:
     assert {each.state for each in found.tried} == {"kept"}
 
 
-def test_those_that_break_a_limit_are_replaced_by_such_as_are_likely_to_keep_it() -> None:
-    """All are twice as slow as was predicted, so of 12 candidates the first six keep 12 ms."""
+def test_shortlist_replaces_broken_limits_by_likely_candidates() -> None:
+    """All are twice as slow as predicted, so the first six of 12 candidates keep 12 ms."""
     result, notes = searched(12, limit=12.0), []
     make = Maker(result, lambda trial: 2 * predicted(trial))
     found = fill_shortlist(result, 4, make, notes.append)
@@ -112,7 +112,7 @@ def test_those_that_break_a_limit_are_replaced_by_such_as_are_likely_to_keep_it(
     assert any("the next candidates take their place" in note for note in notes)
 
 
-def test_a_miss_within_noise_is_replaced_too() -> None:
+def test_shortlist_replaces_a_miss_within_noise() -> None:
     result = searched(12, limit=6.0)
     make = Maker(result, lambda t: 6.1 if t.number == 11 else min(predicted(t), 5.0))
     found = fill_shortlist(result, 3, make)
@@ -120,8 +120,8 @@ def test_a_miss_within_noise_is_replaced_too() -> None:
     assert (missed.state, numbers(result, [missed.id])) == ("within noise", {11})
 
 
-def test_tries_are_bounded_and_the_closest_are_kept_and_marked() -> None:
-    """Seen: a limit of 0.1 ms, and what was picked took 0.415 ms."""
+def test_shortlist_keeps_and_marks_the_closest_after_bounded_rounds() -> None:
+    """Regression test: the limit was 0.1 ms, and the picked network took 0.415 ms."""
     result, notes = searched(40, limit=0.1), []
     make = Maker(result, lambda trial: 0.415 + 0.01 * trial.number)
     found = fill_shortlist(result, 3, make, notes.append)
@@ -135,7 +135,7 @@ def test_tries_are_bounded_and_the_closest_are_kept_and_marked() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 100.0])
-def test_those_that_fail_are_replaced_with_or_without_limits(limit: float | None) -> None:
+def test_shortlist_replaces_failed_candidates(limit: float | None) -> None:
     result, notes = searched(12, limit), []
     first = [trial.number for trial in choose(result, 3)]
     failing = {
@@ -151,14 +151,14 @@ def test_those_that_fail_are_replaced_with_or_without_limits(limit: float | None
     assert any("accuracy nan" in note for note in notes)
 
 
-def test_where_all_fail_so_does_the_stage() -> None:
+def test_shortlist_raises_if_every_candidate_fails() -> None:
     result = searched(4, None)
     failing = {i: ArtifactError(f"network {i} is broken") for i in range(4)}
     with pytest.raises(ArtifactError, match="is broken"):
         fill_shortlist(result, 2, Maker(result, predicted, failing))
 
 
-def test_few_candidates_are_no_reason_to_go_on() -> None:
+def test_shortlist_stops_if_no_candidates_are_left() -> None:
     result = searched(2, limit=1.5)
     found = fill_shortlist(result, 5, make := Maker(result, predicted))
     assert len(make.rounds) == 1
@@ -166,13 +166,13 @@ def test_few_candidates_are_no_reason_to_go_on() -> None:
     assert sorted(each.state for each in found.tried) == ["broken", "kept"]
 
 
-def test_what_is_the_machines_fault_replaces_nobody() -> None:
+def test_is_own_fault_excludes_errors_of_the_machine() -> None:
     for error in (DeviceError("no memory"), StorageError("disk full")):
         assert not is_own_fault(error)
     assert is_own_fault(DivergedError(1, 0.1))
 
 
-def test_the_record_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_shortlist_survives_a_round_trip_and_reports_damage(tmp_path: Path) -> None:
     assert read_tried(tmp_path) == ()
     result = searched(12, limit=6.0)
     failing = {0: ArtifactError("it is broken")}

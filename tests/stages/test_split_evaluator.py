@@ -1,4 +1,4 @@
-"""Which images variants of a network are made with, and what they are judged by."""
+"""Calibration images for variants of a network, and the comparison of their outputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
 PREPROCESSING = Preprocessing(8, 8, 1, (0.5,), (0.5,))
 
 
-def test_ranges_are_taken_from_images_of_all_classes() -> None:
-    classes = np.arange(1000) // 100  # sorted, as a division of one's own may be
+def test_calibration_batches_contain_images_of_all_classes() -> None:
+    classes = np.arange(1000) // 100  # sorted, as the split of a user may be
     images = classes.astype(np.uint8)[:, None, None, None].repeat(2, 1).repeat(2, 2)
     plain = Preprocessing(2, 2, 1, (0.0,), (1 / 255,))
     batches = calibration_batches(Split(images, classes, np.arange(1000)), plain, 8)
@@ -25,7 +25,7 @@ def test_ranges_are_taken_from_images_of_all_classes() -> None:
 
 @pytest.mark.parametrize("side", ["own", "expected"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_outputs_that_are_no_numbers_are_not_judged(side: str, value: float) -> None:
+def test_split_evaluator_refuses_outputs_that_are_not_finite(side: str, value: float) -> None:
     images = np.zeros((6, 8, 8, 1), np.uint8)
     split = Split(images, np.array([0, 1, 0, 1, 0, 1]), np.arange(6))
     task = Classification(("a", "b"), PREPROCESSING)

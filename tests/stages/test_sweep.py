@@ -1,4 +1,4 @@
-"""Sweeps of what users have: a run, a bundle, an ONNX file."""
+"""Sweeps of a run, a bundle and an ONNX file."""
 
 import shutil
 from pathlib import Path
@@ -18,13 +18,13 @@ QUIET = make_reporter(quiet=True)
 
 @pytest.fixture
 def bundle(finished: Path, tmp_path: Path) -> Bundle:
-    """One that left its run."""
+    """Copy a bundle out of its run."""
     found = next(iter(read_bundles(finished / "bundles").values()))
     return Bundle.load(Path(shutil.copytree(found.folder, tmp_path / "elsewhere" / "bundle")))
 
 
 @pytest.mark.slow
-def test_a_run_is_swept_with_its_own_images_and_training(finished: Path, tmp_path: Path) -> None:
+def test_sweep_of_a_run_uses_its_images_and_training(finished: Path, tmp_path: Path) -> None:
     options = SweepOptions(max_loss=0.5, finetune_minutes=0.05)
     found = sweep_network(finished, HERE, options, tmp_path / "out", QUIET)
     assert [each.variant for each in found.contenders] == [
@@ -47,9 +47,7 @@ def test_a_run_is_swept_with_its_own_images_and_training(finished: Path, tmp_pat
     assert trained.made is not None
 
 
-def test_a_bundle_within_its_run_needs_no_data_and_one_that_left_does(
-    finished: Path, bundle: Bundle
-) -> None:
+def test_sweep_of_a_bundle_needs_data_outside_its_run(finished: Path, bundle: Bundle) -> None:
     options = SweepOptions(("fp32", "int8"), max_loss=0.5)
     inside = next(iter(read_bundles(finished / "bundles").values()))
     judged = sweep_network(inside.folder, HERE, options, reporter=QUIET)
@@ -65,7 +63,7 @@ def test_a_bundle_within_its_run_needs_no_data_and_one_that_left_does(
 
 
 @pytest.mark.slow
-def test_a_file_is_swept_with_and_without_images(bundle: Bundle) -> None:
+def test_sweep_of_an_onnx_file_works_with_and_without_images(bundle: Bundle) -> None:
     for data in (None, "digits"):
         options = SweepOptions(("fp32", "int8"), 1.0, data=data)
         found = sweep_network(bundle.onnx_file, HERE, options, reporter=QUIET)
@@ -82,12 +80,14 @@ def test_a_file_is_swept_with_and_without_images(bundle: Bundle) -> None:
         ({"finetune_minutes": 0.0}, "finetune_minutes is 0.0"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, object], message: str) -> None:
+def test_sweep_options_refuse_invalid_values(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SweepOptions(**options)  # type: ignore[arg-type]
 
 
-def test_what_does_not_fit_is_refused(finished: Path, bundle: Bundle, tmp_path: Path) -> None:
+def test_sweep_refuses_options_and_data_that_do_not_fit(
+    finished: Path, bundle: Bundle, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="a run, which has its own images"):
         sweep_network(finished, HERE, SweepOptions(data="digits"), reporter=QUIET)
     with pytest.raises(ConfigError, match="--pick is for the networks of a run"):
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused(finished: Path, bundle: Bundle, tmp_path: 
         sweep_network(bundle.onnx_file, HERE, SweepOptions(data=f"npz:{file}"), reporter=QUIET)
 
 
-def test_a_damaged_bundle_gets_no_new_sums(bundle: Bundle, tmp_path: Path) -> None:
+def test_sweep_refuses_a_damaged_bundle(bundle: Bundle, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(bundle.folder, tmp_path / "damaged"))
     weights = folder / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:50])

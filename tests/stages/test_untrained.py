@@ -1,4 +1,4 @@
-"""What untrained networks cost, where a recipe limits it."""
+"""Costs of untrained networks compared with the limits of a recipe."""
 
 import math
 
@@ -19,12 +19,12 @@ def macs_below(limit: float) -> list[Objective]:
     return [ACCURACY, Objective("macs", "minimize", limit=limit)]
 
 
-def test_only_costs_are_limited() -> None:
+def test_limited_selects_objectives_that_are_costs_with_a_limit() -> None:
     objectives = macs_below(1e6)
     assert limited([*objectives, Objective("params", "minimize")]) == objectives[1:]
 
 
-def test_the_highest_ratio_of_a_cost_to_its_limit_counts() -> None:
+def test_excess_is_the_highest_ratio_of_a_cost_to_its_limit() -> None:
     network = SPACE.smallest()
     workload = SPACE.workload(network)
     objectives = [
@@ -36,11 +36,11 @@ def test_the_highest_ratio_of_a_cost_to_its_limit_counts() -> None:
 
 
 @pytest.mark.parametrize("limit", [1e6, 5e6, 2e7])
-def test_networks_up_to_a_limit_are_as_large_as_it_says(limit: float) -> None:
+def test_most_macs_equals_a_limit_of_macs(limit: float) -> None:
     assert most_macs(SPACE, KINDS, macs_below(limit)) == pytest.approx(limit, rel=1e-6)
 
 
-def test_a_limit_that_all_keep_or_none_does() -> None:
+def test_most_macs_handles_limits_that_all_or_no_networks_keep() -> None:
     assert most_macs(SPACE, KINDS, [ACCURACY]) is None
     assert most_macs(SPACE, KINDS, macs_below(1e12)) is None
     least = SPACE.workload(SPACE.smallest()).macs
@@ -49,7 +49,7 @@ def test_a_limit_that_all_keep_or_none_does() -> None:
         most_macs(SPACE, KINDS, macs_below(least / 2))
 
 
-def test_a_tight_latency_leaves_small_networks() -> None:
+def test_most_macs_is_small_for_a_tight_latency_limit() -> None:
     target = "cpu-onnxruntime-fp32-b1-t1"
     largest = SPACE.workload(SPACE.largest()).macs
     tight = Objective("latency_ms", "minimize", target=target, limit=0.05)
