@@ -42,10 +42,11 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _as_many_threads() -> Iterator[None]:
-    """Restore the number of PyTorch threads, so that no test slows later ones."""
+def _independent_of_order() -> Iterator[None]:
+    """Seed PyTorch and restore its threads: no test changes the numbers or times of later ones."""
     import torch
 
+    torch.manual_seed(0)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

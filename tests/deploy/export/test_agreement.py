@@ -48,9 +48,9 @@ def compared(network: nn.Module, batch: CheckBatch, factor: float = 1.0) -> obje
 def test_agreement_is_relative_to_the_largest_output(extreme: bool) -> None:
     batch = CheckBatch("large", 1e6 * torch.randn(3, 1, 4, 4), extreme)
     assert compared(nn.Flatten(), batch, 1 + 1e-6).worst is None
-    wrong = compared(nn.Flatten(), batch, 1 + 1e-3)
+    wrong = compared(nn.Flatten(), batch, 1 + 2e-3)
     assert wrong.worst is batch
-    assert wrong.relative == pytest.approx(1e-3, rel=0.01)
+    assert wrong.relative == pytest.approx(2e-3, rel=0.01)
     assert str(wrong.worst) == "large, 3 at once"
 
 
