@@ -39,7 +39,7 @@ def dtype_read(operator: Sized, name: str, called: str = "") -> torch.dtype:
     """Return the type of a name from `dtype_name`, if an operator takes it.
 
     Args:
-        operator: Sized that has to take the type.
+        operator: Operator that has to take the type.
         name: Name of the type.
         called: Name of the operator in the message, if not its own.
 

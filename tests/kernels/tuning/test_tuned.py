@@ -61,7 +61,7 @@ def test_tuned_table_refuses_a_file_of_another_card(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 2}, "schema 2 is not 1; it needs another version of hwnas"),
+        ({"schema": 2}, "schema 2 is not 1; use the hwnas version that wrote it"),
         ({"entries": [{}]}, "is not a file of tuning results .KeyError: 'operator'"),
         ({"entries": 3}, "is not a file of tuning results"),
         ({"entries": [entry().to_json() | {"sizes": [1]}]}, "is not a file of tuning results"),

@@ -121,7 +121,7 @@ class Seal:
         if schema != self.schema:
             raise ArtifactError(
                 f"{path} has schema {schema!r}, but this hwnas reads {self.schema}; "
-                "install the version that wrote it"
+                "use the version that wrote it"
             )
         described: dict[str, Any] = found
         return described

@@ -23,7 +23,7 @@ __all__ = ["ChosenCall", "MatchedNetwork", "chosen_calls", "left_in_torch"]
 
 _WITH_FLOATS = ("QuantizeLinear", "Rounded")
 _IN_FLOATS = "a node beside it has no operator in int8"
-_SLOWER = "its kernel was not measured to be faster"
+_NOT_FASTER = "its kernel was not measured to be faster"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class MatchedNetwork:
         input_shape: Shape of the input, without the batch.
         chosen: All calls, with their choices.
         left: Number of steps that PyTorch computes, by kind and reason: nodes that belong to no
-            call, and operators that PyTorch computes faster.
+            call, and operators that are left to PyTorch.
         note: Reason why no kernel runs at all, or empty.
     """
 
@@ -76,7 +76,7 @@ class MatchedNetwork:
             warnings.warn(self.note, RuntimeWarning, stacklevel=2)
         self.chosen = chosen_calls(graph, dtype, decide)
         slower = [each.call.operator.name for each in self.chosen if not each.choice.kernel]
-        self.left = left_in_torch(graph) + Counter((name, _SLOWER) for name in slower)
+        self.left = left_in_torch(graph) + Counter((name, _NOT_FASTER) for name in slower)
         kernels = {
             each.call.outputs[0]: _Kernel.of(each, dtype, device, not self.note)
             for each in self.chosen
@@ -96,7 +96,7 @@ class MatchedNetwork:
 
     @property
     def counts(self) -> Counter[str]:
-        """Number of calls of each operator, without those that PyTorch computes faster."""
+        """Number of calls of each operator, without those that are left to PyTorch."""
         return Counter(each.call.operator.name for each in self.chosen if each.choice.kernel)
 
     def __call__(self, images: Tensor) -> Tensor:

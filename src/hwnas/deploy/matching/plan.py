@@ -133,7 +133,7 @@ class KernelPlan:
             ) from error
         if schema != SCHEMA:
             raise ArtifactError(
-                f"{path}: schema {schema!r} is not {SCHEMA}; it needs another version of hwnas"
+                f"{path}: schema {schema!r} is not {SCHEMA}; use the hwnas version that wrote it"
             )
         return found
 

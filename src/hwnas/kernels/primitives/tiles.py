@@ -158,7 +158,7 @@ def int8_product_default(rows: int, columns: int, inner: int, step: int) -> Conf
         inner: Length of a sum, K.
         step: Longest suitable step, a power of two.
     """
-    block_k = min(128, max(32, step))
+    block_k = min(128, max(_least_step(torch.int8), step))
     steps = {"BLOCK_K": block_k, "num_stages": min(3, triton.cdiv(inner, block_k))}
     return {**product_default(rows, columns, inner, torch.int8), **steps}
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import triton
@@ -30,10 +30,10 @@ class Configurable(Protocol):
     def name(self) -> str:
         """Name of the operator."""
 
-    def default_config(self, sizes: Any, dtype: torch.dtype) -> Any:
+    def default_config(self, sizes: Mapping[str, int], dtype: torch.dtype) -> Mapping[str, int]:
         """Return a configuration that is allowed on every GPU."""
 
-    def problem(self, sizes: Any, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Mapping[str, int], dtype: torch.dtype, card: Accelerator) -> Problem:
         """Return the problem whose solutions are the configurations that may be fast on a GPU."""
 
 

@@ -140,7 +140,7 @@ class TunedTable:
             ) from error
         if schema != SCHEMA:
             raise ArtifactError(
-                f"{path}: schema {schema!r} is not {SCHEMA}; it needs another version of hwnas"
+                f"{path}: schema {schema!r} is not {SCHEMA}; use the hwnas version that wrote it"
             )
         if device != card.name:
             raise ArtifactError(

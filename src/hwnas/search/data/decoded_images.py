@@ -21,7 +21,7 @@ import numpy as np
 
 from hwnas.atomic import locked, storage_errors
 from hwnas.errors import DamagedImage, DataError
-from hwnas.search.data.image_cache import Images
+from hwnas.search.data.image_cache import Images, check_same_shape
 
 __all__ = ["DecodedPart", "EncodedImage", "EncodedImages", "decode_images", "refuse_damaged"]
 
@@ -229,12 +229,7 @@ class _Writer:
             self._log({"schema": _SCHEMA, "shapes": self.journal.shapes})
             self._write_headers()
         for array, shape, out in zip(pixels, self.journal.shapes, self._outs, strict=True):
-            if array.shape != shape:
-                raise DataError(
-                    f"{image.name} has shape {array.shape} but the first has {shape} (height, "
-                    "width, channels); all images of a set need one size (data.size resizes the "
-                    "images of a folder)"
-                )
+            check_same_shape(image.name, array, shape)
             # No memory map: on a full disk, writing to one kills the process instead of raising.
             out.write(np.ascontiguousarray(array).data)
         self.journal.rows.append((image.name, image.state))

@@ -16,7 +16,14 @@ import numpy.typing as npt
 from hwnas.atomic import replacing, write_json
 from hwnas.errors import DataError
 
-__all__ = ["PIXELS_VERSION", "ImageCache", "Images", "cache_key", "write_images"]
+__all__ = [
+    "PIXELS_VERSION",
+    "ImageCache",
+    "Images",
+    "cache_key",
+    "check_same_shape",
+    "write_images",
+]
 
 PIXELS_VERSION = 2
 """Version of the decoded pixels: increased when the same files give other pixels than before, so
@@ -121,6 +128,21 @@ def cache_key(source: Path, *parts: object) -> str:
     return "-".join(map(str, (source.stem, place, *parts, f"v{PIXELS_VERSION}")))
 
 
+def check_same_shape(name: str, image: Images, first: tuple[int, ...]) -> None:
+    """Raise `DataError` if an image has another shape than the first of its set.
+
+    Args:
+        name: Name of the image, for the message.
+        image: Pixels, uint8 (H, W, C).
+        first: Shape of the first image.
+    """
+    if image.shape != first:
+        raise DataError(
+            f"{name} has shape {image.shape} but the first has {first} (height, width, channels); "
+            "all images of a set need one size (data.size resizes the images of a folder)"
+        )
+
+
 def write_images(file: BinaryIO, images: Iterable[tuple[str, Images]], count: int) -> None:
     """Write images one by one into one ``.npy`` array.
 
@@ -138,11 +160,6 @@ def write_images(file: BinaryIO, images: Iterable[tuple[str, Images]], count: in
             shape = image.shape
             header = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
             np.lib.format.write_array_header_1_0(file, header)
-        if image.shape != shape:
-            raise DataError(
-                f"{name} has shape {image.shape} but the first has {shape} (height, width, "
-                "channels); all images of a set need one size (data.size resizes the images of a "
-                "folder)"
-            )
+        check_same_shape(name, image, shape)
         # No memory map: on a full disk, writing to one kills the process instead of raising.
         file.write(image.tobytes())

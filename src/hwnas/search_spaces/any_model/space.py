@@ -16,9 +16,9 @@ from torch import nn
 
 from hwnas.search_spaces.any_model.blocks import Run
 from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
+from hwnas.search_spaces.any_model.elastic_modules import ElasticModules
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
-from hwnas.search_spaces.any_model.skeletons import ElasticModules
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition, Option

@@ -24,10 +24,10 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
+from hwnas.search_spaces.any_model.elastic_modules import ElasticModules
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.any_model.narrowing import narrow_groups
 from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
-from hwnas.search_spaces.any_model.skeletons import ElasticModules
 from hwnas.search_spaces.any_model.trial import check_traceable, checked_output
 from hwnas.search_spaces.channel_config import ChannelConfig
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
