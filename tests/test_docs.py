@@ -24,7 +24,7 @@ from hwnas.experiment import Experiment
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.search.objectives.objective import check_objectives
 from hwnas.search.samplers import make_sampler
-from hwnas.search_spaces.catalogue import joint_space
+from hwnas.search_spaces.registry import joint_space
 from hwnas.stages import RunInputs
 
 ROOT = Path(__file__).parents[1]

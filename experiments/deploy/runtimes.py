@@ -19,7 +19,6 @@ from experiments.readme_table import across
 from experiments.record import Results, Row
 from hwnas.deploy import RUNTIMES, Device, Target, measure_together
 from hwnas.deploy.measurement.measurement import TimedNetwork
-from hwnas.deploy.targets.device import RUNS_ON
 
 FOLDER = Path(__file__).parent
 DEFAULT = "onnxruntime"
@@ -28,7 +27,7 @@ DEFAULT = "onnxruntime"
 
 def usable() -> list[str]:
     """Return the names of the runtimes that are usable on this machine's processor."""
-    here = [name for name in RUNTIMES if "cpu" in RUNS_ON[name]]
+    here = [name for name in RUNTIMES if "cpu" in RUNTIMES[name].hardware]
     return [name for name in here if RUNTIMES[name].unavailable() is None]
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from experiments.alone import Alone
 from hwnas.recipe import read_recipe
 from hwnas.search_spaces import MobileNetSpace
-from hwnas.search_spaces.catalogue import named_space
 from hwnas.search_spaces.mobilenet.config import Stage
 from hwnas.search_spaces.mobilenet.presets import PRESETS
+from hwnas.search_spaces.registry import named_space
 from hwnas.stages.job import RunInputs
 
 __all__ = ["hand_scaled"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from experiments.kernels.benchmark import Benchmark
-from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operators.registry import OPERATORS
 
 __all__ = ["BENCHMARKS"]
 

@@ -29,8 +29,8 @@ from hwnas.deploy.export.exporters import to_onnx
 from hwnas.deploy.matching import MatchedNetwork, decided, matched
 from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Operator, Sizes
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.suite.timer import Times
 from hwnas.kernels.tuning.choice import KernelChoice
 from hwnas.kernels.tuning.race import fair, raced, why

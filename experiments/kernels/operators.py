@@ -16,8 +16,8 @@ from experiments.kernels.benchmark import Case, Rival
 from experiments.kernels.catalogue import BENCHMARKS
 from experiments.kernels.compiler import FULL, MODES, compiled, rehearsing
 from experiments.kernels.place import CACHES, Place
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Inputs, Operator, dtype_name
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.resources import compile_ahead
 from hwnas.kernels.suite.timer import Times
 from hwnas.kernels.suite.tolerance import as_tuple, worst_error

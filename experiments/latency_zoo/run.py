@@ -17,7 +17,6 @@ from experiments.timings import Timings, columns_of
 from hwnas.atomic import replacing
 from hwnas.deploy import Device, Target, TimingSettings, export_onnx, measure
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.device import FORMATS
 from hwnas.predictors.devices.fingerprint import fingerprint
 from hwnas.search_spaces import Architecture, MobileNetSpace, mobilenet
 
@@ -53,7 +52,7 @@ def targets() -> list[Target]:
         for batch, threads in SHAPES
         for runtime in AT_ONCE
         if RUNTIMES[runtime].unavailable() is None
-        for number_format in FORMATS[runtime]
+        for number_format in RUNTIMES[runtime].formats
     ]
 
 

@@ -16,9 +16,12 @@ from hwnas.errors import ConfigError
 if TYPE_CHECKING:
     import pydantic
 
-__all__ = ["build", "closest", "imports_from", "resolve", "validation_message"]
+__all__ = ["UNNAMED", "build", "closest", "imports_from", "resolve", "validation_message"]
 
 T = TypeVar("T")
+
+UNNAMED = "python"
+"""Word before the colon in a recipe that a Python program wrote, for an object without a name."""
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -62,6 +65,11 @@ def resolve(kind: str, name: str, known: Mapping[str, T]) -> T:
             'or "package.module:object" for your own'
         )
     module_name, _, attribute = name.partition(":")
+    if module_name == UNNAMED:
+        raise ConfigError(
+            f"the {kind} of this run is an object of a Python program, without a name; continue "
+            f"the run in Python, with hwnas.open(RUN, {attribute}=...)"
+        )
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise any exception; name it

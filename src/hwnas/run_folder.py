@@ -22,6 +22,7 @@ from hwnas.atomic import recovered_folder, storage_errors, write_json, write_tex
 from hwnas.deploy.measurement.gpu_time import GpuClock
 from hwnas.deploy.targets.catalogue import machine, versions
 from hwnas.errors import ConfigError, RunError
+from hwnas.given_objects import GivenObjects
 from hwnas.identity import Identity, InputChange, may_reuse
 from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
 from hwnas.recipe import Recipe, read_recipe
@@ -38,6 +39,9 @@ _UNNAMED = 1
 _SAMPLE_SECONDS = 1.0
 _ABOUT = {"recipe": str, "recipe_folder": str, "created": str, "versions": dict, "machine": dict}
 _LOST = "the folder is damaged, or from another version of hwnas; search in another one (--run DIR)"
+
+
+_NONE = GivenObjects()
 
 
 @dataclass(frozen=True)
@@ -80,16 +84,31 @@ class RunFolder:
         path: Path of the folder.
         recipe: Recipe of the run.
         about: Contents of ``run.json``.
+        objects: Objects that the recipe has no names for.
     """
 
-    def __init__(self, path: Path, recipe: Recipe, about: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        recipe: Recipe,
+        about: dict[str, Any],
+        objects: GivenObjects = _NONE,
+    ) -> None:
         self.path = path
         self.recipe = recipe
         self.about = about
+        self.objects = objects
         self._lock: IO[str] | None = None
 
     @classmethod
-    def create(cls, path: Path, recipe: Recipe, text: str, recipe_folder: Path) -> RunFolder:
+    def create(
+        cls,
+        path: Path,
+        recipe: Recipe,
+        text: str,
+        recipe_folder: Path,
+        objects: GivenObjects = _NONE,
+    ) -> RunFolder:
         """Create the folder, or open the existing one of the same recipe.
 
         Raises:
@@ -97,7 +116,7 @@ class RunFolder:
             StorageError: The folder cannot be written.
         """
         if (path / "run.json").exists():
-            found = cls.open(path)
+            found = cls.open(path, objects)
             if found.recipe.hash != recipe.hash:
                 raise RunError(
                     f"{path} holds a run of another recipe; choose another folder with --run DIR, "
@@ -123,25 +142,32 @@ class RunFolder:
             "machine": machine(),
             "stages": {},
         }
-        folder = cls(path, recipe, about)
+        folder = cls(path, recipe, about, objects)
         write_text(path / "recipe.toml", text)
         folder._save()
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
+    def open(cls, path: str | Path | RunFolder, objects: GivenObjects = _NONE) -> RunFolder:
         """Open an existing run.
+
+        Args:
+            path: Folder of the run, or the same run opened before, which has its objects.
+            objects: Objects that the recipe has no names for.
 
         Raises:
             RunError: The folder holds no run, or a damaged one.
         """
+        if isinstance(path, RunFolder):
+            return cls.open(path.path, path.objects)
+        path = Path(path)
         if not (path / "run.json").is_file():
             raise RunError(
                 f"{path} holds no run; start one with `hwnas search RECIPE --run {path}`"
             )
         about = _read_about(path / "run.json")
         recipe, _ = read_recipe(path / "recipe.toml", schema=_recipe_schema(about))
-        return cls(path, recipe, about)
+        return cls(path, recipe, about, objects)
 
     def revised(self, overrides: Sequence[str]) -> tuple[Recipe, str]:
         """Return the recipe with overrides, and its text; write nothing.

@@ -34,9 +34,12 @@ _NOTES = ("kernels", "in PyTorch", "note")
 
 
 def table_of(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str | None = None,
+    text_columns: int = 1,
 ) -> Table:
-    """Return a plain table; the first column is text, the others are numbers."""
+    """Return a plain table; the first ``text_columns`` columns are text, the others numbers."""
     table = Table(
         title=title,
         box=box.SIMPLE_HEAD,
@@ -45,7 +48,9 @@ def table_of(
         title_style="bold",
     )
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        table.add_column(
+            column, justify="left" if index < text_columns else "right", overflow="fold"
+        )
     for row in rows:
         table.add_row(*row)
     return table

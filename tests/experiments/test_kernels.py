@@ -143,7 +143,7 @@ def test_symmetric_int8_model_has_no_zero_points_and_small_error(
 def test_operators_have_benchmarks_at_supported_sizes() -> None:
     from experiments.kernels.catalogue import BENCHMARKS
     from hwnas.kernels.accelerator import Accelerator
-    from hwnas.kernels.catalogue import OPERATORS
+    from hwnas.kernels.operators.registry import OPERATORS
 
     card = Accelerator.named(H200)
     for name, operator in OPERATORS.items():

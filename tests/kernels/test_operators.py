@@ -8,8 +8,8 @@ from torch import Tensor
 
 from hwnas.errors import KernelError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Operator, Sizes, dtype_name
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.suite.tolerance import in_float64, worst_error
 
 CPU = torch.device("cpu")

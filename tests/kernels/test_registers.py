@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Operator
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.sizes import sizes_read
 from hwnas.kernels.suite.cases import Case
 from hwnas.kernels.suite.correctness import compiled_suite

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import Answer
 
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.codegen.chains import CHAINS
+from hwnas.kernels.operators.registry import OPERATORS
 
 
 def suite(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError, KernelError
-from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.verifier import ForkServer, JobLimits, KernelVerdict, verify
 from hwnas.kernels.verifier.calls import CallOutcome, KernelCall
 from hwnas.kernels.verifier.memory import GuardedTensor, extent

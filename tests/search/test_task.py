@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.plugin import build, resolve
+from hwnas.plugin import build
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.tasks.delta_method import with_standard_errors
 from hwnas.search.tasks.registry import TASKS
@@ -33,7 +33,7 @@ def own_modules_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Task, ImageData]:
     source, name = request.param
     data = load_data(DataConfig(source), tmp_path, 0, tmp_path)
-    return build("task", resolve("task", name, TASKS), {}, data=data), data
+    return build("task", TASKS.find(name), {}, data=data), data
 
 
 class ForEachPixel(torch.nn.Linear):
@@ -187,10 +187,10 @@ def test_losses_are_float32_for_half_precision_outputs(digits: ImageData) -> Non
 
 
 def test_build_passes_options_to_a_task(digits: ImageData, tmp_path: Path) -> None:
-    factory = resolve("task", "classification", TASKS)
+    factory = TASKS.find("classification")
     assert build("task", factory, {"label_smoothing": 0.2}, data=digits).label_smoothing == 0.2
     own = load_data(DataConfig("ink_centre:blots"), tmp_path, 0, tmp_path)
-    factory = resolve("task", "ink_centre:task", TASKS)
+    factory = TASKS.find("ink_centre:task")
     assert build("task", factory, {"radius": 0.5}, data=own).radius == 0.5
 
 
@@ -205,7 +205,7 @@ def test_smoothed_replaces_the_label_smoothing_of_a_task(digits: ImageData) -> N
 
 def test_smoothed_refuses_a_task_without_labels(tmp_path: Path) -> None:
     data = load_data(DataConfig("ink_centre:blots"), tmp_path, 0, tmp_path)
-    task = build("task", resolve("task", "ink_centre:task", TASKS), {}, data=data)
+    task = build("task", TASKS.find("ink_centre:task"), {}, data=data)
     with pytest.raises(ConfigError, match=r"task ink-centre has no labels to smooth; leave it out"):
         smoothed(task, 0.1)
 

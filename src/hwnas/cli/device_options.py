@@ -52,7 +52,7 @@ def store_of(folder: Path | None) -> DeviceStore:
 def space_of(text: str, preset: str | None, image: str, classes: int) -> SearchSpace:
     """Return the search space of --space, --preset, --image and --classes."""
     from hwnas.search_spaces import SPACES
-    from hwnas.search_spaces.catalogue import named_space
+    from hwnas.search_spaces.registry import named_space
 
     if text not in SPACES and Path(text).exists():
         from hwnas.experiment import space_of as space_of_recipe

@@ -63,16 +63,16 @@ def bench(
     import torch
 
     from hwnas.atomic import write_json
-    from hwnas.deploy.runtimes.suite_backend import backend_named
+    from hwnas.deploy.onnx.suite_backend import backend_named
     from hwnas.kernels.accelerator import Accelerator
-    from hwnas.kernels.catalogue import OPERATORS
     from hwnas.kernels.codegen.chains import CHAINS
+    from hwnas.kernels.operators.registry import OPERATORS
     from hwnas.kernels.suite.bench import run_bench
     from hwnas.kernels.suite.cases import Case
     from hwnas.kernels.suite.timer import GpuTimer, ProcessorTimer, Timer
 
     chosen = [backend_named(name) for name in dict.fromkeys(backend or _BACKENDS)]
-    cases = Case.measured(OPERATORS | CHAINS, operators or (), dtype, batch or (1,))
+    cases = Case.measured({**OPERATORS, **CHAINS}, operators or (), dtype, batch or (1,))
     if torch.cuda.is_available():
         card = Accelerator.here()
         device, name = torch.device("cuda"), card.name

@@ -46,11 +46,11 @@ def suite(
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is defined
     from hwnas.atomic import write_json
-    from hwnas.deploy.runtimes.suite_backend import backend_named
+    from hwnas.deploy.onnx.suite_backend import backend_named
     from hwnas.errors import DeviceError
     from hwnas.kernels.accelerator import Accelerator
-    from hwnas.kernels.catalogue import OPERATORS
     from hwnas.kernels.codegen.chains import CHAINS
+    from hwnas.kernels.operators.registry import OPERATORS
     from hwnas.kernels.suite.cases import Case
     from hwnas.kernels.suite.correctness import compiled_suite, run_suite
 
@@ -58,7 +58,7 @@ def suite(
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if reason := chosen.unavailable(place):
         raise DeviceError(f"backend {backend} cannot be used: {reason}")
-    cases, card = Case.all(OPERATORS | CHAINS, operators or ()), Accelerator.named(device)
+    cases, card = Case.all({**OPERATORS, **CHAINS}, operators or ()), Accelerator.named(device)
     with ThreadPoolExecutor(1) as aside:
         compiling = aside.submit(compiled_suite, cases if backend == "triton" else [], card)
         verdicts = list(run_suite(cases, chosen, place, seed))

@@ -54,13 +54,12 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Find the fastest configuration of an operator on this machine's GPU."""
-    from hwnas.kernels.catalogue import OPERATORS
     from hwnas.kernels.operator import Operator
+    from hwnas.kernels.operators.registry import OPERATORS
     from hwnas.kernels.sizes import dtype_read, sizes_read
-    from hwnas.plugin import resolve
 
     _refuse_unused(context, static)
-    found = resolve("operator", operator, OPERATORS)
+    found = OPERATORS.find(operator)
     if not isinstance(found, Operator):
         raise ConfigError(f"operator {operator!r} is {found!r}; expected an Operator")
     rows = [sizes_read(found, row) for row in sizes]

@@ -229,7 +229,7 @@ def export(
 @app.command(rich_help_panel=MORE)
 def spaces(as_json: Json = False) -> None:
     """List the search spaces by name, with their presets."""
-    from hwnas.search_spaces.catalogue import spaces
+    from hwnas.search_spaces.registry import spaces
     from hwnas.terminal import table_of
 
     found = spaces()

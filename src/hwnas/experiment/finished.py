@@ -42,13 +42,13 @@ _RESULTS = ("measurements.parquet", "bundles")
 _ALL_RESULTS = (*_RESULTS, "front.csv", "report.html")
 
 
-def status(folder: str | Path) -> dict[str, Any]:
+def status(folder: str | Path | RunFolder) -> dict[str, Any]:
     """Return the state of a run: its stages, the stale ones, and the number of evaluated networks.
 
     The stages under ``unnamed`` were done by an older hwnas; only `resume` can tell whether they
     are stale.
     """
-    opened = RunFolder.open(Path(folder))
+    opened = RunFolder.open(folder)
     goal = SearchGoal(opened.recipe.objective)
     result = SearchResult(goal.objectives, ())
     stale = stale_stages(opened)
@@ -74,13 +74,13 @@ def status(folder: str | Path) -> dict[str, Any]:
     }
 
 
-def rewrite_reports(folder: str | Path) -> list[Path]:
+def rewrite_reports(folder: str | Path | RunFolder) -> list[Path]:
     """Rewrite the reports of a run and of the targets that were added to it.
 
     Raises:
         RunError: The run is not finished, or is stale.
     """
-    opened = RunFolder.open(Path(folder))
+    opened = RunFolder.open(folder)
     finished = [goal for goal in goals_of(opened) if is_finished(opened, goal, _RESULTS)]
     if not finished:
         raise unfinished(opened)
@@ -91,7 +91,7 @@ def rewrite_reports(folder: str | Path) -> list[Path]:
 
 
 def export(
-    folder: str | Path,
+    folder: str | Path | RunFolder,
     out: str | Path,
     pick: str | None = None,
     max_latency_ms: float | None = None,
@@ -128,7 +128,7 @@ def export(
 
 
 def cascade(
-    folder: str | Path,
+    folder: str | Path | RunFolder,
     target_accuracy: float,
     out: str | Path,
     margin: float = 1.0,
@@ -198,10 +198,10 @@ def unfinished(folder: RunFolder, target: str | None = None) -> RunError:
 
 @contextlib.contextmanager
 def _finished_job(
-    folder: str | Path, target: str | None, out: Path
+    folder: str | Path | RunFolder, target: str | None, out: Path
 ) -> Iterator[tuple[Job, SearchGoal]]:
     """Open a finished run and its own goal, or that of an added target, to make ``out`` from it."""
-    opened = RunFolder.open(Path(folder))
+    opened = RunFolder.open(folder)
     goal = SearchGoal(opened.recipe.objective)
     if target is not None:
         goal = SearchGoal.specialised(opened.recipe, target)

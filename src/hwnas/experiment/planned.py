@@ -14,6 +14,7 @@ import numpy as np
 
 from hwnas.atomic import write_json
 from hwnas.errors import RunError
+from hwnas.given_objects import GivenObjects
 from hwnas.planning import JobFacts, default_space, make_plan, measure_speeds
 from hwnas.planning.plan import BATCH_SIZE
 from hwnas.planning.speed import probes
@@ -22,7 +23,7 @@ from hwnas.recipe import Recipe, completed, parse_recipe, read_recipe
 from hwnas.run_folder import PLAN
 from hwnas.search.data.image_data import ImageData
 from hwnas.search_spaces import SearchSpace
-from hwnas.search_spaces.catalogue import joint_space
+from hwnas.search_spaces.registry import joint_space
 from hwnas.stages.untrained import most_macs
 
 __all__ = ["planned_as", "with_plan"]
@@ -31,7 +32,13 @@ SCHEMA = 1
 
 
 def with_plan(
-    recipe: Recipe, text: str, data: ImageData, folder: Path, path: Path, reporter: Reporter
+    recipe: Recipe,
+    text: str,
+    data: ImageData,
+    folder: Path,
+    path: Path,
+    reporter: Reporter,
+    objects: GivenObjects,
 ) -> tuple[Recipe, str]:
     """Plan the settings that a recipe leaves open, and record the plan in the run's folder.
 
@@ -42,6 +49,7 @@ def with_plan(
         folder: Folder that relative paths of the recipe start from.
         path: Folder of the run.
         reporter: Reporter that shows the plan to the user.
+        objects: Objects that the recipe has no names for.
 
     Returns:
         The recipe with the planned settings, and its text.
@@ -55,7 +63,10 @@ def with_plan(
     reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     requested = _flat(given)
-    space = _space(given.get("space", {}), default_space(requested, data.image_shape), data, folder)
+    space = objects.space or _space(
+        given.get("space", {}), default_space(requested, data.image_shape), data, folder
+    )
+    space = space.network
     networks = probes(space)
     facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
     plan = make_plan(facts, measure_speeds(space, networks, images), requested)

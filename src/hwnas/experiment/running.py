@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hwnas.atomic import storage_errors
@@ -14,15 +14,15 @@ from hwnas.errors import ConfigError, InfeasibleError, RunError
 from hwnas.experiment.finished import is_finished, unfinished
 from hwnas.experiment.from_images import DEFAULT_TARGET, recipe_for_images
 from hwnas.experiment.planned import planned_as, with_plan
+from hwnas.given_objects import GivenObjects
 from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Recipe, parse_recipe, read_recipe
 from hwnas.recipe_keys import parts_of
 from hwnas.run_folder import RunFolder, all_or_nothing
-from hwnas.search.data.image_data import load_data
 from hwnas.stages.adoption import adopt
 from hwnas.stages.images import tell_changed_images
-from hwnas.stages.job import Job, RunInputs, SearchGoal, goals_of, searchable
+from hwnas.stages.job import Job, RunInputs, SearchGoal, data_of, goals_of, searchable
 from hwnas.stages.plan import is_done, stages_of
 from hwnas.stages.run_result import RunResult, summarise
 from hwnas.stages.search import check_shared_study
@@ -39,11 +39,13 @@ class Experiment:
         recipe: Settings of the run.
         text: Recipe as TOML, with overrides applied.
         folder: Folder that relative paths of the recipe start from.
+        objects: Objects that the recipe has no names for.
     """
 
     recipe: Recipe
     text: str
     folder: Path
+    objects: GivenObjects = field(default_factory=GivenObjects)
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -111,7 +113,7 @@ class Experiment:
         reporter = reporter or make_reporter()
         if (path / "run.json").exists():
             recipe, text = planned_as(self.recipe, path) or (self.recipe, self.text)
-            opened = RunFolder.create(path, recipe, text, self.folder)
+            opened = RunFolder.create(path, recipe, text, self.folder, self.objects)
             return _continue(opened, lambda _: goals, reporter, ray_address)[0]
         with imports_from(self.folder):
             with all_or_nothing(path):
@@ -119,10 +121,14 @@ class Experiment:
                 if recipe.run.minutes is not None:
                     for target in goals[0].targets:
                         searchable(target)
-                    data = load_data(recipe.data, self.folder, recipe.seed, path / "cache")
-                    recipe, text = with_plan(recipe, text, data, self.folder, path, reporter)
-                run_inputs = RunInputs.prepare(recipe, self.folder, path / "cache", data)
-                opened = RunFolder.create(path, recipe, text, self.folder)
+                    data = data_of(recipe, self.folder, path / "cache", self.objects)
+                    recipe, text = with_plan(
+                        recipe, text, data, self.folder, path, reporter, self.objects
+                    )
+                run_inputs = RunInputs.prepare(
+                    recipe, self.folder, path / "cache", self.objects, data
+                )
+                opened = RunFolder.create(path, recipe, text, self.folder, self.objects)
             with opened:
                 return _work(opened, run_inputs, goals, reporter, ray_address)[0]
 
@@ -138,7 +144,7 @@ def run(
 
 
 def resume(
-    folder: str | Path,
+    folder: str | Path | RunFolder,
     reporter: Reporter | None = None,
     ray_address: str | None = None,
     overrides: Sequence[str] = (),
@@ -157,12 +163,12 @@ def resume(
     Raises:
         ConfigError: An override is wrong; the run is not changed.
     """
-    opened = RunFolder.open(Path(folder))
+    opened = RunFolder.open(folder)
     return _continue(opened, goals_of, reporter, ray_address, overrides)[0]
 
 
 def specialise(
-    folder: str | Path, targets: Sequence[str], reporter: Reporter | None = None
+    folder: str | Path | RunFolder, targets: Sequence[str], reporter: Reporter | None = None
 ) -> list[RunResult]:
     """Search for further targets with the supernet and the accuracies that a run already has.
 
@@ -176,7 +182,7 @@ def specialise(
         ConfigError: A target is unknown, or is the run's own.
         InfeasibleError: No network keeps the limits on a target; that target is not added.
     """
-    opened = RunFolder.open(Path(folder))
+    opened = RunFolder.open(folder)
     own = SearchGoal(opened.recipe.objective)
     goals = [SearchGoal.specialised(opened.recipe, target) for target in dict.fromkeys(targets)]
     for goal in goals:
@@ -210,7 +216,7 @@ def _continue(
             adopt(Job.of(folder), goals_of(folder))
         recipe, text = folder.revised(overrides)
         cache = folder.path / "cache"
-        run_inputs = RunInputs.prepare(recipe, folder.recipe_folder, cache)
+        run_inputs = RunInputs.prepare(recipe, folder.recipe_folder, cache, folder.objects)
         folder.revise(recipe, text if overrides else None)
         return _work(folder, run_inputs, goals(folder), reporter, ray_address)
 

@@ -142,10 +142,10 @@ def _answer(request: CompileRequest) -> Compiled:
 def _example(
     name: str, sizes: tuple[tuple[str, int], ...], dtype: torch.dtype
 ) -> tuple[Operator, Inputs]:
-    from hwnas.kernels.catalogue import OPERATORS
     from hwnas.kernels.codegen.chains import CHAINS
+    from hwnas.kernels.operators.registry import OPERATORS
 
-    operator = resolve("operator", name, OPERATORS | CHAINS)
+    operator = resolve("operator", name, {**OPERATORS, **CHAINS})
     generator = torch.Generator().manual_seed(0)
     return operator, operator.example(dict(sizes), dtype, generator, torch.device("cpu"))
 

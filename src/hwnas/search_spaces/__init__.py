@@ -1,7 +1,6 @@
 """Search spaces, their architectures and supernets, and the workload of each network."""
 
 from hwnas.search_spaces.any_model import ElasticSpace, elastic
-from hwnas.search_spaces.catalogue import ROLES, SPACES, union
 from hwnas.search_spaces.cells import CellSpace, nasbench201
 from hwnas.search_spaces.channel_config import ChannelConfig
 from hwnas.search_spaces.cost_model.operator_counts import (
@@ -19,6 +18,7 @@ from hwnas.search_spaces.cost_model.workload import (
 )
 from hwnas.search_spaces.hybrid import HybridConfig, HybridSpace, HybridStage, hybrid
 from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
+from hwnas.search_spaces.registry import ROLES, SPACES
 from hwnas.search_spaces.resnet import ResNetConfig, ResNetSpace, ResNetStage, resnet
 from hwnas.search_spaces.simplenet import Group, SimpleNetConfig, SimpleNetSpace, simplenet
 from hwnas.search_spaces.space.architecture import Architecture, Candidate
@@ -30,6 +30,7 @@ from hwnas.search_spaces.space.training_space import TrainingSpace, recipe_space
 from hwnas.search_spaces.space.union import UnionSpace
 from hwnas.search_spaces.supernet.channels import ChannelSpace, channels
 from hwnas.search_spaces.supernet.supernet import Supernet, batch_norms
+from hwnas.search_spaces.unions import union
 from hwnas.search_spaces.vit import VitConfig, VitSpace, vit
 
 __all__ = [

@@ -5,18 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from optuna.samplers import BaseSampler
 from torch import Tensor
 
 from hwnas.content import content_hash
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
+from hwnas.given_objects import GivenObjects, given_or_named
 from hwnas.identity import Identity
-from hwnas.plugin import build, resolve
+from hwnas.plugin import build
 from hwnas.progress import ProgressCallback, Reporter, make_reporter
 from hwnas.recipe import Recipe
 from hwnas.recipe_keys import (
@@ -35,23 +36,28 @@ from hwnas.search.evaluation.lineage import GrowEvaluator, Lineage, check_growab
 from hwnas.search.evaluation.own_identity import check_identity, check_key
 from hwnas.search.evaluation.registry import OwnCodeEvaluator
 from hwnas.search.objectives.objective import LATENCY, Objective, check_objectives
-from hwnas.search.samplers import make_sampler
+from hwnas.search.samplers import SAMPLERS, make_sampler
 from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search_spaces import Candidate, ChoiceSpace, SearchSpace, TrainingSpace
-from hwnas.search_spaces.catalogue import joint_space
+from hwnas.search_spaces.registry import joint_space
 
 __all__ = [
     "Job",
     "RunInputs",
     "RunStage",
     "SearchGoal",
+    "data_of",
+    "evaluator_of",
     "goals_of",
-    "needs_supernet",
+    "needs_weights",
     "serves",
 ]
+
+
+_NONE = GivenObjects()
 
 
 @dataclass(frozen=True)
@@ -63,36 +69,57 @@ class RunInputs:
         data: Images of the recipe.
         task: Task that networks learn from the images.
         searched: Space of candidates: the space of networks, and further roles.
+        sampler: Factory of the sampler.
+        evaluator: Factory of the evaluator.
     """
 
     recipe: Recipe
     data: ImageData
     task: Task
     searched: SearchSpace
+    sampler: Callable[..., BaseSampler]
+    evaluator: Callable[..., Evaluator]
 
     @classmethod
     def prepare(
-        cls, recipe: Recipe, recipe_folder: Path, cache: Path, data: ImageData | None = None
+        cls,
+        recipe: Recipe,
+        recipe_folder: Path,
+        cache: Path,
+        objects: GivenObjects = _NONE,
+        data: ImageData | None = None,
     ) -> RunInputs:
-        """Load the data and build task and space; raise if the recipe cannot work.
+        """Make the objects that a recipe names; raise if it cannot work.
 
         Args:
             recipe: Recipe to prepare.
             recipe_folder: Folder that relative paths start from.
             cache: Folder for decoded images of large data sets.
+            objects: Objects that the recipe has no names for.
             data: Images of the recipe, if they are loaded already.
 
         Raises:
             ConfigError: A name, an option or an objective of the recipe is wrong.
             DataError: The images are missing, damaged or too few.
         """
-        make_sampler(recipe.search.sampler, recipe.seed, recipe.search.options)
-        resolve("evaluator", recipe.search.evaluator, EVALUATORS)
-        resolve("train.sampling", recipe.train.sampling, SAMPLING)
-        data = data or load_data(recipe.data, recipe_folder, recipe.seed, cache)
-        task = _task(recipe, data)
+        sampler = given_or_named(
+            "sampler",
+            recipe.search.sampler,
+            objects.sampler,
+            lambda: SAMPLERS.find(recipe.search.sampler),
+        )
+        make_sampler(sampler, recipe.seed, recipe.search.options)
+        evaluator = evaluator_of(recipe, objects)
+        SAMPLING.find(recipe.train.sampling, "train.sampling")
+        data = data or data_of(recipe, recipe_folder, cache, objects)
+        task = given_or_named("task", recipe.task.name, objects.task, lambda: _task(recipe, data))
         names, options = recipe.space.names, recipe.space.options
-        space = joint_space(names, data.image_shape, task.outputs, options, recipe_folder)
+        space = given_or_named(
+            "space",
+            names[0],
+            objects.space,
+            lambda: joint_space(names, data.image_shape, task.outputs, options, recipe_folder),
+        )
         check_identity(
             f"space {names[0]!r}",
             space.network,
@@ -102,12 +129,12 @@ class RunInputs:
         _check_outputs(names[0], space.network, task)
         if recipe.search.evaluator == "grow":
             check_growable(space.network)
-        if needs_supernet(recipe) and not space.network.nests:
+        if needs_weights(evaluator) and not space.network.nests:
             raise ConfigError(
                 f"space {names[0]!r}: its networks share no weights, so they have no supernet; "
                 'set search.evaluator = "train"'
             )
-        _check_roles(space.roles, recipe, task, len(data.train))
+        _check_roles(space.roles, evaluator, recipe, task, len(data.train))
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
         for target in SearchGoal(recipe.objective).targets:
             searchable(target)
@@ -121,7 +148,7 @@ class RunInputs:
         _check_augmentation(recipe.train, space.network, data)
         check_sampling(recipe.train.sampling, space.network)
         teacher_of(space.network, recipe.train)
-        return cls(recipe, data, task, space)
+        return cls(recipe, data, task, space, sampler, evaluator)
 
     @property
     def space(self) -> SearchSpace:
@@ -142,7 +169,7 @@ class RunInputs:
 
 def _task(recipe: Recipe, data: ImageData) -> Task:
     def made() -> Task:
-        factory = resolve("task", recipe.task.name, TASKS)
+        factory = TASKS.find(recipe.task.name)
         return build("task", factory, recipe.task.options, data=data)
 
     task = made()
@@ -169,9 +196,15 @@ def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
     )
 
 
-def _check_roles(roles: Mapping[str, ChoiceSpace], recipe: Recipe, task: Task, images: int) -> None:
+def _check_roles(
+    roles: Mapping[str, ChoiceSpace],
+    evaluator: Callable[..., Evaluator],
+    recipe: Recipe,
+    task: Task,
+    images: int,
+) -> None:
     """Raise if the evaluator does not know a role, or if a training setting is impossible."""
-    taken = inspect.signature(resolve("evaluator", recipe.search.evaluator, EVALUATORS)).parameters
+    taken = inspect.signature(evaluator).parameters
     for role, space in roles.items():
         if role not in taken:
             raise ConfigError(
@@ -295,14 +328,29 @@ def goals_of(folder: RunFolder) -> list[SearchGoal]:
     return [SearchGoal(folder.recipe.objective), *added]
 
 
-def needs_supernet(recipe: Recipe) -> bool:
-    """Return whether the evaluator of a recipe takes the weights of a trained supernet.
+def data_of(recipe: Recipe, recipe_folder: Path, cache: Path, objects: GivenObjects) -> ImageData:
+    """Return the images of a recipe; arguments as in `RunInputs.prepare`."""
+    return given_or_named(
+        "data",
+        recipe.data.source,
+        objects.data,
+        lambda: load_data(recipe.data, recipe_folder, recipe.seed, cache),
+    )
+
+
+def evaluator_of(recipe: Recipe, objects: GivenObjects) -> Callable[..., Evaluator]:
+    """Return the evaluator factory of a recipe.
 
     Raises:
         ConfigError: There is no such evaluator.
     """
-    factory = resolve("evaluator", recipe.search.evaluator, EVALUATORS)
-    return "weights" in inspect.signature(factory).parameters
+    name = recipe.search.evaluator
+    return given_or_named("evaluator", name, objects.evaluator, lambda: EVALUATORS.find(name))
+
+
+def needs_weights(evaluator: Callable[..., Evaluator]) -> bool:
+    """Return whether an evaluator takes the weights of a trained supernet."""
+    return "weights" in inspect.signature(evaluator).parameters
 
 
 def serves(before: str, name: str, own_targets: Collection[str]) -> bool:
@@ -362,7 +410,7 @@ class Job:
     def of(cls, folder: RunFolder) -> Job:
         """Return the job of an opened run."""
         cache = folder.path / "cache"
-        run_inputs = RunInputs.prepare(folder.recipe, folder.recipe_folder, cache)
+        run_inputs = RunInputs.prepare(folder.recipe, folder.recipe_folder, cache, folder.objects)
         return cls(run_inputs, folder, make_reporter())
 
     @property
@@ -375,14 +423,10 @@ class Job:
         """Fidelity of the evaluations of the search."""
         return Fidelity(self.recipe.search.validation_images)
 
-    @cached_property
-    def _evaluator_factory(self) -> Callable[..., Evaluator]:
-        return resolve("evaluator", self.recipe.search.evaluator, EVALUATORS)
-
     @property
     def needs_supernet(self) -> bool:
         """True if the evaluator takes the weights of a trained supernet."""
-        return needs_supernet(self.recipe)
+        return needs_weights(self.run_inputs.evaluator)
 
     @property
     def _evaluator_folder(self) -> Path:
@@ -391,7 +435,7 @@ class Job:
     @property
     def lineage(self) -> Lineage | None:
         """Networks that the search trained, if its evaluator keeps them."""
-        if self._evaluator_factory is not GrowEvaluator:
+        if self.run_inputs.evaluator is not GrowEvaluator:
             return None
         evaluator = self._plain_evaluator(None)
         assert isinstance(evaluator, GrowEvaluator)
@@ -454,8 +498,8 @@ class Job:
         known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
         known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
         known |= {"folder": self._evaluator_folder, **i.searched.roles}
-        wanted = inspect.signature(self._evaluator_factory).parameters
-        return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
+        wanted = inspect.signature(self.run_inputs.evaluator).parameters
+        return self.run_inputs.evaluator(**{k: v for k, v in known.items() if k in wanted})
 
     def is_done(self, stage: RunStage) -> bool:
         """Return whether a stage was finished with the current inputs and its results exist."""

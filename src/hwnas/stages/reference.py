@@ -19,11 +19,11 @@ from hwnas.deploy.targets.catalogue import processor_of
 from hwnas.deploy.targets.device import Target
 from hwnas.progress import ProgressCallback
 from hwnas.recipe import Recipe, SpaceConfig
-from hwnas.search import Scored
+from hwnas.search import Scored, TrainEvaluator
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.objectives.objective import COUNTED
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
-from hwnas.search_spaces.catalogue import named_space
+from hwnas.search_spaces.registry import named_space
 from hwnas.stages.finalists import make_bundles
 from hwnas.stages.job import Job, RunInputs, RunStage, SearchGoal
 from hwnas.stages.untrained import excesses, limited
@@ -104,8 +104,9 @@ def _run_inputs(run_inputs: RunInputs, cores: int) -> RunInputs:
     }
     space = named_space(_SPACE, shape, run_inputs.task.outputs, options)
     epochs, minutes = _budget(recipe, cores)
-    return RunInputs(
-        replace(
+    return replace(
+        run_inputs,
+        recipe=replace(
             recipe,
             space=SpaceConfig(_SPACE, options),
             train=replace(
@@ -116,9 +117,8 @@ def _run_inputs(run_inputs: RunInputs, cores: int) -> RunInputs:
             ),
             search=replace(recipe.search, evaluator="train", workers=0, timeout_s=None),
         ),
-        run_inputs.data,
-        run_inputs.task,
-        space,
+        searched=space,
+        evaluator=TrainEvaluator,
     )
 
 

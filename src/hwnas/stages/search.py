@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from optuna.samplers import BaseSampler
@@ -34,7 +34,8 @@ from hwnas.search.engine.study import SearchStudy
 from hwnas.search.engine.study_file import StudyFile
 from hwnas.search.engine.trial_identity import IDENTITY, TrialIdentity
 from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
-from hwnas.search.samplers import make_sampler
+from hwnas.search.samplers import make_sampler, stock
+from hwnas.search.samplers.stratified import Stratified
 from hwnas.search_spaces import Candidate
 from hwnas.stages.calibrate import check_limits
 from hwnas.stages.job import Job, RunStage, SearchGoal
@@ -42,7 +43,7 @@ from hwnas.stages.job import Job, RunStage, SearchGoal
 __all__ = ["BASELINE", "check_shared_study", "found", "searching"]
 
 BASELINE = "random"
-_WITHOUT_ENDS = (BASELINE, "stratified")
+_WITHOUT_ENDS = (stock.random, Stratified)
 """Samplers that do not start with the smallest and the largest network of the space."""
 
 
@@ -52,7 +53,7 @@ def searching(
     """Yield the search stage of a goal, and a random search if the recipe asks for it."""
     config = job.recipe.search
 
-    def stage(name: RecipeStage, study_name: str, sampler: str) -> RunStage:
+    def stage(name: RecipeStage, study_name: str, sampler: Callable[..., BaseSampler]) -> RunStage:
         def work(advance: ProgressCallback) -> None:
             check_limits(job, goal, costs)
             _mark_stale(job.folder.path / "study.db", study_name, goal, trials)
@@ -81,9 +82,9 @@ def searching(
             [name for name in inputs if name.startswith("costs@")],
         )
 
-    yield stage("search", goal.study_name, config.sampler)
+    yield stage("search", goal.study_name, job.run_inputs.sampler)
     if config.random_baseline and goal.target is None:
-        yield stage("random-baseline", BASELINE, "random")
+        yield stage("random-baseline", BASELINE, stock.random)
 
 
 def _trial_identity(
@@ -140,7 +141,7 @@ def _search(
     executor: Executor,
     costs: Mapping[str, CostSource],
     study_name: str,
-    sampler: str,
+    sampler: Callable[..., BaseSampler],
     advance: ProgressCallback,
 ) -> None:
     config, space, folder = job.recipe.search, job.run_inputs.searched, job.folder.path
@@ -186,7 +187,7 @@ def _search(
         costs,
         config.trials,
         sampler,
-        sampler_options=config.options if sampler == config.sampler else {},
+        sampler_options=config.options if study_name != BASELINE else {},
         seed=job.recipe.seed,
         batch=config.batch,
         fidelity=job.fidelity,

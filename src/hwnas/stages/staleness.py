@@ -14,6 +14,7 @@ from typing import Any
 from hwnas.deploy.targets.catalogue import processor_of
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import HwnasError
+from hwnas.given_objects import is_unnamed
 from hwnas.identity import Identity, InputChange
 from hwnas.plugin import imports_from
 from hwnas.recipe_keys import AFTER, RecipeStage, code_of, decides, parts_of, settings_of
@@ -21,7 +22,7 @@ from hwnas.run_folder import RunFolder, StageRecord
 from hwnas.search.data.image_data import data_manifest
 from hwnas.search.data.manifest import DataManifest, manifest_difference
 from hwnas.stages.images import MANIFEST
-from hwnas.stages.job import SearchGoal, needs_supernet, serves
+from hwnas.stages.job import SearchGoal, evaluator_of, needs_weights, serves
 
 __all__ = ["stale_stages", "told_stale"]
 
@@ -73,7 +74,10 @@ def _is_wanted(folder: RunFolder, name: str) -> bool:
         return recipe.deploy.reference
     if stage == "ranking" and not recipe.train.ranking_check:
         return False
-    return stage not in ("train", "ranking") or needs_supernet(recipe)
+    if stage not in ("train", "ranking"):
+        return True
+    known = not is_unnamed(recipe.search.evaluator) or folder.objects.evaluator is not None
+    return not known or needs_weights(evaluator_of(recipe, folder.objects))
 
 
 def _upstream_reasons(

@@ -12,7 +12,7 @@ from hwnas.deploy import Target
 from hwnas.deploy.matching import chosen_calls, matched
 from hwnas.deploy.matching.plan import KernelPlan, plan_file
 from hwnas.errors import ArtifactError
-from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operators.registry import OPERATORS
 
 from .graphs import conv, module, node, normal
 

@@ -17,7 +17,6 @@ from hwnas.deploy.onnx.graph import (
     read_whole_model,
 )
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.targets.device import RUNS_ON
 from hwnas.errors import ArtifactError
 
 value = helper.make_tensor_value_info
@@ -217,7 +216,7 @@ def test_runtimes_refuse_weights_outside_the_folder(
     name: str, exported: Export, tmp_path: Path
 ) -> None:
     """Open the file with each runtime that is installed."""
-    hardware = RUNS_ON[name][0]
+    hardware = RUNTIMES[name].hardware[0]
     if reason := RUNTIMES[name].unavailable(hardware):
         pytest.skip(reason)
     whole = onnx.load(exported.path)

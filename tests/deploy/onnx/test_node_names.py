@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from hwnas.deploy import Target, export_onnx
 from hwnas.deploy.onnx.node_names import block_of
 from hwnas.deploy.runtimes import RUNTIMES, open_session, unsupported
-from hwnas.deploy.targets.device import RUNS_ON
 from hwnas.errors import ArtifactError, UnsupportedOperator
 
-TARGETS = [f"{RUNS_ON[name][0]}-{name}-fp32-b1-t1" for name in RUNTIMES]
+TARGETS = [f"{runtime.hardware[0]}-{name}-fp32-b1-t1" for name, runtime in RUNTIMES.items()]
 
 
 @pytest.mark.parametrize(

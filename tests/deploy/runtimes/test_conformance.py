@@ -13,14 +13,13 @@ from hwnas.deploy import RUNTIMES, Device, Export, Target, TimingSettings, measu
 from hwnas.deploy.export.to_onnx import relative_error
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.runtimes.runtime import Session
-from hwnas.deploy.targets.device import FORMATS, RUNS_ON
 from hwnas.errors import ArtifactError, DeviceError
 
 TARGETS = [
-    Target(Device(hardware, runtime), number_format)
-    for runtime, formats in FORMATS.items()
-    for hardware in RUNS_ON[runtime]
-    for number_format in formats
+    Target(Device(hardware, name), number_format)
+    for name, runtime in RUNTIMES.items()
+    for hardware in runtime.hardware
+    for number_format in runtime.formats
 ]
 COMPILED = ("pytorch_compile", "aotinductor", "executorch", "litert")
 

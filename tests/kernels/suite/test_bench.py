@@ -10,9 +10,9 @@ import torch
 
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.codegen.chains import CHAINS
 from hwnas.kernels.operator import Inputs, Operator
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.suite.backends import Backend, ReferenceBackend, TritonBackend
 from hwnas.kernels.suite.bench import Timing, bench_case, run_bench
 from hwnas.kernels.suite.cases import Case
@@ -141,7 +141,7 @@ def test_processor_timer_measures_more_time_for_more_work() -> None:
 
 @pytest.mark.parametrize("name", [*OPERATORS, *CHAINS])
 def test_measured_cases_have_sizes_that_the_operator_supports(name: str) -> None:
-    for case in Case.measured(OPERATORS | CHAINS, [name], batches=(1, 8)):
+    for case in Case.measured({**OPERATORS, **CHAINS}, [name], batches=(1, 8)):
         operator = case.operator
         assert list(case.sizes) == list(operator.checked[0])
         for card in ACCELERATORS.values():

@@ -9,9 +9,9 @@ import torch
 
 from hwnas.errors import ConfigError, KernelError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.codegen.chains import CHAINS
 from hwnas.kernels.operator import Inputs, Operator
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.suite.backends import BACKENDS, Backend, ReferenceBackend, TritonBackend
 from hwnas.kernels.suite.cases import Case
 from hwnas.kernels.suite.correctness import CaseResult, compiled_suite, run_suite
@@ -99,7 +99,7 @@ def test_suite_checks_and_compiles_fused_chains(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
-    cases = Case.all(OPERATORS | CHAINS, ["scale_shift+relu+add", "hard_swish+pixel_mean"])
+    cases = Case.all({**OPERATORS, **CHAINS}, ["scale_shift+relu+add", "hard_swish+pixel_mean"])
     assert len(cases) == 2 * 3 * 3
     assert all(each.correct for each in run_suite(cases, TritonBackend(), CPU))
     ends = {name.rsplit("+", 1)[1] for name in CHAINS}

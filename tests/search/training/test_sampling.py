@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
-from hwnas.search.training.fair import fair, fair_cycle
-from hwnas.search.training.progressive import open_options, progressive
 from hwnas.search.training.sampling import (
     SAMPLING,
     check_sampling,
     networks_a_step,
     sampling_rule,
-    sandwich,
-    teacher,
-    uniform,
 )
+from hwnas.search.training.sampling.fair import fair, fair_cycle
+from hwnas.search.training.sampling.progressive import open_options, progressive
+from hwnas.search.training.sampling.rules import sandwich, teacher, uniform
 from hwnas.search_spaces import (
     Architecture,
     MobileNetConfig,

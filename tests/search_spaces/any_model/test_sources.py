@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search_spaces import ElasticSpace
-from hwnas.search_spaces.catalogue import named_space
+from hwnas.search_spaces.registry import named_space
 
 SOURCE = """
 from torch import nn

@@ -8,7 +8,7 @@ import torch
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import ElasticSpace
-from hwnas.search_spaces.catalogue import named_space
+from hwnas.search_spaces.registry import named_space
 
 if find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)

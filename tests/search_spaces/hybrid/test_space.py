@@ -8,8 +8,8 @@ import torch
 from hwnas.deploy import export_onnx
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import HybridSpace, HybridStage, hybrid
-from hwnas.search_spaces.catalogue import named_space
 from hwnas.search_spaces.layers import ConvAttention
+from hwnas.search_spaces.registry import named_space
 
 
 def test_preset_lowformer_b0_has_the_costs_of_the_published_network() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import ResNetSpace, ResNetStage, resnet
-from hwnas.search_spaces.catalogue import named_space
+from hwnas.search_spaces.registry import named_space
 
 
 def test_largest_network_of_the_default_resnet_space_is_resnet_50() -> None:

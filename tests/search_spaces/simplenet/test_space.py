@@ -14,7 +14,7 @@ from torch import nn
 from hwnas.deploy import export_onnx
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import Group, SimpleNetSpace, simplenet
-from hwnas.search_spaces.catalogue import named_space
+from hwnas.search_spaces.registry import named_space
 
 PUBLISHED = simplenet((32, 32, 3), 10, preset="simplenet-5m")
 

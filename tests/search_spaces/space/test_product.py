@@ -21,7 +21,7 @@ from hwnas.search_spaces import (
     mobilenet,
     nasbench201,
 )
-from hwnas.search_spaces.catalogue import joint_space
+from hwnas.search_spaces.registry import joint_space
 
 NETWORKS = mobilenet((8, 8, 1), 10)
 RECIPES = TrainingSpace({"learning_rate": (0.01, 0.001), "flip": (True, False), "epochs": (2.0,)})

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from hwnas.deploy import export_onnx
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import ChannelSpace, channels, mobilenet
-from hwnas.search_spaces.catalogue import named_space
+from hwnas.search_spaces.registry import named_space
 
 
 class Mixed(nn.Module):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from hwnas.deploy import export_onnx
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import VitConfig, VitSpace, trace, vit
-from hwnas.search_spaces.catalogue import named_space
 from hwnas.search_spaces.layers import LowRankLinear
+from hwnas.search_spaces.registry import named_space
 
 
 def test_preset_deit_tiny_has_the_costs_of_the_published_network() -> None:

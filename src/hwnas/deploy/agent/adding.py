@@ -14,7 +14,7 @@ from hwnas.deploy.agent.added import (
 from hwnas.deploy.agent.client import ask
 from hwnas.deploy.agent.signing import key_of
 from hwnas.deploy.agent.transport import certificate_at
-from hwnas.deploy.targets.device import FORMATS, HARDWARE
+from hwnas.deploy.targets.device import HARDWARE, RUNTIMES
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.plugin import closest
 
@@ -78,7 +78,7 @@ def add_device(
 
 def _check_free(name: str, address: str) -> None:
     check_hardware_name(name)
-    if name in HARDWARE or name in FORMATS:
+    if name in HARDWARE or name in RUNTIMES:
         raise ConfigError(f"{name!r} is the name of hardware or of a runtime; choose another one")
     if is_added(name) and (known := read_added(name)).address != address:
         raise ConfigError(

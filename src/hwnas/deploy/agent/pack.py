@@ -75,7 +75,7 @@ def packed_code(folder: Path) -> Path:
 def packed_modules() -> dict[str, bool]:
     """Return the names of modules that the agent can import, and whether each is packed whole."""
     found: dict[str, bool] = {}
-    waiting = [*ROOTS]
+    waiting = [*ROOTS, *_runtimes()]
     while waiting:
         module = waiting.pop()
         if found.get(module):
@@ -85,6 +85,12 @@ def packed_modules() -> dict[str, bool]:
             found.setdefault(parent, False)
         waiting += _imports(_source(module))
     return dict(sorted(found.items()))
+
+
+def _runtimes() -> Iterator[str]:
+    """Yield the modules of the runtimes, which a registry finds without importing them by name."""
+    package = "hwnas.deploy.runtimes"
+    yield from (f"{package}.{path.stem}" for path in _source(package).parent.glob("[a-z]*.py"))
 
 
 def _parents(module: str) -> Iterator[str]:

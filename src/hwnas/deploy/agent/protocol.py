@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.targets.device import FORMATS, RUNS_ON
+from hwnas.deploy.targets.device import RUNTIMES
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = [
@@ -178,10 +178,10 @@ class AgentDescription:
         """
         try:
             known = [
-                f"{hardware}-{runtime}-{each}"
-                for runtime, formats in FORMATS.items()
-                for hardware in RUNS_ON[runtime]
-                for each in formats
+                f"{hardware}-{name}-{each}"
+                for name, runtime in RUNTIMES.items()
+                for hardware in runtime.hardware
+                for each in runtime.formats
             ]
             kinds = {kind: str(data["kinds"][kind]) for kind in known if kind in data["kinds"]}
             machine, conditions, processors, versions = (

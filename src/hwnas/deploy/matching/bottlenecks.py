@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
 from hwnas.deploy.onnx.module import Node
-from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operators.registry import OPERATORS
 
 __all__ = ["fuse_depthwise_pointwise", "fuse_inverted_bottleneck", "fuse_squeeze_excite"]
 

@@ -17,7 +17,7 @@ from hwnas.deploy.matching.quantised import (
 )
 from hwnas.deploy.matching.windows import Windows, windows_of
 from hwnas.deploy.onnx.module import Node
-from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.primitives.requantisation import folded
 
 __all__ = ["fold_int8_bias", "is_int8_layer", "match_int8_layer"]

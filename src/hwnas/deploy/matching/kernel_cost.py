@@ -20,8 +20,8 @@ from hwnas.deploy.onnx.step_calls import StepCall, call_of_step
 from hwnas.deploy.runtimes.triton import torch_type
 from hwnas.deploy.targets.device import Target
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Config
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.tuning.choice import chosen_on
 from hwnas.search_spaces import OperatorSignature
 

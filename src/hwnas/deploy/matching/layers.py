@@ -13,7 +13,7 @@ from hwnas.deploy.matching.activations import activation_of
 from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
 from hwnas.deploy.matching.windows import Windows, windows_of
 from hwnas.deploy.onnx.module import Node
-from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operators.registry import OPERATORS
 
 __all__ = ["fold_activation", "fold_bias", "fold_residual", "match_convolution", "match_linear"]
 

@@ -27,9 +27,9 @@ from hwnas.deploy.matching.network import ChosenCall, left_in_torch
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ArtifactError
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.codegen.chain import FUSED, Chain
 from hwnas.kernels.operator import Operator, Sizes, dtype_name
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.tuning.choice import KernelChoice
 
 __all__ = ["KernelPlan", "PlannedCall", "plan_file"]

@@ -14,12 +14,13 @@ from hwnas.deploy.runtimes.checks import check_usable, missing_compiler, missing
 from hwnas.deploy.runtimes.pytorch import tensor_session, with_threads
 from hwnas.deploy.runtimes.session import ArraySession
 from hwnas.deploy.runtimes.tracing import compiling, traceable
-from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.device import Target
 
 if TYPE_CHECKING:
     from torch import nn
+from hwnas.registry import Plugin
 
-__all__ = ["AOTInductor", "TorchCompile"]
+__all__ = ["PLUGINS", "AOTInductor", "TorchCompile"]
 
 _OPTIONS: dict[str, Any] = {"freezing": True}
 """Options of the compiler: weights are constants, which it folds and lays out anew."""
@@ -31,7 +32,8 @@ class TorchCompile:
     """``torch.compile`` for one batch size, without graph breaks."""
 
     name: str = "pytorch_compile"
-    formats: tuple[str, ...] = FORMATS["pytorch_compile"]
+    formats: tuple[str, ...] = ("fp32",)
+    hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("torch",)
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
@@ -80,7 +82,8 @@ class AOTInductor:
     """Shared library for one batch size, compiled ahead of time."""
 
     name: str = "aotinductor"
-    formats: tuple[str, ...] = FORMATS["aotinductor"]
+    formats: tuple[str, ...] = ("fp32",)
+    hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("torch",)
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
@@ -125,3 +128,9 @@ class AOTInductor:
         return tensor_session(
             executable, network, tuple(shape), threads, "ahead of time", batch=batch
         )
+
+
+PLUGINS = (
+    Plugin("runtime", "pytorch_compile", TorchCompile(), "torch.compile on the processor"),
+    Plugin("runtime", "aotinductor", AOTInductor(), "Networks that PyTorch compiles ahead of time"),
+)

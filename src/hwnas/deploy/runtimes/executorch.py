@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.session import ArraySession, loading
 from hwnas.deploy.runtimes.tracing import compiling, traceable
-from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import DeviceError
+from hwnas.registry import Plugin
 
-__all__ = ["ExecuTorch"]
+__all__ = ["PLUGINS", "ExecuTorch"]
 
 _THREADS_OF_PROCESS: list[int] = []
 
@@ -25,7 +26,8 @@ class ExecuTorch:
     """ExecuTorch programs for one batch size, lowered to XNNPACK's kernels."""
 
     name: str = "executorch"
-    formats: tuple[str, ...] = FORMATS["executorch"]
+    formats: tuple[str, ...] = ("fp32",)
+    hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("executorch", "torch")
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
@@ -93,3 +95,14 @@ def _use_threads(threads: int) -> None:
             f"ExecuTorch runs with {_THREADS_OF_PROCESS[0]} threads in this process and "
             f"cannot change to {threads}; use targets with the same number of threads"
         )
+
+
+PLUGINS = (
+    Plugin(
+        "runtime",
+        "executorch",
+        ExecuTorch(),
+        "ExecuTorch with XNNPACK on the processor",
+        extra="executorch",
+    ),
+)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.session import ArraySession, loading
 from hwnas.deploy.runtimes.tracing import compiling, traceable
-from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.device import Target
+from hwnas.registry import Plugin
 
-__all__ = ["LiteRT"]
+__all__ = ["PLUGINS", "LiteRT"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class LiteRT:
     """LiteRT programs for one batch size, with XNNPACK's kernels."""
 
     name: str = "litert"
-    formats: tuple[str, ...] = FORMATS["litert"]
+    formats: tuple[str, ...] = ("fp32",)
+    hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("ai-edge-litert", "litert-torch")
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
@@ -74,3 +76,14 @@ class LiteRT:
 
         settings = {"delegate": "XNNPACK", "num_threads": str(threads)}
         return ArraySession(executable, compute, tuple(shape), threads, settings, batch)
+
+
+PLUGINS = (
+    Plugin(
+        "runtime",
+        "litert",
+        LiteRT(),
+        "LiteRT, formerly TensorFlow Lite, on the processor",
+        extra="litert",
+    ),
+)

@@ -20,9 +20,10 @@ from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
-from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.device import Target
+from hwnas.registry import Plugin
 
-__all__ = ["MNN"]
+__all__ = ["MNN", "PLUGINS"]
 
 # The command mnnconvert is not used, because it reports conversions to its makers.
 _CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
@@ -34,7 +35,8 @@ class MNN:
     """CPU backend of MNN in single precision."""
 
     name: str = "mnn"
-    formats: tuple[str, ...] = FORMATS["mnn"]
+    formats: tuple[str, ...] = ("fp32",)
+    hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("mnn",)
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
@@ -114,3 +116,6 @@ def _silence() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+
+
+PLUGINS = (Plugin("runtime", "mnn", MNN(), "MNN on the processor", extra="mnn"),)

@@ -18,11 +18,12 @@ from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.checks import check_usable, graphics_card, missing_package
 from hwnas.deploy.runtimes.session import cpu_seconds
-from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.number_format import number_format, to_float16
 from hwnas.errors import ArtifactError, DeviceError
+from hwnas.registry import Plugin
 
-__all__ = ["OnnxRuntime", "OnnxSession", "in_format"]
+__all__ = ["PLUGINS", "OnnxRuntime", "OnnxSession", "in_format"]
 
 _ON_CPU = "CPUExecutionProvider"
 _NO_MEMORY = "Failed to allocate memory"  # part of ONNX Runtime's message
@@ -38,11 +39,13 @@ class OnnxRuntime:
     Attributes:
         name: Name in the names of targets.
         formats: Number formats that it computes in.
+        hardware: Hardware of this machine on which hwnas uses it.
         providers: Execution provider for each hardware.
     """
 
     name: str = "onnxruntime"
-    formats: tuple[str, ...] = FORMATS["onnxruntime"]
+    formats: tuple[str, ...] = ("fp32", "fp16", "int8")
+    hardware: tuple[str, ...] = ("cpu", "cuda")
     packages: tuple[str, ...] = ("onnxruntime", "onnxruntime-gpu")
     providers: Mapping[str, str] = field(
         default_factory=lambda: {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -218,3 +221,14 @@ def _image_input(session: Any, path: Path, batch: int) -> tuple[str, tuple[int, 
             f"choose a target with -b{n} or export with a dynamic batch"
         )
     return name, tuple(sizes)
+
+
+_TENSORRT = OnnxRuntime(
+    "tensorrt", hardware=("cuda",), providers={"cuda": "TensorrtExecutionProvider"}
+)
+PLUGINS = (
+    Plugin(
+        "runtime", "onnxruntime", OnnxRuntime(), "ONNX Runtime on the processor or an NVIDIA GPU"
+    ),
+    Plugin("runtime", "tensorrt", _TENSORRT, "TensorRT, as an execution provider of ONNX Runtime"),
+)

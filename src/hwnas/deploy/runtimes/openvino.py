@@ -16,11 +16,12 @@ from hwnas.deploy.onnx.graph import check_graph
 from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
-from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.errors import ArtifactError
+from hwnas.registry import Plugin
 
-__all__ = ["OpenVINO", "OpenVINOSession"]
+__all__ = ["PLUGINS", "OpenVINO", "OpenVINOSession"]
 
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
 """Precision of floating-point operators by number format; without a hint OpenVINO chooses it."""
@@ -31,7 +32,8 @@ class OpenVINO:
     """CPU plugin of OpenVINO, with one request at a time."""
 
     name: str = "openvino"
-    formats: tuple[str, ...] = FORMATS["openvino"]
+    formats: tuple[str, ...] = ("fp32", "bf16", "int8")
+    hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("openvino",)
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
@@ -119,3 +121,8 @@ class OpenVINOSession:
     def cpu_clock(self) -> float:
         """Return the CPU time of the process in seconds; OpenVINO computes in its own threads."""
         return time.process_time()
+
+
+PLUGINS = (
+    Plugin("runtime", "openvino", OpenVINO(), "OpenVINO on the processor", extra="openvino"),
+)

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.session import ArraySession
-from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.device import Target
 
 if TYPE_CHECKING:
     from torch import Tensor
+from hwnas.registry import Plugin
 
-__all__ = ["PyTorch", "tensor_session", "with_threads"]
+__all__ = ["PLUGINS", "PyTorch", "tensor_session", "with_threads"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class PyTorch:
     """
 
     name: str = "pytorch"
-    formats: tuple[str, ...] = FORMATS["pytorch"]
+    formats: tuple[str, ...] = ("fp32",)
+    hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("torch",)
     channels_last: bool = False
 
@@ -115,3 +117,14 @@ def with_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+PLUGINS = (
+    Plugin("runtime", "pytorch", PyTorch(), "PyTorch on the processor"),
+    Plugin(
+        "runtime",
+        "pytorch_nhwc",
+        PyTorch("pytorch_nhwc", channels_last=True),
+        "PyTorch with images as NHWC",
+    ),
+)

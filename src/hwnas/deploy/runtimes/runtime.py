@@ -53,6 +53,11 @@ class Runtime(Protocol):
         ...
 
     @property
+    def hardware(self) -> tuple[str, ...]:
+        """Hardware of this machine that hwnas uses it on, the main one first; of `HARDWARE`."""
+        ...
+
+    @property
     def packages(self) -> tuple[str, ...]:
         """Python packages whose versions a measurement on the runtime should state."""
         ...

@@ -22,7 +22,7 @@ from hwnas.deploy.onnx.graph import copy_model
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
-from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.errors import ArtifactError
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     import torch
 
     from hwnas.deploy.matching import Decide, MatchedNetwork
+from hwnas.registry import Plugin
 
-__all__ = ["Triton", "TritonSession", "torch_type", "write_plan"]
+__all__ = ["PLUGINS", "Triton", "TritonSession", "torch_type", "write_plan"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Triton:
     """Runtime that uses the kernels of `hwnas.kernels`."""
 
     name: str = "triton"
-    formats: tuple[str, ...] = FORMATS["triton"]
+    formats: tuple[str, ...] = ("fp32", "fp16", "bf16", "int8")
+    hardware: tuple[str, ...] = ("cuda",)
     packages: tuple[str, ...] = ("torch", "triton")
 
     def unavailable(self, hardware: str = "cuda") -> str | None:
@@ -247,3 +249,6 @@ def _captured(
         return found
 
     return compute
+
+
+PLUGINS = (Plugin("runtime", "triton", Triton(), "Triton kernels of hwnas on an NVIDIA GPU"),)

@@ -15,7 +15,7 @@ import hwnas
 from hwnas.deploy.agent.added import read_added
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import graphics_card
-from hwnas.deploy.targets.device import HARDWARE, RUNS_ON
+from hwnas.deploy.targets.device import HARDWARE
 from hwnas.deploy.targets.processor import cpu_fields, instruction_flags
 
 __all__ = ["DeviceStatus", "devices", "devices_here", "machine", "processor_of", "versions"]
@@ -64,7 +64,7 @@ def devices_here() -> list[DeviceStatus]:
         if hardware == "cuda":
             about = {"processor": graphics_card() or "none"}
         for runtime in RUNTIMES.values():
-            if hardware not in RUNS_ON[runtime.name]:
+            if hardware not in runtime.hardware:
                 continue
             reason = runtime.unavailable(hardware) or ""
             details = {**about, **versions(runtime.packages)}

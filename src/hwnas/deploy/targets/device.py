@@ -6,38 +6,36 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hwnas.deploy.agent.added import added_names, is_added
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
+from hwnas.registry import Registry
 
-__all__ = ["FORMATS", "HARDWARE", "RUNS_ON", "Device", "Target", "known_hardware"]
+__all__ = ["HARDWARE", "RUNTIMES", "Device", "Target", "known_hardware"]
 
 HARDWARE = ("cpu", "cuda")
 """Hardware of the machine that hwnas runs on: its processor, and its first NVIDIA GPU. Remote
 devices have the names under which they were added."""
-FORMATS: dict[str, tuple[str, ...]] = {
-    "onnxruntime": ("fp32", "fp16", "int8"),
-    "tensorrt": ("fp32", "fp16", "int8"),
-    "openvino": ("fp32", "bf16", "int8"),
-    "mnn": ("fp32",),
-    "executorch": ("fp32",),
-    "litert": ("fp32",),
-    "pytorch": ("fp32",),
-    "pytorch_nhwc": ("fp32",),
-    "pytorch_compile": ("fp32",),
-    "aotinductor": ("fp32",),
-    "triton": ("fp32", "fp16", "bf16", "int8"),
-}
-"""Number formats in which each runtime computes."""
-RUNS_ON: dict[str, tuple[str, ...]] = {
-    **{runtime: ("cpu",) for runtime in FORMATS},
-    "onnxruntime": ("cpu", "cuda"),
-    "tensorrt": ("cuda",),
-    "triton": ("cuda",),
-}
-"""Hardware of this machine on which hwnas uses each runtime."""
 
+
+class _Capabilities(Protocol):
+    """Part of a runtime that decides which targets there are (`hwnas.deploy.runtimes`)."""
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Number formats in which the runtime computes."""
+
+    @property
+    def hardware(self) -> tuple[str, ...]:
+        """Hardware of this machine that hwnas uses it on, the main one first."""
+
+
+RUNTIMES: Registry[_Capabilities] = Registry("runtime", "hwnas.deploy.runtimes")
+"""Capabilities of the runtimes by name."""
+
+_USUAL = "onnxruntime"
 _SHAPE = "hardware-runtime-format-bBATCH-tTHREADS"
 
 
@@ -50,7 +48,7 @@ class Device:
     Attributes:
         hardware: ``"cpu"`` or ``"cuda"`` of the machine that hwnas runs on; otherwise the name of
             an added device.
-        runtime: Name of the runtime, a key of `FORMATS`.
+        runtime: Name of the runtime, a key of `hwnas.deploy.RUNTIMES`.
         batch: Images per run, at least 1.
         threads: Threads that compute, at least 1.
     """
@@ -65,9 +63,11 @@ class Device:
             raise ConfigError(
                 f"unknown hardware {self.hardware!r}; {closest(self.hardware, known_hardware())}"
             )
-        if self.runtime not in FORMATS:
-            raise ConfigError(f"unknown runtime {self.runtime!r}; {closest(self.runtime, FORMATS)}")
-        places = RUNS_ON[self.runtime]
+        if self.runtime not in RUNTIMES:
+            raise ConfigError(
+                f"unknown runtime {self.runtime!r}; {closest(self.runtime, RUNTIMES)}"
+            )
+        places = RUNTIMES[self.runtime].hardware
         if self.is_here and self.hardware not in places:
             raise ConfigError(f"{self.runtime} runs on {' and '.join(places)}, not {self.hardware}")
         if self.batch < 1 or self.threads < 1:
@@ -82,7 +82,8 @@ class Device:
         Raises:
             ConfigError: The runtime is unknown, or a number is less than 1.
         """
-        return cls(RUNS_ON.get(runtime, HARDWARE)[0], runtime, batch, threads)
+        places = RUNTIMES[runtime].hardware if runtime in RUNTIMES else HARDWARE
+        return cls(places[0], runtime, batch, threads)
 
     @property
     def is_here(self) -> bool:
@@ -108,7 +109,7 @@ class Target:
     format: str = "fp32"
 
     def __post_init__(self) -> None:
-        formats = FORMATS[self.device.runtime]
+        formats = RUNTIMES[self.device.runtime].formats
         if self.format not in formats:
             raise ConfigError(
                 f"unknown format {self.format!r} of runtime {self.device.runtime}; "
@@ -153,9 +154,10 @@ def _nearest(text: str) -> str:
         for letter in "bt"
     )
     words = text.split("-")
-    runtime = _closest_word(words, tuple(FORMATS))
-    number_format = _closest_word(words, FORMATS[runtime])
-    places = [each for each in known_hardware() if each not in HARDWARE or each in RUNS_ON[runtime]]
+    runtime = _closest_word(words, (_USUAL, *RUNTIMES))
+    can = RUNTIMES[runtime]
+    number_format = _closest_word(words, can.formats)
+    places = [each for each in known_hardware() if each not in HARDWARE or each in can.hardware]
     hardware = _closest_word(words, places)
     return Target(Device(hardware, runtime, batch, threads), number_format).name
 

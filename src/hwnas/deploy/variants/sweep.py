@@ -24,7 +24,7 @@ from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
 from hwnas.deploy.measurement.timing import measure_together
 from hwnas.deploy.onnx.graph import model_bytes
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.targets.device import FORMATS, Device, Target
+from hwnas.deploy.targets.device import RUNTIMES, Device, Target
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.deploy.variants import ConvertedNetwork, Variant, VariantInputs
 from hwnas.deploy.variants.prediction_agreement import PredictionAgreement, compare_answers
@@ -299,7 +299,7 @@ class _Trial:
         targets = [
             Target(device, variant.format)
             for device in devices
-            if variant.format in FORMATS[device.runtime]
+            if variant.format in RUNTIMES[device.runtime].formats
         ]
         if not targets:
             return []

@@ -27,8 +27,9 @@ from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.primitives.tiles import power_block, powers
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.registry import Plugin
 
-__all__ = ["AttentionOperator", "attended", "attention"]
+__all__ = ["PLUGINS", "AttentionOperator", "attended", "attention"]
 
 WIDEST = 128  # most channels of a head
 
@@ -281,3 +282,6 @@ def _rows_lie_together(x: Tensor) -> bool:
 
 
 attention = AttentionOperator()
+
+
+PLUGINS = (Plugin("operator", "attention", attention, "Attention for short sequences"),)

@@ -33,8 +33,9 @@ from hwnas.kernels.primitives.tiles import (
 )
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.registry import Plugin
 
-__all__ = ["BlockSparse", "PackedBlocks", "block_sparse", "pack_blocks"]
+__all__ = ["PLUGINS", "BlockSparse", "PackedBlocks", "block_sparse", "pack_blocks"]
 
 SIDES = powers(16, 128)  # tensor cores take 16 at least
 
@@ -287,3 +288,8 @@ class BlockSparse(Operator):
 
 
 block_sparse = BlockSparse()
+
+
+PLUGINS = (
+    Plugin("operator", "block_sparse", block_sparse, "Linear layer with block-sparse weights"),
+)

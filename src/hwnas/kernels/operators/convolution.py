@@ -18,8 +18,9 @@ from hwnas.kernels.operator import Config, Inputs
 from hwnas.kernels.operators.dense_convolution import DenseConvolution
 from hwnas.kernels.primitives.tiles import alignment, load_tile, product_blocks, store_activated
 from hwnas.kernels.primitives.windows import corners, load_windows, map_sides
+from hwnas.registry import Plugin
 
-__all__ = ["Convolution", "convolution"]
+__all__ = ["PLUGINS", "Convolution", "convolution"]
 
 
 @triton.jit
@@ -97,3 +98,6 @@ class Convolution(DenseConvolution):
 
 
 convolution = Convolution()
+
+
+PLUGINS = (Plugin("operator", "convolution", convolution, "Dense convolution by implicit GEMM"),)

@@ -32,8 +32,9 @@ from hwnas.kernels.primitives.windows import (
 )
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.registry import Plugin
 
-__all__ = ["Depthwise", "depthwise"]
+__all__ = ["PLUGINS", "Depthwise", "depthwise"]
 
 
 @triton.jit
@@ -298,3 +299,6 @@ class Depthwise(Operator):
 
 
 depthwise = Depthwise()
+
+
+PLUGINS = (Plugin("operator", "depthwise", depthwise, "Depthwise convolution with activation"),)

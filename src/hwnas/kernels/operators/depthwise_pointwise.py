@@ -38,8 +38,9 @@ from hwnas.kernels.primitives.windows import (
 )
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.registry import Plugin
 
-__all__ = ["DepthwisePointwise", "depthwise_pointwise"]
+__all__ = ["PLUGINS", "DepthwisePointwise", "depthwise_pointwise"]
 
 
 @triton.jit
@@ -331,3 +332,13 @@ class DepthwisePointwise(Operator):
 
 
 depthwise_pointwise = DepthwisePointwise()
+
+
+PLUGINS = (
+    Plugin(
+        "operator",
+        "depthwise_pointwise",
+        depthwise_pointwise,
+        "Depthwise and pointwise convolution in one kernel",
+    ),
+)

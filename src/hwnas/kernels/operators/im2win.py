@@ -21,8 +21,9 @@ from hwnas.kernels.launch import Launch, interpreting
 from hwnas.kernels.operator import Config, Inputs
 from hwnas.kernels.operators.dense_convolution import DenseConvolution
 from hwnas.kernels.primitives.tiles import alignment, product_blocks, store_activated
+from hwnas.registry import Plugin
 
-__all__ = ["Im2win", "im2win"]
+__all__ = ["PLUGINS", "Im2win", "im2win"]
 
 _PACKED = 1024  # values that a program copies
 
@@ -144,3 +145,6 @@ class Im2win(DenseConvolution):
 
 
 im2win = Im2win()
+
+
+PLUGINS = (Plugin("operator", "im2win", im2win, "Dense convolution by Im2win"),)

@@ -43,8 +43,9 @@ from hwnas.kernels.primitives.windows import (
 )
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Problem
+from hwnas.registry import Plugin
 
-__all__ = ["Int8Convolution", "int8_convolution"]
+__all__ = ["PLUGINS", "Int8Convolution", "int8_convolution"]
 
 
 @triton.jit
@@ -298,3 +299,8 @@ class Int8Convolution(RequantisingOperator):
 
 
 int8_convolution = Int8Convolution()
+
+
+PLUGINS = (
+    Plugin("operator", "int8_convolution", int8_convolution, "Dense convolution from int8 to int8"),
+)

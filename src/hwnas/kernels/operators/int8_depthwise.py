@@ -31,8 +31,9 @@ from hwnas.kernels.primitives.tiles import alignment, powers
 from hwnas.kernels.primitives.windows import STRIDES, corners, map_sides, out_map, out_shape
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.registry import Plugin
 
-__all__ = ["Int8Depthwise", "int8_depthwise"]
+__all__ = ["PLUGINS", "Int8Depthwise", "int8_depthwise"]
 
 
 @triton.jit
@@ -310,3 +311,8 @@ class Int8Depthwise(RequantisingOperator):
 
 
 int8_depthwise = Int8Depthwise()
+
+
+PLUGINS = (
+    Plugin("operator", "int8_depthwise", int8_depthwise, "Depthwise convolution from int8 to int8"),
+)

@@ -33,8 +33,9 @@ from hwnas.kernels.primitives.tiles import (
 )
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Problem
+from hwnas.registry import Plugin
 
-__all__ = ["Int8Pointwise", "int8_pointwise"]
+__all__ = ["PLUGINS", "Int8Pointwise", "int8_pointwise"]
 
 
 @triton.jit
@@ -253,3 +254,8 @@ class Int8Pointwise(RequantisingOperator):
 
 
 int8_pointwise = Int8Pointwise()
+
+
+PLUGINS = (
+    Plugin("operator", "int8_pointwise", int8_pointwise, "Pointwise convolution from int8 to int8"),
+)

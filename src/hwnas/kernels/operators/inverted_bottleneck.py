@@ -51,8 +51,9 @@ from hwnas.kernels.primitives.windows import (
 )
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Problem
+from hwnas.registry import Plugin
 
-__all__ = ["InvertedBottleneckOperator", "inverted_bottleneck"]
+__all__ = ["PLUGINS", "InvertedBottleneckOperator", "inverted_bottleneck"]
 
 _GATE = ("reduce_weight", "reduce_bias", "excite_weight", "excite_bias")
 _MADE_OF = ("x", "expand_weight", "expand_bias", "weight", "bias")  # inputs of the hidden map
@@ -352,3 +353,13 @@ def _projection(config: Config) -> Config:
 
 
 inverted_bottleneck = InvertedBottleneckOperator()
+
+
+PLUGINS = (
+    Plugin(
+        "operator",
+        "inverted_bottleneck",
+        inverted_bottleneck,
+        "Whole inverted bottleneck in one kernel",
+    ),
+)

@@ -36,8 +36,9 @@ from hwnas.kernels.primitives.tiles import (
 )
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.registry import Plugin
 
-__all__ = ["NormLinear", "fold_norm", "norm_linear"]
+__all__ = ["PLUGINS", "NormLinear", "fold_norm", "norm_linear"]
 
 
 def fold_norm(
@@ -283,3 +284,10 @@ class NormLinear(Operator):
 
 
 norm_linear = NormLinear()
+
+
+PLUGINS = (
+    Plugin(
+        "operator", "norm_linear", norm_linear, "Layer normalisation and linear layer in one kernel"
+    ),
+)

@@ -37,8 +37,9 @@ from hwnas.kernels.primitives.tiles import (
 )
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Problem
+from hwnas.registry import Plugin
 
-__all__ = ["Pointwise", "pointwise"]
+__all__ = ["PLUGINS", "Pointwise", "pointwise"]
 
 
 @triton.jit
@@ -234,3 +235,13 @@ class Pointwise(Operator):
 
 
 pointwise = Pointwise()
+
+
+PLUGINS = (
+    Plugin(
+        "operator",
+        "pointwise",
+        pointwise,
+        "Pointwise convolution with gate, activation and residual",
+    ),
+)

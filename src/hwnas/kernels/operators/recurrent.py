@@ -28,8 +28,9 @@ from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.primitives.tiles import load_tile, power_block, powers
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.registry import Plugin
 
-__all__ = ["Recurrent", "recurrent"]
+__all__ = ["PLUGINS", "Recurrent", "recurrent"]
 
 LSTM, GRU = 4, 3  # numbers of gates
 WIDEST = 128  # most channels of a head
@@ -351,3 +352,6 @@ def _weight_registers(sizes: Sizes, dtype: torch.dtype, block_n: int) -> int:
 
 
 recurrent = Recurrent()
+
+
+PLUGINS = (Plugin("operator", "recurrent", recurrent, "LSTM and GRU layers in one kernel"),)

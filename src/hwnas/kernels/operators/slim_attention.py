@@ -30,8 +30,9 @@ from hwnas.kernels.operators.attention import attended
 from hwnas.kernels.primitives.tiles import load_tile, power_block, powers
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.registry import Plugin
 
-__all__ = ["SlimAttention", "slim_attention"]
+__all__ = ["PLUGINS", "SlimAttention", "slim_attention"]
 
 WIDEST = 64  # most channels of a head
 
@@ -285,3 +286,6 @@ class SlimAttention(Operator):
 
 
 slim_attention = SlimAttention()
+
+
+PLUGINS = (Plugin("operator", "slim_attention", slim_attention, "Slimmed attention in one kernel"),)

@@ -32,8 +32,9 @@ from hwnas.kernels.primitives.tiles import (
 )
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Constraint, Problem
+from hwnas.registry import Plugin
 
-__all__ = ["TwoFour", "pack_two_four", "two_four", "unpack_two_four"]
+__all__ = ["PLUGINS", "TwoFour", "pack_two_four", "two_four", "unpack_two_four"]
 
 LEAST_K = 64  # tensor cores take 16 channels at least, and each of the four has its own product
 
@@ -277,3 +278,6 @@ class TwoFour(Operator):
 
 
 two_four = TwoFour()
+
+
+PLUGINS = (Plugin("operator", "two_four", two_four, "Linear layer with 2:4 sparsity"),)

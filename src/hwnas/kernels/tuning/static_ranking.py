@@ -9,10 +9,9 @@ import torch
 
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.ahead import CompileRequest, compile_in_child
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Sizes
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.tuning.trial import TuningTrial, footprint
-from hwnas.plugin import resolve
 
 __all__ = ["ranked_statically"]
 
@@ -35,7 +34,7 @@ def ranked_statically(
         Trials in the order of fewer spills, then fewer bytes read, then higher occupancy; at the
         end those that cannot be compiled, with the reason.
     """
-    operator = resolve("operator", name, OPERATORS)
+    operator = OPERATORS.find(name)
     inputs = operator.example(sizes, dtype, torch.Generator().manual_seed(0), torch.device("cpu"))
     solutions = islice(operator.problem(sizes, dtype, card).solutions(), _MOST)
     untried = (

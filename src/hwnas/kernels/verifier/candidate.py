@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from hwnas.errors import ConfigError
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.operator import Sizes
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.verifier.wire import DTYPES
 from hwnas.plugin import closest
 

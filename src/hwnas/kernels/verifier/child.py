@@ -30,9 +30,9 @@ import torch
 import triton
 from torch import Generator, Tensor
 
-from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.launch import interpreting
 from hwnas.kernels.operators.pointwise import pointwise
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.suite.tolerance import in_float64
 from hwnas.kernels.verifier.calls import KernelCall, as_tuple
 from hwnas.kernels.verifier.sandbox import Supervisor, Unsupported, confine
@@ -50,6 +50,7 @@ from hwnas.kernels.verifier.wire import (
 __all__ = ["main"]
 
 _WORD = 8
+_OPERATORS = dict(OPERATORS)  # imported here, before the process is confined
 _COMMON = (  # modules that kernels import
     "abc",
     "collections",
@@ -277,7 +278,7 @@ def _calls(header: Mapping[str, Any]) -> _Job:
     session.hide()
 
     def job(module: Any, parts: _Parts, tell: _Tell) -> None:
-        session.run = OPERATORS[header["operator"]] if module is None else module.run
+        session.run = _OPERATORS[header["operator"]] if module is None else module.run
         for told, tensors in parts:
             tell(session.outcome(KernelCall.received(told, tensors)).message())
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from hwnas.errors import KernelError
-from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.verifier.calls import CallOutcome, Process
 from hwnas.kernels.verifier.candidate import (
     KernelUnderTest,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.plugin import closest, resolve
+from hwnas.plugin import closest
+from hwnas.registry import Plugin, Registry
 from hwnas.search.data.image_archive import archive_manifest, read_npz
 from hwnas.search.data.image_cache import ImageCache
 from hwnas.search.data.image_folder import folder_manifest, read_folder
@@ -18,9 +21,28 @@ from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.mask_folder import has_masks, mask_folder_manifest, read_mask_folder
 from hwnas.search.data.raw_images import RawImages
 
-__all__ = ["read_source", "source_manifest"]
+__all__ = ["PLUGINS", "SOURCES", "DataSource", "read_source", "source_manifest"]
 
-_SOURCES = ("digits", "npz:FILE", "folder:PATH")
+
+@dataclass(frozen=True)
+class DataSource:
+    """Reader of one kind of image data, which ``data.source`` names as ``"KIND:PATH"``.
+
+    Attributes:
+        manifest: Function that returns the manifest of a path without decoding an image.
+        read: Function that returns the data of a path, given the side in pixels that images are
+            resized to or None, a cache for arrays, and whether to leave out damaged images. The
+            result is a `RawImages` or an `hwnas.search.ImageData`.
+        place: What the path has to be; None if the source has no path.
+    """
+
+    manifest: Callable[[Path], DataManifest]
+    read: Callable[[Path, int | None, ImageCache, bool], object]
+    place: Literal["file", "folder"] | None
+
+
+SOURCES: Registry[DataSource] = Registry("data source", __package__)
+"""Sources by the word before the colon of ``data.source``."""
 
 
 def source_manifest(source: str, base: Path) -> DataManifest | None:
@@ -37,17 +59,8 @@ def source_manifest(source: str, base: Path) -> DataManifest | None:
         ConfigError: The source is unknown, or an environment variable is not set.
         DataError: Files are missing, or folders do not have the expected layout.
     """
-    if source == "digits":
-        return _digits().content
-    kind, colon, path = source.partition(":")
-    if kind == "npz" and colon:
-        return archive_manifest(_locate(source, path, base))
-    if kind == "folder" and colon:
-        folder = _locate(source, path, base)
-        return (mask_folder_manifest if has_masks(folder) else folder_manifest)(folder)
-    if colon:
-        return None
-    raise _unknown(source)
+    named = _named(source, base)
+    return None if named is None else named[0].manifest(named[1])
 
 
 def read_source(
@@ -71,27 +84,33 @@ def read_source(
         DataError: The images or targets are missing or damaged.
         StorageError: The cache cannot be written.
     """
-    if source == "digits":
-        return _digits()
-    kind, colon, path = source.partition(":")
-    if kind == "npz" and colon:
-        return read_npz(_locate(source, path, base), cache, skip_damaged)
-    if kind == "folder" and colon:
-        folder = _locate(source, path, base)
-        read = read_mask_folder if has_masks(folder) else read_folder
-        return read(folder, size, cache, skip_damaged)
-    if colon:
+    named = _named(source, base)
+    if named is None:
         return _call(source)
-    raise _unknown(source)
+    return named[0].read(named[1], size, cache, skip_damaged)
+
+
+def _named(source: str, base: Path) -> tuple[DataSource, Path] | None:
+    """Return a source and its path; None for a user's function."""
+    kind, colon, path = source.partition(":")
+    if kind not in SOURCES:
+        if colon:
+            return None
+        raise _unknown(source)
+    found = SOURCES[kind]
+    if bool(colon) != (found.place is not None):
+        raise _unknown(source)
+    return found, base if found.place is None else _locate(source, path, base, found.place)
 
 
 def _unknown(source: str) -> ConfigError:
+    forms = [name if SOURCES[name].place is None else f"{name}:PATH" for name in SOURCES]
     return ConfigError(
-        f'unknown data.source {source!r}; {closest(source, _SOURCES)}; or "package.module:function"'
+        f'unknown data.source {source!r}; {closest(source, forms)}; or "package.module:function"'
     )
 
 
-def _locate(source: str, path: str, base: Path) -> Path:
+def _locate(source: str, path: str, base: Path, place: Literal["file", "folder"]) -> Path:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in os.environ:
@@ -103,13 +122,10 @@ def _locate(source: str, path: str, base: Path) -> Path:
     if not path:
         raise ConfigError(f"data.source is {source!r}; expected a path after the colon")
     found = base / Path(re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, path)).expanduser()
-    wanted, there = (
-        ("file", found.is_file()) if source.startswith("npz") else ("folder", found.is_dir())
-    )
-    if not there:
+    if not (found.is_file() if place == "file" else found.is_dir()):
         variables = re.findall(r"\$\{?(\w+)", path)
         hint = f"is ${variables[0]} right?" if variables else f"relative paths start at {base}"
-        raise DataError(f"data.source is {source!r}, but there is no {wanted} {found}; {hint}")
+        raise DataError(f"data.source is {source!r}, but there is no {place} {found}; {hint}")
     return found
 
 
@@ -123,8 +139,19 @@ def _digits() -> RawImages:
     return RawImages(images, digits.target.astype(np.int64), tuple("0123456789"))
 
 
+def _folder_manifest(folder: Path) -> DataManifest:
+    return (mask_folder_manifest if has_masks(folder) else folder_manifest)(folder)
+
+
+def _read_folder(
+    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool
+) -> RawImages:
+    read = read_mask_folder if has_masks(folder) else read_folder
+    return read(folder, size, cache, skip_damaged)
+
+
 def _call(source: str) -> object:
-    function: object = resolve("data.source", source, {})
+    function: object = SOURCES.find(source, "data.source")
     if not callable(function):
         raise ConfigError(f"data.source {source!r} is a {type(function).__name__}, not a function")
     try:
@@ -134,3 +161,29 @@ def _call(source: str) -> object:
             f"data.source {source!r} failed ({type(error).__name__}: {error})"
         ) from error
     return RawImages.of(made, source, values_allowed=True) if isinstance(made, Mapping) else made
+
+
+PLUGINS = (
+    Plugin(
+        "data source",
+        "digits",
+        DataSource(lambda path: _digits().content, lambda path, *options: _digits(), None),
+        "1,797 handwritten digits of scikit-learn, 8 x 8 pixels",
+    ),
+    Plugin(
+        "data source",
+        "npz",
+        DataSource(
+            archive_manifest,
+            lambda path, size, cache, skip_damaged: read_npz(path, cache, skip_damaged),
+            "file",
+        ),
+        "Arrays or encoded images in an .npz file",
+    ),
+    Plugin(
+        "data source",
+        "folder",
+        DataSource(_folder_manifest, _read_folder, "folder"),
+        "Folder with a subfolder for each class, or with images and masks",
+    ),
+)

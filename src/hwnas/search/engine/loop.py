@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.errors import ConfigError, InfeasibleError, WorkerError
@@ -55,7 +56,7 @@ def run_search(
     evaluator: Evaluator | Executor,
     costs: Mapping[str, CostSource] | None = None,
     trials: int = 200,
-    sampler: str = "guided",
+    sampler: str | Callable[..., BaseSampler] = "guided",
     *,
     sampler_options: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -81,7 +82,7 @@ def run_search(
             evaluator elsewhere.
         costs: Cost source of each target of the objectives, by the target's name.
         trials: Number of candidates to evaluate in total, including those already in the study.
-        sampler: A key of `hwnas.search.SAMPLERS`, or ``"package.module:factory"``.
+        sampler: Factory of the sampler, or its name; see `make_sampler`.
         sampler_options: Keyword arguments of the sampler.
         seed: Seed of all random draws.
         batch: Number of candidates proposed and evaluated together. A batch is finished before the

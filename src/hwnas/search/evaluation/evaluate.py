@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hwnas.content import content_hash
 from hwnas.errors import ConfigError, NonFiniteOutput
 from hwnas.identity import Identity, may_reuse
+from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData, Split
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.tasks.delta_method import with_standard_errors
@@ -35,6 +36,7 @@ from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Candidate, SearchSpace, Supernet, TrainingSpace, batch_norms
 
 __all__ = [
+    "PLUGINS",
     "Evaluation",
     "Evaluator",
     "Fidelity",
@@ -438,3 +440,14 @@ def shorter(train: TrainConfig, share: float) -> TrainConfig:
     """Return the settings with budget and learning rate schedule scaled to a share."""
     given = {name: getattr(train, name) for name in ("epochs", "budget_minutes")}
     return replace(train, **{name: share * v for name, v in given.items() if v is not None})
+
+
+PLUGINS = (
+    Plugin(
+        "evaluator",
+        "supernet",
+        SupernetEvaluator,
+        "Score each candidate with the weights of a trained supernet",
+    ),
+    Plugin("evaluator", "train", TrainEvaluator, "Train each candidate alone"),
+)

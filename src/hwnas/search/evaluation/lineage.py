@@ -17,6 +17,7 @@ from hwnas.atomic import write_json
 from hwnas.content import content_hash
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.identity import Identity, may_reuse
+from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.evaluation.evaluate import Evaluation, Fidelity, recalibrate, score, shorter
@@ -30,7 +31,7 @@ from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, SearchSpace
 from hwnas.search_spaces.mobilenet.growth import can_grow, grow
 
-__all__ = ["GrowEvaluator", "Lineage", "check_growable"]
+__all__ = ["PLUGINS", "GrowEvaluator", "Lineage", "check_growable"]
 
 _SHARE_OF_TRAINING = 0.25
 _SHARE_OF_LEARNING_RATE = 0.2
@@ -257,3 +258,13 @@ class GrowEvaluator:
     def _space(self) -> MobileNetSpace:
         assert isinstance(self.space, MobileNetSpace)
         return self.space
+
+
+PLUGINS = (
+    Plugin(
+        "evaluator",
+        "grow",
+        GrowEvaluator,
+        "Train each candidate from the weights of the network that it grew from",
+    ),
+)

@@ -6,23 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hwnas.content import content_hash
-from hwnas.search.evaluation.evaluate import (
-    Evaluation,
-    Evaluator,
-    Fidelity,
-    SupernetEvaluator,
-    TrainEvaluator,
-)
-from hwnas.search.evaluation.lineage import GrowEvaluator
+from hwnas.registry import Registry
+from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search_spaces import Candidate
 
 __all__ = ["EVALUATORS", "OwnCodeEvaluator"]
 
-EVALUATORS: Mapping[str, Callable[..., Evaluator]] = {
-    "grow": GrowEvaluator,
-    "supernet": SupernetEvaluator,
-    "train": TrainEvaluator,
-}
+EVALUATORS: Registry[Callable[..., Evaluator]] = Registry("evaluator", __package__)
 """Evaluators by name.
 
 A user's own evaluator is named ``"package.module:object"``. The object is a callable that takes any

@@ -18,13 +18,14 @@ from torch import Tensor
 from hwnas.errors import ConfigError
 from hwnas.predictors.features.blocks import places
 from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.registry import Plugin
 from hwnas.search.objectives.front import Losses, non_dominated, reference_point
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["QLogNEHVI"]
+__all__ = ["PLUGINS", "QLogNEHVI"]
 
 _START = 20
 _STEPS = 50  # optimiser iterations from each starting point
@@ -202,3 +203,14 @@ def _neighbours(knowledge: SpaceFeatures, point: Numbers) -> Codes:
             found.append(code.copy())
             found[-1][position] = option
     return knowledge.canonical(np.array(found))
+
+
+PLUGINS = (
+    Plugin(
+        "sampler",
+        "qlognehvi",
+        QLogNEHVI,
+        "Noisy expected hypervolume improvement of BoTorch",
+        extra="botorch",
+    ),
+)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hwnas.errors import ConfigError
 from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.registry import Plugin
 from hwnas.search.objectives.front import Losses, non_dominated
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
@@ -19,7 +20,7 @@ from hwnas.search.samplers.replay import Replay
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["Growth"]
+__all__ = ["PLUGINS", "Growth"]
 
 _ROOTS = 4
 _SMALLEST_OF = 3  # random options per position, of which a root takes the smallest
@@ -197,3 +198,13 @@ def _planted(
         if len(drawn) == count:
             return drawn
     return random_start(knowledge, history, count, rng)
+
+
+PLUGINS = (
+    Plugin(
+        "sampler",
+        "growth",
+        Growth,
+        "Growth of small networks, one choice at a time, with a bandit as the controller",
+    ),
+)

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.registry import Plugin
 from hwnas.search.objectives.front import Losses, front_by_front, non_dominated
 from hwnas.search.samplers.acquisition import BoxDecomposition
 from hwnas.search.samplers.batch import BatchSampler, History
@@ -16,7 +17,7 @@ from hwnas.search.samplers.posterior import Draws, Posterior
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["GuidedSampler"]
+__all__ = ["PLUGINS", "GuidedSampler"]
 
 _START = 10  # trials before the first model is fitted
 _SPREAD = 50  # random networks for each proposal of the start
@@ -192,3 +193,13 @@ def _conditioned(covariances: Losses, chosen: int, noise: Numbers) -> Losses:
     lost = columns[:, :, None] * columns[:, None] / np.maximum(total, _LEAST_RANGE)[:, None, None]
     found: Losses = covariances - lost
     return found
+
+
+PLUGINS = (
+    Plugin(
+        "sampler",
+        "guided",
+        GuidedSampler,
+        "Bayesian optimisation by expected hypervolume improvement, with known costs",
+    ),
+)

@@ -12,13 +12,14 @@ from sklearn.svm import SVR
 
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.predictors.models.surrogate import Surrogate
+from hwnas.registry import Plugin
 from hwnas.search.objectives.front import Losses, pick_spread
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import pool, random_start
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["PredictedFront", "forest", "linas", "surrogate_nsga2"]
+__all__ = ["PLUGINS", "PredictedFront", "forest", "linas", "surrogate_nsga2"]
 
 _START = 20
 _POPULATION = 50
@@ -133,3 +134,12 @@ def _process(knowledge: SpaceFeatures, codes: Codes, losses: Numbers, seed: int)
 
 def _features(knowledge: SpaceFeatures, codes: Codes) -> Numbers:
     return np.hstack(list(knowledge.parts(codes).linear.values()))
+
+
+PLUGINS = (
+    Plugin("sampler", "forest", forest, "Inner evolution on random forests"),
+    Plugin(
+        "sampler", "linas", linas, "Inner evolution on ridge and support vector regression (LINAS)"
+    ),
+    Plugin("sampler", "surrogate-nsga2", surrogate_nsga2, "Inner evolution on Gaussian processes"),
+)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from hwnas.registry import Plugin
 from hwnas.search.objectives.front import front_by_front
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import pool
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["ProxyOrder"]
+__all__ = ["PLUGINS", "ProxyOrder"]
 
 
 class ProxyOrder(BatchSampler):
@@ -45,3 +46,8 @@ class ProxyOrder(BatchSampler):
                 break
             picked += rng.permutation(allowed[front]).tolist()
         return candidates[picked[:count]]
+
+
+PLUGINS = (
+    Plugin("sampler", "proxy-order", ProxyOrder, "Networks in the order of zero-cost proxies"),
+)

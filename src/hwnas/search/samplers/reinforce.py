@@ -11,6 +11,7 @@ import numpy as np
 
 from hwnas.errors import ConfigError
 from hwnas.predictors.models.gaussian_process import Numbers
+from hwnas.registry import Plugin
 from hwnas.search.evolution.directions import lattice_within
 from hwnas.search.objectives.front import Losses
 from hwnas.search.samplers.batch import BatchSampler, History
@@ -19,7 +20,7 @@ from hwnas.search.samplers.replay import Replay
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["Reinforce"]
+__all__ = ["PLUGINS", "Reinforce"]
 
 _DIRECTIONS = 6  # most directions, apart from the one with equal weights
 _LEAST_QUALITY = 0.05  # quality of the worst value, so that one objective cannot zero a product
@@ -240,3 +241,8 @@ def _drawn(
                 picked[code.tobytes()] = code
                 break
     return np.array([*picked.values()], dtype=np.int64).reshape(-1, len(knowledge.sizes))
+
+
+PLUGINS = (
+    Plugin("sampler", "reinforce", Reinforce, "Policy gradients over the choices (REINFORCE)"),
+)

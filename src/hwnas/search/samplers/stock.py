@@ -5,9 +5,10 @@ from __future__ import annotations
 import optuna
 from optuna.samplers import BaseSampler
 
+from hwnas.registry import Plugin
 from hwnas.search.samplers.generations import NSGAIIISampler, NSGAIISampler
 
-__all__ = ["gp", "nsga2", "nsga3", "random", "tpe"]
+__all__ = ["PLUGINS", "gp", "nsga2", "nsga3", "random", "tpe"]
 
 
 def _population(trials: int) -> int:
@@ -46,3 +47,12 @@ def gp(seed: int, n_startup_trials: int = 10) -> BaseSampler:
 def random(seed: int) -> BaseSampler:
     """Build a sampler that draws uniformly at random."""
     return optuna.samplers.RandomSampler(seed=seed)
+
+
+PLUGINS = (
+    Plugin("sampler", "gp", gp, "Gaussian-process sampler of Optuna"),
+    Plugin("sampler", "nsga2", nsga2, "NSGA-II of Optuna"),
+    Plugin("sampler", "nsga3", nsga3, "NSGA-III of Optuna"),
+    Plugin("sampler", "random", random, "Random search"),
+    Plugin("sampler", "tpe", tpe, "Tree-structured Parzen estimator of Optuna"),
+)

@@ -6,12 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import ConfigError
+from hwnas.registry import Plugin
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["Stratified"]
+__all__ = ["PLUGINS", "Stratified"]
 
 _DRAWN = 4000
 _NEAREST = 0.25  # share of a stratum's networks, by distance from its middle
@@ -135,3 +136,13 @@ def _one_of_each(
     missing = min(count - len(picked), len(left))
     picked += rng.permutation(left)[:missing].tolist()
     return sorted(picked, key=lambda row: -costs[row])
+
+
+PLUGINS = (
+    Plugin(
+        "sampler",
+        "stratified",
+        Stratified,
+        "Random networks, evenly spread over multiply-accumulates",
+    ),
+)

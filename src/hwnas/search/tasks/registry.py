@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from hwnas.search.tasks.segmentation import segmentation
-from hwnas.search.tasks.task import Task, classification
+from hwnas.registry import Registry
+from hwnas.search.tasks.task import Task
 
 __all__ = ["TASKS"]
 
-TASKS: Mapping[str, Callable[..., Task]] = {
-    "classification": classification,
-    "segmentation": segmentation,
-}
+TASKS: Registry[Callable[..., Task]] = Registry("task", __package__)
+"""Tasks by name: factories that are called with the images as ``data``, and with the options of the
+recipe."""

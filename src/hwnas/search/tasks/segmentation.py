@@ -11,11 +11,12 @@ from torch.nn import functional
 
 from hwnas.deploy.io import OutputMeaning, Preprocessing, at_size
 from hwnas.errors import DataError
+from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.data.masks import VOID
 from hwnas.search.tasks.task import Metric, check_label_smoothing
 
-__all__ = ["Segmentation", "segmentation"]
+__all__ = ["PLUGINS", "Segmentation", "segmentation"]
 
 
 @dataclass(frozen=True)
@@ -143,3 +144,13 @@ def segmentation(data: ImageData, label_smoothing: float = 0.0) -> Segmentation:
             "of whole images; let data.source give masks, or name another task"
         )
     return Segmentation(data.class_names, data.preprocessing, label_smoothing)
+
+
+PLUGINS = (
+    Plugin(
+        "task",
+        "segmentation",
+        segmentation,
+        "One class per pixel; metrics mean IoU and pixel accuracy",
+    ),
+)

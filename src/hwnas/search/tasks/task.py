@@ -11,9 +11,11 @@ from torch.nn import functional
 
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.errors import ConfigError, DataError
+from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
 
 __all__ = [
+    "PLUGINS",
     "Classification",
     "Metric",
     "Smoothable",
@@ -199,3 +201,10 @@ def classification(data: ImageData, label_smoothing: float = 0.1) -> Classificat
             'task.name = "package.module:object"'
         )
     return Classification(data.class_names, data.preprocessing, label_smoothing)
+
+
+PLUGINS = (
+    Plugin(
+        "task", "classification", classification, "One class per image; metrics accuracy and loss"
+    ),
+)

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal
 
 from hwnas.errors import ConfigError
-from hwnas.plugin import closest, resolve
+from hwnas.plugin import closest
 from hwnas.search.data.raw_images import TargetKind
 from hwnas.search.training.augment import Augmentation
 from hwnas.search.training.sampling import SAMPLING
@@ -176,7 +176,7 @@ class TrainConfig:
             )
         self._check_parts()
         if ":" not in self.sampling:
-            resolve("train.sampling", self.sampling, SAMPLING)
+            SAMPLING.find(self.sampling, "train.sampling")
 
     def _check_parts(self) -> None:
         if self.accumulate > 1 and self.batch_size < 2 * self.accumulate * max(1, self.workers):

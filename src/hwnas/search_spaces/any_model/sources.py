@@ -19,8 +19,9 @@ from hwnas.plugin import build, resolve
 from hwnas.search_spaces.any_model.analysis import elastic
 from hwnas.search_spaces.any_model.space import ElasticSpace
 from hwnas.search_spaces.any_model.trial import checked_output
+from hwnas.search_spaces.space.space_plugin import SpacePlugin
 
-__all__ = ["load_weights", "make_model", "named_elastic"]
+__all__ = ["PLUGINS", "load_weights", "make_model", "named_elastic"]
 
 _SHOWN = 3  # names in a message
 
@@ -248,3 +249,8 @@ def load_weights(network: nn.Module, path: Path) -> None:
 def _shown(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
+
+
+PLUGINS = (
+    SpacePlugin("space", "elastic", named_elastic, "Channels and blocks of a model of your own"),
+)

@@ -22,12 +22,13 @@ from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice
+from hwnas.search_spaces.space.space_plugin import SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import BlockSpace, row
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
 from hwnas.search_spaces.tabular import NasBench201Space
 from hwnas.search_spaces.tabular.nasbench201 import EDGES, OPERATIONS
 
-__all__ = ["CellSpace", "nasbench201"]
+__all__ = ["PLUGINS", "CellSpace", "nasbench201"]
 
 # Ordered from small to large; published tables use the order of `OPERATIONS`.
 _OPTIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
@@ -183,3 +184,10 @@ def nasbench201(
 ) -> CellSpace:
     """Return the space of a recipe's ``[space] name = "nasbench201"``; see `CellSpace`."""
     return CellSpace(image_shape, outputs, channels, cells)
+
+
+PLUGINS = (
+    SpacePlugin(
+        "space", "nasbench201", nasbench201, "Cells of NAS-Bench-201", examples={"": SMALL}
+    ),
+)

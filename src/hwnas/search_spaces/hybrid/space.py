@@ -23,10 +23,11 @@ from hwnas.search_spaces.hybrid.presets import PRESETS
 from hwnas.search_spaces.hybrid.steps import chosen_parts, part_table
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
+from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import rows
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
 
-__all__ = ["HybridSpace", "hybrid"]
+__all__ = ["PLUGINS", "HybridSpace", "hybrid"]
 
 
 class HybridSpace(ConfiguredSpace[HybridConfig]):
@@ -139,3 +140,19 @@ def hybrid(
         dropout=dropout,
     )
     return HybridSpace(config)
+
+
+PLUGINS = (
+    SpacePlugin(
+        "space",
+        "hybrid",
+        hybrid,
+        "Convolutions, then attention at low resolution (LowFormer)",
+        examples={
+            "tiny": DIGITS,
+            "small": SMALL,
+            "large": LARGE,
+            "lowformer-b0": LARGE,
+        },
+    ),
+)

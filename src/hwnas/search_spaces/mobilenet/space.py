@@ -28,11 +28,12 @@ from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.space.search_space import StageOutline
+from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import rows
 from hwnas.search_spaces.supernet.block_specs import BlockSpec, Values
 from hwnas.search_spaces.tabular import TabularSpace
 
-__all__ = ["MobileNetSpace", "mobilenet"]
+__all__ = ["PLUGINS", "MobileNetSpace", "mobilenet"]
 
 
 class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
@@ -217,3 +218,23 @@ def mobilenet(
         feature_bias=feature_bias,
     )
     return MobileNetSpace(config)
+
+
+PLUGINS = (
+    SpacePlugin(
+        "space",
+        "mobilenet",
+        mobilenet,
+        "Inverted bottlenecks with elastic depth, kernel and expansion (MobileNetV3)",
+        examples={
+            "tiny": DIGITS,
+            "small": SMALL,
+            "large": LARGE,
+            "mobilenet-v3-large": LARGE,
+            "mobilenet-v3-small": LARGE,
+            "ofa-w1.0": LARGE,
+            "fbnet": LARGE,
+            "proxyless": LARGE,
+        },
+    ),
+)

@@ -26,10 +26,11 @@ from hwnas.search_spaces.resnet.steps import chosen_parts, part_table
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.space.search_space import StageOutline
+from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import rows
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
 
-__all__ = ["ResNetSpace", "resnet"]
+__all__ = ["PLUGINS", "ResNetSpace", "resnet"]
 
 _KERNEL_SIZE = 3  # in every block
 
@@ -169,3 +170,21 @@ def resnet(
         dropout=dropout,
     )
     return ResNetSpace(config)
+
+
+PLUGINS = (
+    SpacePlugin(
+        "space",
+        "resnet",
+        resnet,
+        "Residual networks of dense, bottleneck or inverted blocks (ResNet)",
+        examples={
+            "tiny": DIGITS,
+            "small": SMALL,
+            "inverted": SMALL,
+            "compact": LARGE,
+            "mixed": LARGE,
+            "resnet-50": LARGE,
+        },
+    ),
+)

@@ -26,10 +26,11 @@ from hwnas.search_spaces.simplenet.presets import PRESETS
 from hwnas.search_spaces.simplenet.steps import chosen_parts, part_table
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
+from hwnas.search_spaces.space.space_plugin import DIGITS, SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import rows
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
 
-__all__ = ["SimpleNetSpace", "simplenet"]
+__all__ = ["PLUGINS", "SimpleNetSpace", "simplenet"]
 
 
 class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
@@ -153,3 +154,20 @@ def simplenet(
         dropout,
     )
     return SimpleNetSpace(config)
+
+
+PLUGINS = (
+    SpacePlugin(
+        "space",
+        "simplenet",
+        simplenet,
+        "Plain stacks of convolutions (SimpleNet)",
+        examples={
+            "tiny": DIGITS,
+            "slim": (28, 28, 1),
+            "full": SMALL,
+            "simplenet-310k": SMALL,
+            "simplenet-5m": SMALL,
+        },
+    ),
+)

@@ -11,11 +11,12 @@ from functools import cached_property
 from typing import Any
 
 from hwnas.errors import ConfigError
+from hwnas.registry import Plugin
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choice_space import ChoiceSpace
 from hwnas.search_spaces.space.choices import Choice, Option
 
-__all__ = ["TrainingSpace", "recipe_space"]
+__all__ = ["PLUGINS", "TrainingSpace", "recipe_space"]
 
 
 class TrainingSpace(ChoiceSpace):
@@ -104,3 +105,6 @@ def recipe_space(
             "warmup": warmup,
         }
     )
+
+
+PLUGINS = (Plugin("role", "recipe", recipe_space, "Training settings of each candidate"),)

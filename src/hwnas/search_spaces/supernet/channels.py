@@ -34,9 +34,10 @@ from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, Option
 from hwnas.search_spaces.space.search_space import SearchSpace, Segments
+from hwnas.search_spaces.space.space_plugin import SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.shared_modules import SharedModuleSource
 
-__all__ = ["ChannelSpace", "channels"]
+__all__ = ["PLUGINS", "ChannelSpace", "channels"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -224,3 +225,10 @@ def channels(
             channels can be removed; or a ratio is out of range.
     """
     return ChannelSpace(ChannelConfig(model, ratios, divisor, image_shape, outputs, options or {}))
+
+
+PLUGINS = (
+    SpacePlugin(
+        "space", "channels", channels, "Channel numbers of a given network", examples={"": SMALL}
+    ),
+)

@@ -19,6 +19,7 @@ from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
+from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import row
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
 from hwnas.search_spaces.vit.config import Position, VitConfig
@@ -26,7 +27,7 @@ from hwnas.search_spaces.vit.network import VisionTransformer, block, embedding,
 from hwnas.search_spaces.vit.presets import PRESETS
 from hwnas.search_spaces.vit.steps import chosen_parts, part_table
 
-__all__ = ["VitSpace", "vit"]
+__all__ = ["PLUGINS", "VitSpace", "vit"]
 
 
 class VitSpace(ConfiguredSpace[VitConfig]):
@@ -142,3 +143,20 @@ def vit(
         dropout=dropout,
     )
     return VitSpace(config)
+
+
+PLUGINS = (
+    SpacePlugin(
+        "space",
+        "vit",
+        vit,
+        "Vision transformers (DeiT)",
+        examples={
+            "tiny": DIGITS,
+            "small": SMALL,
+            "low-rank": SMALL,
+            "large": LARGE,
+            "deit-tiny": LARGE,
+        },
+    ),
+)

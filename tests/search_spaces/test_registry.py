@@ -3,9 +3,9 @@
 import pytest
 
 from hwnas.search_spaces import SPACES
-from hwnas.search_spaces.catalogue import SpaceEntry, spaces
 from hwnas.search_spaces.hybrid import PRESETS as HYBRID
 from hwnas.search_spaces.mobilenet import PRESETS as MOBILENET
+from hwnas.search_spaces.registry import SpaceEntry, spaces
 from hwnas.search_spaces.resnet import PRESETS as RESNET
 from hwnas.search_spaces.simplenet import PRESETS as SIMPLENET
 from hwnas.search_spaces.vit import PRESETS as VIT

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import random
 
+from hwnas.search.training.sampling.rule import SamplingPlugin
 from hwnas.search_spaces import Architecture, Choice, SearchSpace
 from hwnas.search_spaces.space.choices import Option
 
-__all__ = ["fair", "fair_cycle", "fair_draw"]
+__all__ = ["PLUGINS", "fair", "fair_cycle", "fair_draw"]
 
 
 def fair(
@@ -72,3 +73,10 @@ def _order(choice: Choice, rounds: int, seed: int) -> list[Option]:
     options = list(choice.options)
     random.Random(f"{seed}-{choice.name}-{rounds}").shuffle(options)
     return options
+
+
+PLUGINS = (
+    SamplingPlugin(
+        "sampling rule", "fair", fair, "Each option equally often (FairNAS)", beyond_random=1
+    ),
+)

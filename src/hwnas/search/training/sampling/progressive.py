@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from hwnas.search.training.sampling.rule import SamplingPlugin
 from hwnas.search_spaces import Architecture, Choice, SearchSpace
 from hwnas.search_spaces.space.choices import Option
 
-__all__ = ["open_options", "progressive"]
+__all__ = ["PLUGINS", "open_options", "progressive"]
 
 _ALONE = 6
 """Relative length of the phase in which the largest network is trained alone."""
@@ -92,3 +93,14 @@ def _kind(choice: Choice) -> int:
 
 def _leaf(choice: Choice) -> str:
     return choice.name.rpartition(".")[2]
+
+
+PLUGINS = (
+    SamplingPlugin(
+        "sampling rule",
+        "progressive",
+        progressive,
+        "Progressive shrinking: the largest network first, then smaller options (once-for-all)",
+        beyond_random=2,
+    ),
+)

@@ -1,4 +1,4 @@
-"""Registry of the search strategies by their names in a recipe."""
+"""Registry of samplers, and construction of a sampler from its name in a recipe."""
 
 from __future__ import annotations
 
@@ -9,42 +9,20 @@ from typing import Any
 import optuna
 from optuna.samplers import BaseSampler
 
-from hwnas.plugin import build, resolve
-from hwnas.search.samplers import stock
+from hwnas.plugin import build
+from hwnas.registry import Registry
 from hwnas.search.samplers.batch import BatchSampler
-from hwnas.search.samplers.botorch import QLogNEHVI
-from hwnas.search.samplers.growth import Growth
-from hwnas.search.samplers.guided import GuidedSampler
-from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
-from hwnas.search.samplers.proxy_order import ProxyOrder
-from hwnas.search.samplers.reinforce import Reinforce
 from hwnas.search.samplers.space_features import SpaceFeatures
-from hwnas.search.samplers.stratified import Stratified
 
 __all__ = ["SAMPLERS", "make_sampler"]
 
-SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
-    "forest": forest,
-    "gp": stock.gp,
-    "growth": Growth,
-    "guided": GuidedSampler,
-    "linas": linas,
-    "nsga2": stock.nsga2,
-    "nsga3": stock.nsga3,
-    "proxy-order": ProxyOrder,
-    "qlognehvi": QLogNEHVI,
-    "random": stock.random,
-    "reinforce": Reinforce,
-    "stratified": Stratified,
-    "surrogate-nsga2": surrogate_nsga2,
-    "tpe": stock.tpe,
-}
-"""Sampler factories by name. A user's own factory is named ``"package.module:factory"`` and is
-called with those of ``seed``, ``trials``, ``batch`` and ``knowledge`` that it accepts."""
+SAMPLERS: Registry[Callable[..., BaseSampler]] = Registry("sampler", __package__)
+"""Sampler factories by name. A user's own factory is called with those of ``seed``, ``trials``,
+``batch`` and ``knowledge`` that it accepts."""
 
 
 def make_sampler(
-    name: str,
+    sampler: str | Callable[..., BaseSampler],
     seed: int,
     options: Mapping[str, Any],
     trials: int = 200,
@@ -52,10 +30,11 @@ def make_sampler(
     knowledge: SpaceFeatures | None = None,
     known: int = 0,
 ) -> BaseSampler:
-    """Build a sampler from its name in a recipe.
+    """Build a sampler.
 
     Args:
-        name: A key of `SAMPLERS`, or ``"package.module:factory"``.
+        sampler: Factory of the sampler, or its name: a key of `SAMPLERS`, or
+            ``"package.module:factory"``.
         seed: Seed of the sampler's random numbers.
         options: Keyword arguments of the factory.
         trials: Number of candidates that the search evaluates in all.
@@ -71,7 +50,7 @@ def make_sampler(
     given = {"trials": trials, "batch": batch, "knowledge": knowledge}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        factory = resolve("sampler", name, SAMPLERS)
+        factory = SAMPLERS.find(sampler) if isinstance(sampler, str) else sampler
         made = build("search.options", factory, options, seed=_mixed(seed, known), **given)
         if isinstance(made, BatchSampler):
             made = build("search.options", factory, options, seed=seed, **given)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from hwnas.deploy.runtimes.suite_backend import OnnxRuntimeBackend
+from hwnas.deploy.onnx.suite_backend import OnnxRuntimeBackend
 from hwnas.errors import ArtifactError
-from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.suite.backends import Backend
 from hwnas.kernels.suite.cases import Case
 from hwnas.kernels.suite.correctness import run_suite

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import ConfigError
+from hwnas.search.training.sampling.rule import SamplingPlugin
 from hwnas.search_spaces import Architecture, SearchSpace
 
-__all__ = ["attentive_best", "attentive_worst", "knows_macs"]
+__all__ = ["PLUGINS", "attentive_best", "attentive_worst", "knows_macs"]
 
 _POOL = 64
 _CANDIDATES = 3
@@ -78,3 +79,23 @@ def _of_equal_macs(space: SearchSpace, rng: random.Random) -> list[Architecture]
     macs = space.counted(codes)["macs"]
     nearest = np.argsort(np.abs(macs - macs[0]), kind="stable")[:_CANDIDATES]
     return [space.decode(codes[row]) for row in nearest]
+
+
+PLUGINS = (
+    SamplingPlugin(
+        "sampling rule",
+        "attentive-best",
+        attentive_best,
+        "Sandwich of the best of three networks (AttentiveNAS)",
+        beyond_random=2,
+        needs_macs=True,
+    ),
+    SamplingPlugin(
+        "sampling rule",
+        "attentive-worst",
+        attentive_worst,
+        "Sandwich of the worst of three networks (AttentiveNAS)",
+        beyond_random=2,
+        needs_macs=True,
+    ),
+)

@@ -1,4 +1,4 @@
-"""Registry of all runtimes, and opening of a session in one of them."""
+"""Registry of runtimes, and opening of a session in one of them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,15 @@ import tempfile
 from pathlib import Path
 
 from hwnas.deploy.runtimes.checks import check_usable
-from hwnas.deploy.runtimes.compiled import AOTInductor, TorchCompile
-from hwnas.deploy.runtimes.executorch import ExecuTorch
-from hwnas.deploy.runtimes.litert import LiteRT
-from hwnas.deploy.runtimes.mnn import MNN
-from hwnas.deploy.runtimes.onnx import OnnxRuntime
-from hwnas.deploy.runtimes.openvino import OpenVINO
-from hwnas.deploy.runtimes.pytorch import PyTorch
 from hwnas.deploy.runtimes.runtime import Runtime, Session
-from hwnas.deploy.runtimes.triton import Triton
-from hwnas.deploy.targets.device import FORMATS, Target
+from hwnas.deploy.targets.device import Target
 from hwnas.errors import UnsupportedOperator
+from hwnas.registry import Registry
 
 __all__ = ["RUNTIMES", "open_session", "unsupported"]
 
-_TENSORRT = {"cuda": "TensorrtExecutionProvider"}
-
-RUNTIMES: dict[str, Runtime] = {
-    runtime.name: runtime
-    for runtime in (
-        OnnxRuntime(),
-        OnnxRuntime("tensorrt", FORMATS["tensorrt"], providers=_TENSORRT),
-        OpenVINO(),
-        MNN(),
-        ExecuTorch(),
-        LiteRT(),
-        PyTorch(),
-        PyTorch("pytorch_nhwc", channels_last=True),
-        TorchCompile(),
-        AOTInductor(),
-        Triton(),
-    )
-}
+RUNTIMES: Registry[Runtime] = Registry("runtime", __package__)
+"""Runtimes by their names in targets."""
 
 
 def open_session(model: Path, target: Target) -> Session:

@@ -1,0 +1,75 @@
+"""Objects that a Python program gives in place of names in a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from optuna.samplers import BaseSampler
+
+from hwnas.errors import ConfigError
+from hwnas.plugin import UNNAMED
+from hwnas.search import Evaluator, ImageData, Task
+from hwnas.search_spaces import SearchSpace
+
+__all__ = ["GivenObjects", "given_or_named", "is_unnamed", "unnamed"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class GivenObjects:
+    """Objects without a name, which a recipe names ``"python:KIND"``.
+
+    Attributes:
+        data: Images.
+        task: Task.
+        space: Space of the candidates.
+        sampler: Sampler factory.
+        evaluator: Evaluator factory.
+    """
+
+    data: ImageData | None = None
+    task: Task | None = None
+    space: SearchSpace | None = None
+    sampler: Callable[..., BaseSampler] | None = None
+    evaluator: Callable[..., Evaluator] | None = None
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of the objects that are given."""
+        return [each.name for each in fields(self) if getattr(self, each.name) is not None]
+
+
+def unnamed(kind: str) -> str:
+    """Return the name that a recipe has for an object without a name."""
+    return f"{UNNAMED}:{kind}"
+
+
+def is_unnamed(name: object) -> bool:
+    """Return whether a name of a recipe stands for an object without a name."""
+    return isinstance(name, str) and name.partition(":")[0] == UNNAMED
+
+
+def given_or_named(kind: str, name: str, given: T | None, named: Callable[[], T]) -> T:
+    """Return the given object if the recipe has no name for it, or else the named one.
+
+    Args:
+        kind: Kind of the object, a field of `GivenObjects`.
+        name: Name in the recipe.
+        given: Object of the Python program.
+        named: Function that makes the object from its name.
+
+    Raises:
+        ConfigError: The recipe names an object, but another was given, or none was given for one
+            without a name.
+    """
+    if is_unnamed(name):
+        return named() if given is None else given  # without one, `resolve` says what to do
+    if given is not None:
+        raise ConfigError(
+            f"the recipe names its {kind}, {name!r}, so {kind} cannot be given as an object; leave "
+            "it out, or start another run"
+        )
+    return named()

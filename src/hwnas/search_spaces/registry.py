@@ -1,0 +1,131 @@
+"""Registry of search spaces, and construction of a space from a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hwnas.errors import ConfigError
+from hwnas.plugin import build
+from hwnas.registry import Registry
+from hwnas.search_spaces.space.choice_space import ChoiceSpace
+from hwnas.search_spaces.space.product import ProductSpace
+from hwnas.search_spaces.space.search_space import SearchSpace
+from hwnas.search_spaces.space.space_plugin import SpacePlugin
+
+__all__ = ["ROLES", "SPACES", "SpaceEntry", "joint_space", "named_space", "spaces"]
+
+SPACES: Registry[Callable[..., SearchSpace]] = Registry("space", __package__)
+"""Spaces of networks by name: factories that are called with ``image_shape`` and ``outputs``, and
+with the options of the recipe."""
+
+ROLES: Registry[Callable[..., ChoiceSpace]] = Registry("role", __package__)
+"""Spaces that a search may combine with a space of networks, by role."""
+
+
+@dataclass(frozen=True)
+class SpaceEntry:
+    """Search space with one of its presets, at one image size.
+
+    Attributes:
+        name: Value of ``name`` in a recipe's table ``[space]``.
+        preset: Value of ``preset`` in that table; empty if the space has no presets.
+        image_shape: Height, width and channels of the images that this entry is computed for.
+        choices: Number of choices.
+        size: Number of distinct networks.
+    """
+
+    name: str
+    preset: str
+    image_shape: tuple[int, int, int]
+    choices: int
+    size: int
+
+
+def spaces() -> list[SpaceEntry]:
+    """Return an entry for each preset of each shipped space."""
+    plugins = [SPACES.plugin(name) for name in SPACES]
+    found = [
+        (_example(plugin.name, preset, image_shape), preset, image_shape)
+        for plugin in plugins
+        if isinstance(plugin, SpacePlugin)
+        for preset, image_shape in plugin.examples.items()
+    ]
+    return [
+        SpaceEntry(space.name, preset, image_shape, len(space.choices), space.size())
+        for space, preset, image_shape in found
+    ]
+
+
+def _example(name: str, preset: str, image_shape: tuple[int, int, int]) -> SearchSpace:
+    options = {"preset": preset} if preset else {}
+    return SPACES[name](image_shape, outputs=10, **options)
+
+
+def named_space(
+    name: str,
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    options: Mapping[str, Any],
+    folder: Path = Path(),
+    table: str = "space",
+) -> SearchSpace:
+    """Return the search space that a recipe names.
+
+    Args:
+        name: Short name of a space or ``"package.module:object"``.
+        image_shape: Height, width and channels.
+        outputs: Length of the output vector.
+        options: Other keys of the recipe's table.
+        folder: Folder that relative paths start from.
+        table: Name of that table in messages.
+
+    Raises:
+        ConfigError: The name or an option is unknown.
+    """
+    factory = SPACES.find(name, table)
+    return build(table, factory, options, image_shape=image_shape, outputs=outputs, folder=folder)
+
+
+def joint_space(
+    names: Sequence[str],
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    options: Mapping[str, Any],
+    folder: Path = Path(),
+) -> SearchSpace:
+    """Return the space of networks, or its product with the spaces of further roles.
+
+    Args:
+        names: Name of the space of networks, then names of roles; each is a short name or
+            ``"package.module:object"``.
+        image_shape: Height, width and channels.
+        outputs: Length of the output vector.
+        options: Other keys of the recipe's table: options of the space of networks, and for each
+            role a table by its name.
+        folder: Folder that relative paths start from.
+
+    Raises:
+        ConfigError: A name or an option is unknown, or the names cannot be combined.
+    """
+    network, *others = names
+    if network in ROLES:
+        raise ConfigError(
+            f"space.name starts with {network!r}, which builds no networks; put a space of "
+            f"networks before it: {', '.join(SPACES)}"
+        )
+    if len(set(others)) < len(others):
+        raise ConfigError(f"space.name {list(names)} has a role twice; remove one")
+    tables = {name: name.rpartition(":")[2] for name in others}
+    own = {key: value for key, value in options.items() if key not in tables.values()}
+    space = named_space(network, image_shape, outputs, own, folder)
+    roles: dict[str, ChoiceSpace] = {}
+    for name, table in tables.items():
+        given = options.get(table, {})
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"space.{table} is {given!r}; expected a table, [space.{table}]")
+        made = build(f"space.{table}", ROLES.find(name, "role of a space"), given)
+        roles[made.name] = made
+    return ProductSpace(space, roles) if roles else space
