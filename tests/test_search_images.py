@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from hwnas.experiment.from_images import recipe_for_images
-from hwnas.recipe import completed, parse_recipe
+from hwnas.recipe import parse_recipe
+from hwnas.recipe_text import completed
 
 Command = Callable[..., Any]
 

@@ -1,5 +1,146 @@
-"""Hardware-aware neural architecture search: search, measure and package networks for a device."""
+"""Hardware-aware neural architecture search: search, measure and package networks for a device.
 
-__all__ = ["__version__"]
+The three jobs, each one call::
+
+    import hwnas
+
+    run = hwnas.search("photos/", minutes=45)             # launch a search
+    hwnas.predict("model.onnx", "cpu-onnxruntime-fp32-b1-t1")  # predict for a device
+    run.best("knee").export("my-model")                   # export a deployable model
+
+Names are imported when they are first used, so ``import hwnas`` loads nothing else. `hwnas.search`
+is both the function and the package of that name.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hwnas import errors, samplers, spaces, tasks
+    from hwnas.api.compression import compress
+    from hwnas.api.devices import calibrate, predict
+    from hwnas.api.objectives import maximize, minimize
+    from hwnas.api.run import Front, Network, Run, open
+    from hwnas.api.searching import search, search_recipe
+    from hwnas.deploy.bundles.bundle import Bundle
+    from hwnas.errors import HwnasError
+    from hwnas.experiment import export
+    from hwnas.progress import Reporter, SilentReporter
+    from hwnas.recipe import DeployConfig, Named, PredictorConfig, SearchConfig
+    from hwnas.search.data.image_data import DataConfig, ImageData, Split
+    from hwnas.search.evaluation.evaluate import Evaluator
+    from hwnas.search.objectives.objective import Objective
+    from hwnas.search.tasks.task import Task
+    from hwnas.search.training import TrainConfig
+    from hwnas.search_spaces import SearchSpace
+
+__all__ = [
+    "Bundle",
+    "DataConfig",
+    "DeployConfig",
+    "Evaluator",
+    "Front",
+    "HwnasError",
+    "ImageData",
+    "Named",
+    "Network",
+    "Objective",
+    "PredictorConfig",
+    "Reporter",
+    "Run",
+    "SearchConfig",
+    "SearchSpace",
+    "SilentReporter",
+    "Split",
+    "Task",
+    "TrainConfig",
+    "__version__",
+    "calibrate",
+    "compress",
+    "errors",
+    "export",
+    "maximize",
+    "minimize",
+    "open",
+    "predict",
+    "samplers",
+    "search",
+    "search_recipe",
+    "spaces",
+    "tasks",
+]
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Bundle": "deploy.bundles.bundle",
+    "DataConfig": "search.data.image_data",
+    "DeployConfig": "recipe",
+    "Evaluator": "search.evaluation.evaluate",
+    "Front": "api.run",
+    "HwnasError": "errors",
+    "ImageData": "search.data.image_data",
+    "Named": "recipe",
+    "Network": "api.run",
+    "Objective": "search.objectives.objective",
+    "PredictorConfig": "recipe",
+    "Reporter": "progress",
+    "Run": "api.run",
+    "SearchConfig": "recipe",
+    "SearchSpace": "search_spaces",
+    "SilentReporter": "progress",
+    "Split": "search.data.image_data",
+    "Task": "search.tasks.task",
+    "TrainConfig": "search.training",
+    "calibrate": "api.devices",
+    "compress": "api.compression",
+    "export": "experiment",
+    "maximize": "api.objectives",
+    "minimize": "api.objectives",
+    "open": "api.run",
+    "predict": "api.devices",
+    "search_recipe": "api.searching",
+}
+"""Module of each name, below this package; other names are modules."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'hwnas' has no attribute {name!r}")
+    if name not in _MODULES:
+        return import_module(f"hwnas.{name}")
+    return getattr(import_module(f"hwnas.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _CallablePackage(ModuleType):
+    """Package `hwnas.search`, which is called like the function of that name."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.__wrapped__(*args, **options)
+
+    @property
+    def __wrapped__(self) -> Any:  # where `inspect.signature` and `help` look for the function
+        return import_module("hwnas.api.searching").search
+
+
+class _TopPackage(ModuleType):
+    """This package, which makes its package ``search`` callable as soon as that is imported."""
+
+    @property
+    def search(self) -> ModuleType:
+        return import_module("hwnas.search")
+
+    @search.setter
+    def search(self, package: ModuleType) -> None:
+        package.__class__ = _CallablePackage
+
+
+sys.modules[__name__].__class__ = _TopPackage

@@ -9,11 +9,11 @@ from typing import TypeVar
 from optuna.samplers import BaseSampler
 
 from hwnas.errors import ConfigError
-from hwnas.plugin import UNNAMED
+from hwnas.plugin import UNNAMED, resolve
 from hwnas.search import Evaluator, ImageData, Task
 from hwnas.search_spaces import SearchSpace
 
-__all__ = ["GivenObjects", "given_or_named", "is_unnamed", "unnamed"]
+__all__ = ["GivenObjects", "given_object", "is_unnamed", "unnamed"]
 
 T = TypeVar("T")
 
@@ -24,15 +24,16 @@ class GivenObjects:
 
     Attributes:
         data: Images.
-        task: Task.
-        space: Space of the candidates.
+        task: Task, or a factory that is called with ``data``.
+        space: Space of the networks, or a factory that is called with ``image_shape`` and
+            ``outputs``.
         sampler: Sampler factory.
         evaluator: Evaluator factory.
     """
 
     data: ImageData | None = None
-    task: Task | None = None
-    space: SearchSpace | None = None
+    task: Task | Callable[..., Task] | None = None
+    space: SearchSpace | Callable[..., SearchSpace] | None = None
     sampler: Callable[..., BaseSampler] | None = None
     evaluator: Callable[..., Evaluator] | None = None
 
@@ -52,24 +53,23 @@ def is_unnamed(name: object) -> bool:
     return isinstance(name, str) and name.partition(":")[0] == UNNAMED
 
 
-def given_or_named(kind: str, name: str, given: T | None, named: Callable[[], T]) -> T:
-    """Return the given object if the recipe has no name for it, or else the named one.
+def given_object(kind: str, name: str, given: T) -> T | None:
+    """Return the object that stands for a name of the recipe; None if the name stands for itself.
 
     Args:
         kind: Kind of the object, a field of `GivenObjects`.
         name: Name in the recipe.
         given: Object of the Python program.
-        named: Function that makes the object from its name.
 
     Raises:
         ConfigError: The recipe names an object, but another was given, or none was given for one
             without a name.
     """
     if is_unnamed(name):
-        return named() if given is None else given  # without one, `resolve` says what to do
+        return resolve(kind, name, {}) if given is None else given
     if given is not None:
         raise ConfigError(
             f"the recipe names its {kind}, {name!r}, so {kind} cannot be given as an object; leave "
             "it out, or start another run"
         )
-    return named()
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import importlib
 import inspect
 import sys
@@ -138,9 +139,15 @@ def _call_checked(factory: Callable[..., T], arguments: Mapping[str, Any]) -> T:
 
     check = pydantic.validate_call(config=_STRICT_KEYS)
     if not isinstance(factory, type):
-        result: T = check(factory)(**arguments)
+        function = factory if _is_function(factory) else factory.__call__  # type: ignore[operator]
+        result: T = check(function)(**arguments)
         return result
     made: Any = object.__new__(factory)  # in two steps, since pydantic checks only functions
     check(factory.__init__)(made, **arguments)  # type: ignore[misc]
     instance: T = made
     return instance
+
+
+def _is_function(factory: Callable[..., Any]) -> bool:
+    """Return whether a factory is a function or method, in contrast to an object with a call."""
+    return inspect.isroutine(factory) or isinstance(factory, functools.partial)

@@ -8,7 +8,6 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from types import NoneType, UnionType
@@ -21,6 +20,7 @@ from tomlkit.exceptions import TOMLKitError
 from hwnas.content import content_hash, differing_fields
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
+from hwnas.recipe_text import set_by_text
 from hwnas.search.data.image_data import DataConfig
 from hwnas.search.engine.rungs import Rungs
 from hwnas.search.engine.storage import check_storage
@@ -35,7 +35,6 @@ __all__ = [
     "RunConfig",
     "SearchConfig",
     "SpaceConfig",
-    "completed",
     "parse_recipe",
     "read_recipe",
 ]
@@ -71,6 +70,11 @@ class Named:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """Name and options as one table."""
+        return {"name": self.name, **self.options}
 
 
 @dataclass(frozen=True)
@@ -362,45 +366,9 @@ def parse_recipe(
     for number in range(schema, SCHEMA):
         MIGRATIONS[number](document)
     for override in overrides:
-        _override(document, override)
+        set_by_text(document, override)
     text = tomlkit.dumps(document)
     return _parse(tomllib.loads(text), where), text
-
-
-def completed(text: str, planned: Mapping[str, Any]) -> str:
-    """Return a recipe's text with planned values for keys that it does not set.
-
-    Args:
-        text: Text of the recipe, as TOML.
-        planned: Planned values by dotted key.
-    """
-    document, given = tomlkit.parse(text), tomllib.loads(text)
-    for name, value in planned.items():
-        if any(fnmatchcase(name, keys) and _has(given, owner) for keys, owner in _GO_WITH):
-            continue
-        table: Any = document
-        *tables, key = name.split(".")
-        for each in tables:
-            table = table.setdefault(each, tomlkit.table())
-        if key not in table:
-            table[key] = value
-    return tomlkit.dumps(document)
-
-
-_GO_WITH = (
-    ("space.*", "space.name"),
-    ("search.options.*", "search.sampler"),
-    ("train.budget_minutes", "train.epochs"),
-    ("train.epochs", "train.budget_minutes"),
-    ("deploy.finetune_epochs", "deploy.finetune_minutes"),
-    ("deploy.finetune_minutes", "deploy.finetune_epochs"),
-)
-"""Keys that are not planned if the recipe has another key, as pairs (pattern, other key)."""
-
-
-def _has(given: Mapping[str, Any], name: str) -> bool:
-    table, _, key = name.partition(".")
-    return key in given.get(table, {})
 
 
 def _parse(table: dict[str, Any], where: str) -> Recipe:
@@ -470,28 +438,3 @@ def _known_keys(value: Any, kind: Any, where: str) -> None:
         if key not in names:
             raise ConfigError(f"{where}{key} is not a key of a recipe; {closest(key, names)}")
         _known_keys(item, hints[key], f"{where}{key}.")
-
-
-def _override(document: tomlkit.TOMLDocument, text: str) -> None:
-    path, equals, value = text.partition("=")
-    keys = path.strip().split(".")
-    if not equals or not all(keys):
-        raise ConfigError(f"--set {text!r}: expected table.key=value, such as search.trials=500")
-    table: Any = document
-    for key in keys[:-1]:
-        if isinstance(table, list):
-            if not key.isdigit() or int(key) >= len(table):
-                raise ConfigError(
-                    f"--set {text!r}: {key!r} is not an index of a list of {len(table)}"
-                )
-            table = table[int(key)]
-            continue
-        table = table.setdefault(key, tomlkit.table())
-        if not isinstance(table, dict | list):
-            raise ConfigError(f"--set {text!r}: {key!r} is not a table")
-    if isinstance(table, list):
-        raise ConfigError(f"--set {text!r}: give an index and a key, such as objective.0.limit=5")
-    try:
-        table[keys[-1]] = tomlkit.value(value.strip())
-    except TOMLKitError:
-        table[keys[-1]] = value.strip()

@@ -28,10 +28,12 @@ from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.recipe_keys import parts_of, redone_by
 
-__all__ = ["PLAN", "RunFolder", "StageRecord", "all_or_nothing"]
+__all__ = ["IMAGES", "PLAN", "RunFolder", "StageRecord", "all_or_nothing"]
 
 PLAN = "plan.json"
 """Name of the file with the plan for the run's budget."""
+IMAGES = "images.npz"
+"""Name of the file with images that a Python program gave as arrays."""
 
 SCHEMA = 2
 _UNNAMED = 1
@@ -367,7 +369,11 @@ def _is_fresh(path: Path, text: str) -> bool:
     """Return whether a folder holds only what a start that was killed immediately leaves behind."""
     if not path.is_dir():
         return False
-    names = {p.name for p in path.iterdir() if not p.name.endswith(".tmp")} - {"cache", PLAN}
+    names = {p.name for p in path.iterdir() if not p.name.endswith(".tmp")} - {
+        "cache",
+        PLAN,
+        IMAGES,
+    }
     recipe = path / "recipe.toml"
     return not names or (names == {recipe.name} and recipe.read_text(encoding="utf-8") == text)
 

@@ -51,17 +51,11 @@ def store_of(folder: Path | None) -> DeviceStore:
 
 def space_of(text: str, preset: str | None, image: str, classes: int) -> SearchSpace:
     """Return the search space of --space, --preset, --image and --classes."""
-    from hwnas.search_spaces import SPACES
-    from hwnas.search_spaces.registry import named_space
+    from hwnas.api.devices import space_object
+    from hwnas.recipe import Named
 
-    if text not in SPACES and Path(text).exists():
-        from hwnas.experiment import space_of as space_of_recipe
-
-        return space_of_recipe(Path(text))
-    height, width, channels = _image(image)
-    options = {} if preset is None else {"preset": preset}
-    found: SearchSpace = named_space(text, (height, width, channels), classes, options)
-    return found
+    named = text if preset is None else Named(text, {"preset": preset})
+    return space_object(named, _image(image), classes)
 
 
 def _image(text: str) -> tuple[int, int, int]:

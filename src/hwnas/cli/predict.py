@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,40 +56,19 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict the cost of a network on known devices, with a 90% interval, without running it."""
+    from hwnas.api.devices import predictions
     from hwnas.cli.device_tables import print_predictions
-    from hwnas.deploy.targets.device import Target
-    from hwnas.predictors.devices.fingerprint import fingerprint as fingerprint_of
-    from hwnas.predictors.devices.prediction import predict, predict_from_fingerprint
-    from hwnas.predictors.metrics.memory_profile import has_memory, predict_memory
 
     kept = store_of(store)
     if model == Path("gemm"):
         found = _predict_gemm(kept, target, m, n, k)
     else:
         network, at_batch = _network(model, space, arch, preset, image, classes, input_shape)
-        if from_fingerprint:
-            prints = [fingerprint_of(Target.parse(name)) for name in target]
-            found = [predict_from_fingerprint(each, network) for each in prints]
-        else:
-            found = predict(kept, target, network)
-        measured = [name for name in dict.fromkeys(target) if has_memory(kept, name)]
-        found += [predict_memory(kept, name, at_batch) for name in measured]
-        found = [_advised(each, at_batch) for each in found]
+        found = predictions(kept, target, network, at_batch, from_fingerprint)
     if as_json:
         print_json([each.to_json() for each in found])
         return
     print_predictions(out, found)
-
-
-def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Prediction:
-    """Add notes on channel counts that waste work, if hwnas's own kernels run the network."""
-    from hwnas.deploy.matching.kernel_advice import advice
-
-    _, runtime, number_format, *_ = [*prediction.estimate.target.split("-"), "", ""]
-    if runtime != "triton":
-        return prediction
-    found = advice(at_batch(1), 4 if number_format == "fp32" else 2)
-    return replace(prediction, notes=(*prediction.notes, *found))
 
 
 def _predict_gemm(

@@ -8,14 +8,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.sealed import give_usual_modes
-from hwnas.errors import RunError, StorageError
+from hwnas.errors import ConfigError, RunError, StorageError
+from hwnas.given_objects import GivenObjects
 from hwnas.plugin import imports_from
 from hwnas.recipe import read_recipe
+from hwnas.report.front import pareto_front
 from hwnas.run_folder import RunFolder
 from hwnas.search import SearchResult
 from hwnas.search_spaces import SearchSpace
@@ -23,18 +25,25 @@ from hwnas.stages.cascade import Cascading, make_cascade
 from hwnas.stages.cascade_costs import Saved
 from hwnas.stages.job import Job, RunInputs, SearchGoal, goals_of
 from hwnas.stages.pick import make_bundle, picked
-from hwnas.stages.report import write_results
+from hwnas.stages.report import gather, write_results
+from hwnas.stages.run_result import RunResult, summarise
 from hwnas.stages.search import found
 from hwnas.stages.staleness import stale_stages
 from hwnas.stages.trusted import trusted_job
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
 __all__ = [
     "cascade",
     "export",
+    "front_figure",
     "is_finished",
+    "picked_network",
     "rewrite_reports",
     "space_of",
     "status",
+    "summaries",
     "unfinished",
 ]
 
@@ -115,7 +124,8 @@ def export(
         StorageError: ``out`` exists already or cannot be written.
     """
     out = Path(out)
-    with _finished_job(folder, target, out) as (job, goal):
+    _check_absent(out)
+    with _finished_job(folder, target) as (job, goal):
         source = picked(job, goal, pick, max_latency_ms)
         with replacing_folder(out) as temporary:
             if isinstance(source, Bundle):
@@ -125,6 +135,44 @@ def export(
             else:
                 make_bundle(job, goal, source, temporary)
     return Bundle.load(out)
+
+
+def picked_network(
+    folder: str | Path | RunFolder,
+    pick: str | None = None,
+    max_latency_ms: float | None = None,
+    target: str | None = None,
+) -> str:
+    """Return the id of one network of a run; arguments and errors as in `export`."""
+    with _finished_job(folder, target) as (job, goal):
+        found = picked(job, goal, pick, max_latency_ms)
+        return found.description["id"] if isinstance(found, Bundle) else found.candidate.id
+
+
+def summaries(folder: str | Path | RunFolder) -> dict[str | None, RunResult]:
+    """Return the results of a run by target; None stands for the run's own search.
+
+    Raises:
+        RunError: The run is not finished, or is stale.
+    """
+    with _finished_job(folder, None) as (job, _):
+        finished = [goal for goal in goals_of(job.folder) if is_finished(job.folder, goal)]
+        return {goal.target: summarise(job, goal) for goal in finished}
+
+
+def front_figure(folder: str | Path | RunFolder) -> go.Figure:
+    """Return the figure of a run's candidates and their front, as in its report.
+
+    Raises:
+        ConfigError: The search has a single objective.
+        RunError: The run is not finished, or is stale.
+    """
+    with _finished_job(folder, None) as (job, goal):
+        if len(goal.objectives) < 2:
+            raise ConfigError(
+                f"{job.folder.path} has one objective, so there is no front to plot; see its report"
+            )
+        return pareto_front(gather(job, goal, summarise(job, goal)))
 
 
 def cascade(
@@ -154,28 +202,29 @@ def cascade(
         RunError: The run is not finished.
         StorageError: ``out`` exists already or cannot be written.
     """
-    with _finished_job(folder, target, Path(out)) as (job, goal):
+    _check_absent(Path(out))
+    with _finished_job(folder, target) as (job, goal):
         return make_cascade(job, goal, target_accuracy, margin, Path(out), saved)
 
 
-def space_of(path: str | Path) -> SearchSpace:
+def space_of(path: str | Path | RunFolder) -> SearchSpace:
     """Return the search space of a recipe or of a run.
 
     Args:
-        path: TOML recipe, or folder of a run.
+        path: TOML recipe, or a run.
 
     Raises:
         ConfigError: The path is neither, or the recipe is wrong.
         DataError: The images that decide the size of the networks are missing.
     """
-    found = Path(path)
-    if found.is_dir():
-        opened = RunFolder.open(found)
-        recipe, folder = opened.recipe, opened.recipe_folder
+    objects = GivenObjects()
+    if isinstance(path, RunFolder) or Path(path).is_dir():
+        opened = RunFolder.open(path)
+        recipe, folder, objects = opened.recipe, opened.recipe_folder, opened.objects
     else:
-        recipe, folder = read_recipe(found)[0], found.absolute().parent
+        recipe, folder = read_recipe(Path(path))[0], Path(path).absolute().parent
     with imports_from(folder), tempfile.TemporaryDirectory() as cache:
-        return RunInputs.prepare(recipe, folder, Path(cache)).space
+        return RunInputs.prepare(recipe, folder, Path(cache), objects).space
 
 
 def is_finished(folder: RunFolder, goal: SearchGoal, results: Sequence[str] = _ALL_RESULTS) -> bool:
@@ -198,16 +247,19 @@ def unfinished(folder: RunFolder, target: str | None = None) -> RunError:
 
 @contextlib.contextmanager
 def _finished_job(
-    folder: str | Path | RunFolder, target: str | None, out: Path
+    folder: str | Path | RunFolder, target: str | None
 ) -> Iterator[tuple[Job, SearchGoal]]:
-    """Open a finished run and its own goal, or that of an added target, to make ``out`` from it."""
+    """Open a finished run and its own goal, or that of an added target."""
     opened = RunFolder.open(folder)
     goal = SearchGoal(opened.recipe.objective)
     if target is not None:
         goal = SearchGoal.specialised(opened.recipe, target)
     if not is_finished(opened, goal):
         raise unfinished(opened, target)
-    if out.exists():
-        raise StorageError(f"{out} exists already; choose another --out")
     with trusted_job(opened) as job:
         yield job, goal
+
+
+def _check_absent(out: Path) -> None:
+    if out.exists():
+        raise StorageError(f"{out} exists already; choose another --out")

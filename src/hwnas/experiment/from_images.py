@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import tomlkit
 from PIL import Image
 
 from hwnas.errors import ConfigError
+from hwnas.recipe_text import recipe_text
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.sources import source_manifest
 
-__all__ = ["DEFAULT_TARGET", "is_image_source", "recipe_for_images"]
+__all__ = ["DEFAULT_TARGET", "data_table", "is_image_source", "name_of", "recipe_for_images"]
 
 DEFAULT_TARGET = "cpu-onnxruntime-fp32-b1-t1"
 _SIDES = ((60.0, 112), (240.0, 160))  # budgets up to these minutes: largest side in pixels
@@ -47,37 +48,49 @@ def recipe_for_images(
     """
     if limit_ms is not None and not limit_ms > 0:
         raise ConfigError(f"the limit is {limit_ms:g} ms; expected a time above 0")
+    latency: dict[str, Any] = {"metric": "latency_ms", "direction": "minimize"}
+    latency |= (
+        {"target": targets[0]}
+        if len(targets) == 1
+        else {"targets": list(targets), "reduce": "worst"}
+    )
+    if limit_ms is not None:
+        latency["limit"] = limit_ms
+    return recipe_text(
+        {
+            "name": name_of(images),
+            "run": {"minutes": minutes},
+            "data": data_table(images, minutes),
+            "objective": [{"metric": "accuracy", "direction": "maximize"}, latency],
+        }
+    )
+
+
+def data_table(images: Path, minutes: float) -> dict[str, Any]:
+    """Return the table ``[data]`` for images: their source, and for a folder their size.
+
+    Args:
+        images: Folder with a subfolder for each class, or an ``.npz`` archive.
+        minutes: Budget of the whole job in minutes, which bounds the size of the images.
+
+    Raises:
+        ConfigError: The images do not exist.
+        DataError: The folder has another layout.
+    """
     if not images.exists():
         raise ConfigError(f"{images} does not exist; give a recipe, or a folder of images")
     path = images.resolve()
-    source = f"{'folder' if path.is_dir() else 'npz'}:{path}"
-    data = tomlkit.table()
-    data["source"] = source
-    if path.is_dir():
-        manifest = source_manifest(source, path)
-        assert manifest is not None
-        data["size"] = _side(path, manifest, minutes)
-    document = tomlkit.document()
-    document["name"] = _name(path)
-    document["run"] = {"minutes": minutes}
-    document["data"] = data
-    latency = {"metric": "latency_ms", "direction": "minimize"}
-    latency |= {"target": targets[0]} if len(targets) == 1 else {}
-    objectives = tomlkit.aot()
-    for values in ({"metric": "accuracy", "direction": "maximize"}, latency):
-        table = tomlkit.table()
-        table.update(values)
-        objectives.append(table)
-    if len(targets) > 1:
-        objectives[1].update({"targets": list(targets), "reduce": "worst"})
-    if limit_ms is not None:
-        objectives[1]["limit"] = limit_ms
-    document["objective"] = objectives
-    return tomlkit.dumps(document)
+    if not path.is_dir():
+        return {"source": f"npz:{path}"}
+    source = f"folder:{path}"
+    manifest = source_manifest(source, path)
+    assert manifest is not None
+    return {"source": source, "size": _side(path, manifest, minutes)}
 
 
-def _name(path: Path) -> str:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._")
+def name_of(images: Path) -> str:
+    """Return the name of a run on images, made from their path."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", images.resolve().stem).strip("-._")
     return name or "images"
 
 

@@ -19,11 +19,12 @@ from hwnas.planning import JobFacts, default_space, make_plan, measure_speeds
 from hwnas.planning.plan import BATCH_SIZE
 from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
-from hwnas.recipe import Recipe, completed, parse_recipe, read_recipe
+from hwnas.recipe import Recipe, SpaceConfig, parse_recipe, read_recipe
+from hwnas.recipe_text import completed
 from hwnas.run_folder import PLAN
 from hwnas.search.data.image_data import ImageData
 from hwnas.search_spaces import SearchSpace
-from hwnas.search_spaces.registry import joint_space
+from hwnas.stages.job import space_of_recipe
 from hwnas.stages.untrained import most_macs
 
 __all__ = ["planned_as", "with_plan"]
@@ -63,10 +64,9 @@ def with_plan(
     reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     requested = _flat(given)
-    space = objects.space or _space(
-        given.get("space", {}), default_space(requested, data.image_shape), data, folder
+    space = _space(
+        given.get("space", {}), default_space(requested, data.image_shape), data, folder, objects
     )
-    space = space.network
     networks = probes(space)
     facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
     plan = make_plan(facts, measure_speeds(space, networks, images), requested)
@@ -79,7 +79,11 @@ def with_plan(
 
 
 def _space(
-    given: Mapping[str, Any], default: Mapping[str, Any], data: ImageData, folder: Path
+    given: Mapping[str, Any],
+    default: Mapping[str, Any],
+    data: ImageData,
+    folder: Path,
+    objects: GivenObjects,
 ) -> SearchSpace:
     """Return the space of the job's networks, by default at the resolution of the images."""
     options = dict(given)
@@ -88,8 +92,8 @@ def _space(
         options.setdefault("resolution", [max(data.image_shape[:2])])
     names = options.pop("name")
     outputs = 10 if data.class_names is None else len(data.class_names)
-    names = (names,) if isinstance(names, str) else tuple(names)
-    return joint_space(names, data.image_shape, outputs, options, folder).network
+    config = SpaceConfig(names if isinstance(names, str) else tuple(names), options)
+    return space_of_recipe(config, data, outputs, folder, objects).network
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from hwnas.atomic import storage_errors
 from hwnas.errors import ConfigError, InfeasibleError, RunError
@@ -19,7 +22,8 @@ from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Recipe, parse_recipe, read_recipe
 from hwnas.recipe_keys import parts_of
-from hwnas.run_folder import RunFolder, all_or_nothing
+from hwnas.run_folder import IMAGES, RunFolder, all_or_nothing
+from hwnas.search.data.image_archive import write_npz
 from hwnas.stages.adoption import adopt
 from hwnas.stages.images import tell_changed_images
 from hwnas.stages.job import Job, RunInputs, SearchGoal, data_of, goals_of, searchable
@@ -40,12 +44,15 @@ class Experiment:
         text: Recipe as TOML, with overrides applied.
         folder: Folder that relative paths of the recipe start from.
         objects: Objects that the recipe has no names for.
+        arrays: Images and targets to keep in the folder of the run, as `IMAGES`, by their names in
+            an ``.npz`` archive.
     """
 
     recipe: Recipe
     text: str
     folder: Path
     objects: GivenObjects = field(default_factory=GivenObjects)
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -114,10 +121,12 @@ class Experiment:
         if (path / "run.json").exists():
             recipe, text = planned_as(self.recipe, path) or (self.recipe, self.text)
             opened = RunFolder.create(path, recipe, text, self.folder, self.objects)
+            self._keep_arrays(path)
             return _continue(opened, lambda _: goals, reporter, ray_address)[0]
         with imports_from(self.folder):
             with all_or_nothing(path):
                 recipe, text, data = self.recipe, self.text, None
+                self._keep_arrays(path)
                 if recipe.run.minutes is not None:
                     for target in goals[0].targets:
                         searchable(target)
@@ -131,6 +140,11 @@ class Experiment:
                 opened = RunFolder.create(path, recipe, text, self.folder, self.objects)
             with opened:
                 return _work(opened, run_inputs, goals, reporter, ray_address)[0]
+
+    def _keep_arrays(self, path: Path) -> None:
+        if self.arrays:
+            path.mkdir(parents=True, exist_ok=True)
+            write_npz(path / IMAGES, self.arrays)
 
 
 def run(

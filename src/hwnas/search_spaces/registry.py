@@ -95,6 +95,7 @@ def joint_space(
     outputs: int,
     options: Mapping[str, Any],
     folder: Path = Path(),
+    network: SearchSpace | Callable[..., SearchSpace] | None = None,
 ) -> SearchSpace:
     """Return the space of networks, or its product with the spaces of further roles.
 
@@ -106,21 +107,24 @@ def joint_space(
         options: Other keys of the recipe's table: options of the space of networks, and for each
             role a table by its name.
         folder: Folder that relative paths start from.
+        network: Space of networks or its factory, in place of the one that is named.
 
     Raises:
         ConfigError: A name or an option is unknown, or the names cannot be combined.
     """
-    network, *others = names
-    if network in ROLES:
+    first, *others = names
+    if first in ROLES:
         raise ConfigError(
-            f"space.name starts with {network!r}, which builds no networks; put a space of "
+            f"space.name starts with {first!r}, which builds no networks; put a space of "
             f"networks before it: {', '.join(SPACES)}"
         )
     if len(set(others)) < len(others):
         raise ConfigError(f"space.name {list(names)} has a role twice; remove one")
     tables = {name: name.rpartition(":")[2] for name in others}
     own = {key: value for key, value in options.items() if key not in tables.values()}
-    space = named_space(network, image_shape, outputs, own, folder)
+    space = _network_space(
+        network or SPACES.find(first, "space"), image_shape, outputs, own, folder
+    )
     roles: dict[str, ChoiceSpace] = {}
     for name, table in tables.items():
         given = options.get(table, {})
@@ -129,3 +133,21 @@ def joint_space(
         made = build(f"space.{table}", ROLES.find(name, "role of a space"), given)
         roles[made.name] = made
     return ProductSpace(space, roles) if roles else space
+
+
+def _network_space(
+    found: SearchSpace | Callable[..., SearchSpace],
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    options: Mapping[str, Any],
+    folder: Path,
+) -> SearchSpace:
+    if not isinstance(found, SearchSpace):
+        given = {"image_shape": image_shape, "outputs": outputs, "folder": folder}
+        return build("space", found, options, **given)
+    if options:
+        raise ConfigError(
+            f"[space] has {', '.join(options)}, but the space is an object, which has its options "
+            "already; remove them"
+        )
+    return found

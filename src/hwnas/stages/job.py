@@ -15,11 +15,11 @@ from torch import Tensor
 from hwnas.content import content_hash
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
-from hwnas.given_objects import GivenObjects, given_or_named
+from hwnas.given_objects import GivenObjects, given_object
 from hwnas.identity import Identity
 from hwnas.plugin import build
 from hwnas.progress import ProgressCallback, Reporter, make_reporter
-from hwnas.recipe import Recipe
+from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.recipe_keys import (
     RecipeStage,
     code_of,
@@ -54,6 +54,7 @@ __all__ = [
     "goals_of",
     "needs_weights",
     "serves",
+    "space_of_recipe",
 ]
 
 
@@ -102,24 +103,16 @@ class RunInputs:
             ConfigError: A name, an option or an objective of the recipe is wrong.
             DataError: The images are missing, damaged or too few.
         """
-        sampler = given_or_named(
-            "sampler",
-            recipe.search.sampler,
-            objects.sampler,
-            lambda: SAMPLERS.find(recipe.search.sampler),
-        )
+        sampler = given_object("sampler", recipe.search.sampler, objects.sampler)
+        if sampler is None:
+            sampler = SAMPLERS.find(recipe.search.sampler)
         make_sampler(sampler, recipe.seed, recipe.search.options)
         evaluator = evaluator_of(recipe, objects)
         SAMPLING.find(recipe.train.sampling, "train.sampling")
         data = data or data_of(recipe, recipe_folder, cache, objects)
-        task = given_or_named("task", recipe.task.name, objects.task, lambda: _task(recipe, data))
-        names, options = recipe.space.names, recipe.space.options
-        space = given_or_named(
-            "space",
-            names[0],
-            objects.space,
-            lambda: joint_space(names, data.image_shape, task.outputs, options, recipe_folder),
-        )
+        task = _task(recipe, data, objects)
+        names = recipe.space.names
+        space = space_of_recipe(recipe.space, data, task.outputs, recipe_folder, objects)
         check_identity(
             f"space {names[0]!r}",
             space.network,
@@ -167,14 +160,45 @@ class RunInputs:
         return content_hash(self.space.fingerprint, self.task, self.data.fingerprint)
 
 
-def _task(recipe: Recipe, data: ImageData) -> Task:
+def _task(recipe: Recipe, data: ImageData, objects: GivenObjects) -> Task:
+    name = recipe.task.name
+    given = given_object("task", name, objects.task)
+    if given is not None and not callable(given):
+        return given
+    factory = TASKS.find(name) if given is None else given
+
     def made() -> Task:
-        factory = TASKS.find(recipe.task.name)
-        return build("task", factory, recipe.task.options, data=data)
+        task: Task = build("task", factory, recipe.task.options, data=data)
+        return task
 
     task = made()
-    check_identity(f"task {recipe.task.name!r}", task, again=made)
+    check_identity(f"task {name!r}", task, again=made)
     return task
+
+
+def space_of_recipe(
+    config: SpaceConfig,
+    data: ImageData,
+    outputs: int,
+    recipe_folder: Path,
+    objects: GivenObjects,
+) -> SearchSpace:
+    """Return the space of the candidates: the space of networks, and further roles.
+
+    Args:
+        config: Names and options of the spaces.
+        data: Images, which give the networks their input shape.
+        outputs: Length of the output vector.
+        recipe_folder: Folder that relative paths start from.
+        objects: Objects that the recipe has no names for.
+
+    Raises:
+        ConfigError: A name or an option is unknown, or the names cannot be combined.
+    """
+    name = config.names[0]
+    network = given_object("space", name, objects.space)
+    shape, options = data.image_shape, config.options
+    return joint_space(config.names, shape, outputs, options, recipe_folder, network)
 
 
 def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
@@ -330,12 +354,8 @@ def goals_of(folder: RunFolder) -> list[SearchGoal]:
 
 def data_of(recipe: Recipe, recipe_folder: Path, cache: Path, objects: GivenObjects) -> ImageData:
     """Return the images of a recipe; arguments as in `RunInputs.prepare`."""
-    return given_or_named(
-        "data",
-        recipe.data.source,
-        objects.data,
-        lambda: load_data(recipe.data, recipe_folder, recipe.seed, cache),
-    )
+    given = given_object("data", recipe.data.source, objects.data)
+    return load_data(recipe.data, recipe_folder, recipe.seed, cache) if given is None else given
 
 
 def evaluator_of(recipe: Recipe, objects: GivenObjects) -> Callable[..., Evaluator]:
@@ -345,7 +365,8 @@ def evaluator_of(recipe: Recipe, objects: GivenObjects) -> Callable[..., Evaluat
         ConfigError: There is no such evaluator.
     """
     name = recipe.search.evaluator
-    return given_or_named("evaluator", name, objects.evaluator, lambda: EVALUATORS.find(name))
+    given = given_object("evaluator", name, objects.evaluator)
+    return EVALUATORS.find(name) if given is None else given
 
 
 def needs_weights(evaluator: Callable[..., Evaluator]) -> bool:

@@ -83,11 +83,13 @@ class ModelSource:
 
 
 @contextlib.contextmanager
-def opened(source: Path, data: str | None = None, pick: str | None = None) -> Iterator[ModelSource]:
-    """Open the folder of a run, the folder of a bundle, or an ONNX file.
+def opened(
+    source: Path | RunFolder, data: str | None = None, pick: str | None = None
+) -> Iterator[ModelSource]:
+    """Open a run, the folder of a bundle, or an ONNX file.
 
     Args:
-        source: Path to open. A bundle inside a run is opened together with the run.
+        source: Run or path to open. A bundle inside a run is opened together with the run.
         data: Images to evaluate on, as ``data.source`` of a recipe; a run has its own.
         pick: Network of a run to open, as in `picked`; the knee if None.
 
@@ -97,8 +99,9 @@ def opened(source: Path, data: str | None = None, pick: str | None = None) -> It
         ArtifactError: The bundle or the file is damaged.
         RunError: The run is damaged, in use or stale.
     """
-    source = recovered_folder(source)
-    if (source / "run.json").is_file():
+    if not isinstance(source, RunFolder):
+        source = recovered_folder(source)
+    if isinstance(source, RunFolder) or (source / "run.json").is_file():
         with trusted_job(RunFolder.open(source)) as job:
             yield _of_run(job, _picked(job, pick), data)
         return

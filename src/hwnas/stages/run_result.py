@@ -26,6 +26,7 @@ __all__ = [
     "FrontRow",
     "RunResult",
     "breaking",
+    "cells",
     "checks_of",
     "example_image",
     "front_row",
@@ -364,7 +365,7 @@ def write_front(summary: RunResult, path: Path) -> None:
 
     If there are several targets, each has its own columns.
     """
-    lines = [_cells(row, summary) for row in summary.front]
+    lines = [cells(row, summary) for row in summary.front]
     choices = sorted({name for row in summary.front for name in row.architecture})
     text = io.StringIO()
     writer = csv.writer(text)
@@ -375,7 +376,7 @@ def write_front(summary: RunResult, path: Path) -> None:
     write_text(path, text.getvalue())
 
 
-def _cells(row: FrontRow, summary: RunResult) -> dict[str, Any]:
+def cells(row: FrontRow, summary: RunResult) -> dict[str, Any]:
     """Return the cells of a row of the table by column, except the choices of the architecture."""
     cells: dict[str, Any] = {"id": row.id, "picks": " ".join(row.picks)}
     cells |= {o.label: row.values[o.label] for o in summary.objectives}

@@ -24,6 +24,7 @@ from hwnas.errors import ConfigError, StorageError
 from hwnas.plugin import closest
 from hwnas.progress import ProgressCallback, Reporter, make_reporter
 from hwnas.recipe import Recipe
+from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.evaluate import SplitName
 from hwnas.search.training import TrainConfig
 from hwnas.stages.model_source import ModelSource, opened
@@ -67,7 +68,7 @@ class SweepOptions:
 
 
 def sweep_network(
-    source: str | Path,
+    source: str | Path | RunFolder,
     targets: Sequence[str],
     options: SweepOptions | None = None,
     out: str | Path | None = None,
@@ -76,7 +77,7 @@ def sweep_network(
     """Make the variants of a network, evaluate and time each, and choose the fastest allowed one.
 
     Args:
-        source: Folder of a run, folder of a bundle, or ONNX file.
+        source: Run, folder of a run, folder of a bundle, or ONNX file.
         targets: Names of targets or of devices, e.g. ``"cpu-onnxruntime-b1-t1"``. The sweep chooses
             the number format, so the format of a target is ignored.
         options: Variants to try, and the allowed loss.
@@ -95,8 +96,9 @@ def sweep_network(
     devices = list(dict.fromkeys(_device(target) for target in targets))
     if out is not None and Path(out).exists():
         raise StorageError(f"{out} exists already; choose another --out")
+    place = source if isinstance(source, RunFolder) else Path(source)
     with (
-        opened(Path(source), options.data, options.pick) as network,
+        opened(place, options.data, options.pick) as network,
         tempfile.TemporaryDirectory() as folder,
     ):
         if network.bundle is not None and out is not None:

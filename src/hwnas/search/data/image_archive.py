@@ -9,7 +9,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy.typing as npt
 import xxhash
 from PIL import Image
 
+from hwnas.atomic import replacing
 from hwnas.deploy.bundles.image_file import is_grey, read_pixels
 from hwnas.deploy.first_line import first_line
 from hwnas.errors import DamagedImage, DataError, HwnasError
@@ -34,7 +35,7 @@ from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.manifest import DataManifest, cached_hashes
 from hwnas.search.data.raw_images import RawImages, check_names
 
-__all__ = ["archive_manifest", "read_npz"]
+__all__ = ["archive_manifest", "read_npz", "write_npz"]
 
 _BLOCK_BYTES = 2**20
 _DAMAGE = (
@@ -125,6 +126,34 @@ def read_npz(path: Path, cache: ImageCache, skip_damaged: bool = False) -> RawIm
         if "class_names" in names:
             arrays["class_names"] = _read(archive, "class_names")
         return replace(RawImages.of(arrays, str(path)), manifest=manifest, skipped=skipped)
+
+
+def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays as an archive for `read_npz`; an archive with the same arrays is left as it is.
+
+    Args:
+        path: File to write.
+        arrays: Arrays by name.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    if path.exists() and _holds(path, arrays):
+        return
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        save: Callable[..., None] = np.savez  # its types take any name for `allow_pickle`
+        save(file, **arrays)
+
+
+def _holds(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Return whether an archive has the same arrays; an archive that cannot be read has others."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return sorted(archive) == sorted(arrays) and all(
+                np.array_equal(archive[name], array) for name, array in arrays.items()
+            )
+    except _DAMAGE:
+        return False
 
 
 @contextlib.contextmanager

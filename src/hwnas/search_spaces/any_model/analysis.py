@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.any_model.blocks import Run, residual_runs
+from hwnas.search_spaces.any_model.blocks import ResidualRun, residual_runs
 from hwnas.search_spaces.any_model.cutting import reorder
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.any_model.importance import importance_order
@@ -93,7 +93,7 @@ def _options(group: ChannelGroup, parts: Sequence[float], step: int) -> tuple[in
 
 def _depths(
     network: nn.Module, example: Tensor, output: Tensor, smallest: float, keep: Sequence[str]
-) -> tuple[dict[Run, tuple[int, ...]], dict[str, str]]:
+) -> tuple[dict[ResidualRun, tuple[int, ...]], dict[str, str]]:
     runs = [
         run
         for run in residual_runs(network, example)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Run", "residual_runs"]
+__all__ = ["ResidualRun", "residual_runs"]
 
 _SUMS = {"add", "add_", "__add__", "__iadd__", "__radd__"}
 _BEHIND = {
@@ -27,7 +27,7 @@ _BEHIND = {
 
 
 @dataclass(frozen=True)
-class Run:
+class ResidualRun:
     """Neighbouring blocks of one parent, of which some may be skipped.
 
     Attributes:
@@ -111,7 +111,7 @@ class _Watch(TorchFunctionMode):
         return result
 
 
-def residual_runs(network: nn.Module, example: Tensor) -> tuple[Run, ...]:
+def residual_runs(network: nn.Module, example: Tensor) -> tuple[ResidualRun, ...]:
     """Return the residual blocks of a network that may be skipped, innermost ones only.
 
     Blocks of a run are skipped in the order of how little they change their input on the example,
@@ -126,13 +126,13 @@ def residual_runs(network: nn.Module, example: Tensor) -> tuple[Run, ...]:
     once = [block for block in found if called[block.name] == 1]
     names = {block.name for block in once}
     innermost = [b for b in once if not any(n.startswith(f"{b.name}.") for n in names)]
-    runs: list[Run] = []
+    runs: list[ResidualRun] = []
     for (parent, _), members in groupby(innermost, lambda b: (_parent(b.name), b.shape)):
         blocks = list(members)
         by_change = sorted(blocks, key=lambda block: -block.change)
         taken = {run.name for run in runs}
         name = blocks[0].name if not parent or parent in taken else parent
-        runs.append(Run(name, tuple(block.name for block in by_change)))
+        runs.append(ResidualRun(name, tuple(block.name for block in by_change)))
     return tuple(runs)
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.any_model.axes import resize
-from hwnas.search_spaces.any_model.blocks import Run
+from hwnas.search_spaces.any_model.blocks import ResidualRun
 from hwnas.search_spaces.any_model.cutting import (
     Cut,
     PassThrough,
@@ -87,7 +87,7 @@ class ElasticModules:
         whole: nn.Module,
         groups: Mapping[str, ChannelGroup],
         width: Callable[[str, Option], int],
-        runs: Mapping[str, Run],
+        runs: Mapping[str, ResidualRun],
         shared: Container[str],
     ) -> None:
         self._width = width

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.any_model.blocks import Run
+from hwnas.search_spaces.any_model.blocks import ResidualRun
 from hwnas.search_spaces.cost_model.operator_counts import (
     OperatorCountTable,
     OperatorSignature,
@@ -84,7 +84,7 @@ class KnownParts:
 
 
 def known_parts(
-    space: SearchSpace, widths: Mapping[str, Sequence[int]], runs: Mapping[str, Run]
+    space: SearchSpace, widths: Mapping[str, Sequence[int]], runs: Mapping[str, ResidualRun]
 ) -> KnownParts | None:
     """Learn the parts of a space whose networks are narrower and shallower than the largest.
 
@@ -109,7 +109,10 @@ class _Traces:
     """Traces of networks of full depth, as rows of operators that differ only in their sizes."""
 
     def __init__(
-        self, space: SearchSpace, widths: Mapping[str, Sequence[int]], runs: Mapping[str, Run]
+        self,
+        space: SearchSpace,
+        widths: Mapping[str, Sequence[int]],
+        runs: Mapping[str, ResidualRun],
     ) -> None:
         self._space, self._runs = space, runs
         names = [choice.name for choice in space.choices]
@@ -238,7 +241,7 @@ def _monomials(widths: Sequence[Sequence[int]], scale: Sequence[int]) -> npt.NDA
 
 
 def _traced(
-    space: SearchSpace, code: Codes, runs: Mapping[str, Run]
+    space: SearchSpace, code: Codes, runs: Mapping[str, ResidualRun]
 ) -> tuple[tuple[OperatorSignature, ...], tuple[str, ...]]:
     """Return the operators of a network of full depth, and the block of each, empty if none."""
     architecture = space.decode(code)

@@ -21,7 +21,14 @@ from hwnas.search_spaces.any_model.space import ElasticSpace
 from hwnas.search_spaces.any_model.trial import checked_output
 from hwnas.search_spaces.space.space_plugin import SpacePlugin
 
-__all__ = ["PLUGINS", "load_weights", "make_model", "named_elastic"]
+__all__ = [
+    "PLUGINS",
+    "check_model_outputs",
+    "load_weights",
+    "made_model",
+    "make_model",
+    "named_elastic",
+]
 
 _SHOWN = 3  # names in a message
 
@@ -79,13 +86,23 @@ def named_elastic(
         keep=keep,
         pretrained=pretrained,
     )
-    shape = tuple(checked_output(network.eval(), example).shape)
-    _check_outputs(model, shape, len(example), outputs)
+    check_model_outputs(model, network, example, outputs)
     return space
 
 
-def _check_outputs(model: str, shape: tuple[int, ...], images: int, outputs: int) -> None:
-    """Raise if a model has another output shape than is wanted."""
+def check_model_outputs(model: str, network: nn.Module, example: Tensor, outputs: int) -> None:
+    """Check the shape of a model's output.
+
+    Args:
+        model: Name of the model, for messages.
+        network: Model.
+        example: Images, (N, C, H, W).
+        outputs: Wanted length of the output vector, of an image or of each of its pixels.
+
+    Raises:
+        ConfigError: The output has another shape.
+    """
+    images, shape = len(example), tuple(checked_output(network.eval(), example).shape)
     if shape[:2] != (images, outputs):
         raise ConfigError(
             f"space.model {model!r} gives outputs of shape {shape} for {images} images; expected "
@@ -124,9 +141,26 @@ def make_model(
         )
     known: Mapping[str, Any] = {}
     factory = resolve("space.model", name, known)
+    return made_model(name, factory, image_shape, outputs)
+
+
+def made_model(
+    name: str, model: object, image_shape: tuple[int, int, int], outputs: int
+) -> nn.Module:
+    """Return a given model, or the one that a given function makes.
+
+    Args:
+        name: Name of the model, for messages.
+        model: Model, or a function that is called with those of the other arguments that it takes.
+        image_shape: Height, width and channels.
+        outputs: Length of the output vector.
+
+    Raises:
+        ConfigError: The function fails, or its result is no model.
+    """
     given = {"image_shape": image_shape, "outputs": outputs}
-    a_function = callable(factory) and not isinstance(factory, nn.Module)
-    made = _called(name, factory, given) if a_function else factory
+    a_function = callable(model) and not isinstance(model, nn.Module)
+    made = _called(name, model, given) if a_function else model
     if not isinstance(made, nn.Module):
         raise ConfigError(
             f"space.model {name!r} gives a {type(made).__name__}; expected a torch.nn.Module"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hwnas.search_spaces.any_model.blocks import Run
+from hwnas.search_spaces.any_model.blocks import ResidualRun
 from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
 from hwnas.search_spaces.any_model.elastic_modules import ElasticModules
 from hwnas.search_spaces.any_model.groups import ChannelGroup
@@ -62,7 +62,7 @@ class ElasticSpace(SearchSpace):
         network: nn.Module,
         image_shape: tuple[int, int, int],
         widths: Mapping[ChannelGroup, tuple[int, ...]],
-        depths: Mapping[Run, tuple[int, ...]],
+        depths: Mapping[ResidualRun, tuple[int, ...]],
         fixed: tuple[FixedModule, ...],
         pretrained: bool = False,
     ) -> None:
@@ -170,7 +170,7 @@ class ElasticSpace(SearchSpace):
         return self._groups[choice].width(int(option))
 
     def _condition(
-        self, group: ChannelGroup, depths: Mapping[Run, tuple[int, ...]]
+        self, group: ChannelGroup, depths: Mapping[ResidualRun, tuple[int, ...]]
     ) -> ChoiceCondition | None:
         """Return the condition under which a group has an effect; None if it always has one.
 

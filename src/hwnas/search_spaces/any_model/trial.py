@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.any_model.blocks import Run
+from hwnas.search_spaces.any_model.blocks import ResidualRun
 from hwnas.search_spaces.any_model.cutting import cut, plan, reorder
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 
@@ -149,21 +149,25 @@ def _parted(widths: Mapping[ChannelGroup, int]) -> Iterator[dict[ChannelGroup, i
 
 
 def skippable(
-    network: nn.Module, runs: Sequence[Run], smallest: float, example: Tensor, output: Tensor
-) -> tuple[list[Run], dict[str, str]]:
+    network: nn.Module,
+    runs: Sequence[ResidualRun],
+    smallest: float,
+    example: Tensor,
+    output: Tensor,
+) -> tuple[list[ResidualRun], dict[str, str]]:
     """Return the runs of blocks that can be shortened.
 
     Returns:
         The runs without the blocks that cannot be skipped, and the reasons for these, by name.
     """
-    good: list[Run] = []
+    good: list[ResidualRun] = []
     reasons: dict[str, str] = {}
     for run in runs:
         if not _fails(network, {}, run.skipped(run.depths(smallest)[0]), example, output):
             good.append(run)
             continue
         failed = {block: _fails(network, {}, [block], example, output) for block in run.blocks}
-        rest = Run(run.name, tuple(block for block in run.blocks if not failed[block]))
+        rest = ResidualRun(run.name, tuple(block for block in run.blocks if not failed[block]))
         together = _fails(network, {}, rest.skipped(rest.depths(smallest)[0]), example, output)
         if together:
             failed = {block: why or together for block, why in failed.items()}

@@ -1,0 +1,3 @@
+"""Public Python interface: the functions and classes that ``import hwnas`` offers."""
+
+__all__: list[str] = []

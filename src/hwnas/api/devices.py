@@ -1,0 +1,224 @@
+"""Prediction of a network's costs on known devices, and calibration of new ones."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from hwnas.api.elastic_model import ElasticModel
+from hwnas.api.run import Run
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.export.to_onnx import export_onnx
+from hwnas.deploy.matching.kernel_advice import advice
+from hwnas.deploy.onnx.workload import OnnxWorkload, read_workload
+from hwnas.deploy.targets.device import Target
+from hwnas.errors import ConfigError
+from hwnas.experiment import space_of
+from hwnas.predictors.devices.calibration import NetworkMeasurement
+from hwnas.predictors.devices.calibration import calibrate as calibrate_networks
+from hwnas.predictors.devices.fingerprint import fingerprint
+from hwnas.predictors.devices.prediction import (
+    Prediction,
+    predict_from_fingerprint,
+)
+from hwnas.predictors.devices.prediction import predict as predict_costs
+from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
+from hwnas.predictors.metrics.memory_profile import (
+    MemoryProfile,
+    calibrate_memory,
+    has_memory,
+    predict_memory,
+)
+from hwnas.recipe import Named
+from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace, Workload
+from hwnas.search_spaces.registry import SPACES, named_space
+
+__all__ = ["calibrate", "predict", "predictions", "space_object"]
+
+SpaceOfDevices = str | Path | Named | SearchSpace | Run | nn.Module | ElasticModel
+
+
+def predict(
+    model: str | Path | Bundle | nn.Module | Architecture,
+    target: str | Sequence[str],
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    space: SearchSpace | None = None,
+    from_fingerprint: bool = False,
+    store: str | Path | None = None,
+) -> list[Prediction]:
+    """Predict every known cost of a network on devices, with 90% intervals, without timing it.
+
+    Args:
+        model: ONNX file, bundle, module, or architecture of ``space``.
+        target: Known target or device, or several: those that hwnas ships and those that were
+            calibrated (``hwnas devices`` lists them).
+        input_shape: Shape of the input without the batch, such as (3, 224, 224): for a module, and
+            for a file that leaves sizes open.
+        space: Space of an architecture.
+        from_fingerprint: Whether to predict latency from small models that run on the target for
+            ten seconds, in place of stored measurements.
+        store: Folder of device profiles; ``$HWNAS_HOME/devices`` if None.
+
+    Returns:
+        One prediction for each metric that is known of each target; `Prediction.estimate` has the
+        mean and the interval in the unit that its metric's name ends with.
+
+    Raises:
+        ConfigError: A device is not known, or an argument is missing.
+        ArtifactError: The file is missing or damaged, or the module cannot be exported.
+    """
+    targets = [target] if isinstance(target, str) else list(target)
+    kept = _store(store)
+    if isinstance(model, Architecture):
+        if space is None:
+            raise ConfigError("an architecture needs its space; give space=...")
+        steps = OperatorCountTable.of_workloads([space.workload(model)])
+        return predictions(
+            kept, targets, steps, lambda batch: space.workload(model, batch), from_fingerprint
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path, sizes = _onnx_file(model, input_shape, Path(folder)), input_shape
+        file = read_workload(path, input_shape=sizes)
+        return predictions(
+            kept,
+            targets,
+            file,
+            lambda batch: read_workload(path, batch, sizes).workload,
+            from_fingerprint,
+        )
+
+
+def predictions(
+    store: DeviceStore,
+    targets: Sequence[str],
+    network: OnnxWorkload | OperatorCountTable,
+    at_batch: Callable[[int], Workload],
+    from_fingerprint: bool = False,
+) -> list[Prediction]:
+    """Predict every known cost of a network, with advice where hwnas's own kernels run it.
+
+    Args:
+        store: Store of calibrated devices.
+        targets: Names of targets or devices.
+        network: ONNX file that was read, or operator counts of one network.
+        at_batch: Function that returns the network's workload at a batch size.
+        from_fingerprint: Whether to predict latency from small models that run on the targets.
+    """
+    if from_fingerprint:
+        prints = [fingerprint(Target.parse(name)) for name in targets]
+        found = [predict_from_fingerprint(each, network) for each in prints]
+    else:
+        found = predict_costs(store, targets, network)
+    measured = [name for name in dict.fromkeys(targets) if has_memory(store, name)]
+    found += [predict_memory(store, name, at_batch) for name in measured]
+    return [_advised(each, at_batch) for each in found]
+
+
+def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Prediction:
+    """Add notes on channel counts that waste work, if hwnas's own kernels run the network."""
+    _, runtime, number_format, *_ = [*prediction.estimate.target.split("-"), "", ""]
+    if runtime != "triton":
+        return prediction
+    found = advice(at_batch(1), 4 if number_format == "fp32" else 2)
+    return replace(prediction, notes=(*prediction.notes, *found))
+
+
+def _onnx_file(
+    model: str | Path | Bundle | nn.Module, input_shape: tuple[int, ...] | None, folder: Path
+) -> Path:
+    if isinstance(model, Bundle):
+        return model.onnx_file
+    if not isinstance(model, nn.Module):
+        return Path(model)
+    if input_shape is None or len(input_shape) != 3:
+        raise ConfigError(
+            f"input_shape is {input_shape}; a module needs channels, height and width, such as "
+            "(3, 224, 224)"
+        )
+    path = folder / "model.onnx"
+    export_onnx(model, (input_shape[0], input_shape[1], input_shape[2]), path)
+    return path
+
+
+def calibrate(
+    target: str,
+    space: SpaceOfDevices,
+    samples: int = 10,
+    *,
+    metric: Literal["latency_ms", "energy_mj", "peak_memory_bytes"] = "latency_ms",
+    until_error: float | None = None,
+    image_shape: tuple[int, int, int] = (64, 64, 3),
+    outputs: int = 100,
+    on_reading: Callable[[NetworkMeasurement], None] = lambda reading: None,
+    store: str | Path | None = None,
+) -> DeviceProfile | MemoryProfile:
+    """Calibrate a device from a few well-chosen networks that are measured on it.
+
+    Networks that the store already has of the target count, so a calibration that was interrupted
+    continues.
+
+    Args:
+        target: Target, such as ``"cpu-onnxruntime-fp32-b1-t1"``.
+        space: Space of the networks: of `hwnas.spaces`, its name, a `SearchSpace`, a run, a recipe
+            or the folder of a run, or a module to make elastic.
+        samples: Number of networks that shall be known of the target, at least 3.
+        metric: Cost to measure; energy needs a counter in the hardware.
+        until_error: Expected relative error at which to stop early, such as 0.05.
+        image_shape: Height, width and channels of the images, for a space without its own.
+        outputs: Number of outputs of the networks, for a space without its own.
+        on_reading: Function that is called for every network that was measured.
+        store: Folder of device profiles; ``$HWNAS_HOME/devices`` if None.
+
+    Returns:
+        The profile, which is also in the store, where `hwnas.predict` finds it.
+
+    Raises:
+        ConfigError: An argument is wrong.
+        DeviceError: The target cannot be used here, or the store knows it from other hardware.
+        EnergyUnavailable: Nothing on this machine counts energy.
+    """
+    parsed, kept = Target.parse(target), _store(store)
+    networks = space_object(space, image_shape, outputs)
+    if metric == "peak_memory_bytes":
+        return calibrate_memory(parsed, networks, kept, samples)
+    return calibrate_networks(
+        parsed, networks, kept, samples, until_error, on_reading, metric=metric
+    )
+
+
+def space_object(
+    space: SpaceOfDevices, image_shape: tuple[int, int, int], outputs: int
+) -> SearchSpace:
+    """Return the search space that a user names or gives.
+
+    Args:
+        space: See `calibrate`.
+        image_shape: Height, width and channels of the images, for a space without its own.
+        outputs: Number of outputs of the networks, for a space without its own.
+
+    Raises:
+        ConfigError: The name is unknown, or an option is wrong.
+    """
+    if isinstance(space, SearchSpace):
+        return space
+    if isinstance(space, Run):
+        return space_of(space.folder)
+    if isinstance(space, nn.Module):
+        space = ElasticModel(space)
+    if isinstance(space, ElasticModel):
+        return space(image_shape, outputs)
+    if isinstance(space, Named):
+        return named_space(space.name, image_shape, outputs, space.options)
+    if str(space) not in SPACES and Path(space).exists():
+        return space_of(space)
+    return named_space(str(space), image_shape, outputs, {})
+
+
+def _store(folder: str | Path | None) -> DeviceStore:
+    return DeviceStore.default() if folder is None else DeviceStore(Path(folder))

@@ -1,0 +1,310 @@
+"""Run as a Python object: its state, its front, its networks and its plots."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from optuna.samplers import BaseSampler
+from torch import nn
+
+from hwnas.api.elastic_model import ElasticModel
+from hwnas.api.object_names import returning
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.errors import ConfigError
+from hwnas.experiment import (
+    export,
+    front_figure,
+    picked_network,
+    resume,
+    rewrite_reports,
+    specialise,
+    status,
+    summaries,
+)
+from hwnas.given_objects import GivenObjects
+from hwnas.progress import Reporter
+from hwnas.recipe import Recipe
+from hwnas.recipe_text import toml_text
+from hwnas.run_folder import RunFolder
+from hwnas.search import Evaluator, ImageData, Task
+from hwnas.search_spaces import SearchSpace
+from hwnas.stages.run_result import FrontRow, RunResult, cells
+
+if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects
+
+__all__ = ["Front", "Network", "Run", "open"]
+
+
+class Front(Sequence[FrontRow]):
+    """Networks of the front of a search, and finalists, as rows.
+
+    Args:
+        result: Result of the search.
+    """
+
+    def __init__(self, result: RunResult) -> None:
+        self._result = result
+
+    def __len__(self) -> int:
+        return len(self._result.front)
+
+    @overload
+    def __getitem__(self, index: int) -> FrontRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[FrontRow, ...]: ...
+    def __getitem__(self, index: int | slice) -> FrontRow | tuple[FrontRow, ...]:
+        return self._result.front[index]
+
+    def __iter__(self) -> Iterator[FrontRow]:
+        return iter(self._result.front)
+
+    def __repr__(self) -> str:
+        return f"<Front of {len(self)} networks>"
+
+    def _repr_html_(self) -> str:
+        rows = [cells(row, self._result) for row in self]
+        head = _html_row("th", rows[0] if rows else ())
+        body = "".join(_html_row("td", map(_shown, row.values())) for row in rows)
+        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a pandas table with the columns of ``front.csv``: one row for each network.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError("to_frame needs pandas; run: pip install pandas") from error
+        rows = [{**cells(row, self._result), **row.architecture} for row in self]
+        return pandas.DataFrame(rows)
+
+
+def _html_row(tag: str, texts: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(text)}</{tag}>' for text in texts)}</tr>"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class Network:
+    """Network that a run has evaluated.
+
+    Args:
+        run: Run of the network.
+        id: Id of the network.
+        target: Target that the run was specialised for; the run's own if None.
+    """
+
+    def __init__(self, run: Run, id: str, target: str | None = None) -> None:
+        self.run = run
+        self.id = id
+        self.target = target
+
+    @property
+    def row(self) -> FrontRow | None:
+        """Row of the network in the front; None if it is neither on the front nor a finalist."""
+        result = self.run.results[self.target]
+        rows = [*result.front, *([] if result.reference is None else [result.reference])]
+        return next((row for row in rows if row.id == self.id), None)
+
+    def export(self, path: str | Path) -> Bundle:
+        """Write the bundle of this network to a new folder; it is made first if it does not exist.
+
+        Args:
+            path: Folder to make.
+
+        Raises:
+            RunError: The run is stale.
+            StorageError: The folder exists already or cannot be written.
+        """
+        return export(self.run.folder, path, self.id, target=self.target)
+
+    def __repr__(self) -> str:
+        return f"<Network {self.id} of {self.run.path}>"
+
+
+class Run:
+    """Run of a search.
+
+    Args:
+        folder: Folder of the run.
+        result: Result of the run's own search, if it is known already.
+    """
+
+    def __init__(self, folder: RunFolder, result: RunResult | None = None) -> None:
+        self.folder = folder
+        self._result = result
+
+    @property
+    def path(self) -> Path:
+        """Folder of the run."""
+        return self.folder.path
+
+    @property
+    def recipe(self) -> Recipe:
+        """Settings of the run."""
+        return self.folder.recipe
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """State of the run, of its stages and of its candidates, as ``hwnas status --json``."""
+        return status(self.folder)
+
+    @cached_property
+    def results(self) -> Mapping[str | None, RunResult]:
+        """Results by target: that of the run's own search for None, and those of added targets.
+
+        Raises:
+            RunError: The run is not finished, or is stale.
+        """
+        return summaries(self.folder)
+
+    @property
+    def result(self) -> RunResult:
+        """Result of the run's own search."""
+        return self.results[None] if self._result is None else self._result
+
+    @property
+    def front(self) -> Front:
+        """Networks of the front, and finalists; `Front.to_frame` gives a table."""
+        return Front(self.result)
+
+    @property
+    def finalists(self) -> tuple[FrontRow, ...]:
+        """Networks that have a bundle: fine-tuned, exported, verified and measured."""
+        return self.result.finalists
+
+    @property
+    def report(self) -> Path | None:
+        """Path of the report as an HTML page; None if it was not written."""
+        return self.result.report
+
+    def best(
+        self,
+        pick: str | None = None,
+        *,
+        max_latency_ms: float | None = None,
+        target: str | None = None,
+    ) -> Network:
+        """Return one network of the run.
+
+        Args:
+            pick: ``"knee"`` (the default), ``"fastest"``, ``"most-accurate"`` (the default under a
+                latency limit), ``"reference"``, or the id of any network that was evaluated.
+            max_latency_ms: Largest measured latency of the finalists to choose from.
+            target: Target that the run was specialised for; the run's own if None.
+
+        Raises:
+            ConfigError: There is no such pick.
+            InfeasibleError: No finalist is fast enough, or none keeps the limits.
+            RunError: The run is not finished, or is stale.
+        """
+        return Network(self, picked_network(self.folder, pick, max_latency_ms, target), target)
+
+    def resume(
+        self,
+        trials: int | None = None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        reporter: Reporter | None = None,
+        ray_address: str | None = None,
+    ) -> Run:
+        """Continue the run, and return it with its new results.
+
+        Args:
+            trials: New number of candidates to evaluate in all.
+            settings: Changes to the recipe by dotted key, such as ``{"deploy.top": 5}``.
+            reporter: Reporter of the progress.
+            ray_address: Address of a Ray cluster; see `hwnas.search`.
+
+        Raises:
+            ConfigError: A setting is wrong; the run is not changed.
+            RunError: Another process works on the run.
+        """
+        changes = {**({} if trials is None else {"search.trials": trials}), **(settings or {})}
+        overrides = [f"{key}={toml_text(value, key)}" for key, value in changes.items()]
+        result = resume(self.folder, reporter, ray_address, overrides)
+        return Run(RunFolder.open(self.folder), result)
+
+    def specialise(
+        self, targets: str | Sequence[str], reporter: Reporter | None = None
+    ) -> list[RunResult]:
+        """Search for further targets with the weights and accuracies that the run already has.
+
+        Args:
+            targets: Names of targets, such as ``"cpu-onnxruntime-fp32-b8-t1"``.
+            reporter: Reporter of the progress.
+
+        Raises:
+            ConfigError: A target is unknown, or is the run's own.
+            InfeasibleError: No network keeps the limits on a target.
+            RunError: The run is not finished, or is stale.
+        """
+        names = [targets] if isinstance(targets, str) else list(targets)
+        found = specialise(self.folder, names, reporter)
+        self.__dict__.pop("results", None)
+        return found
+
+    def rewrite_report(self) -> Path:
+        """Write the report again, and return its path."""
+        return rewrite_reports(self.folder)[0]
+
+    def plot(self) -> plotly.graph_objects.Figure:
+        """Return a figure of the candidates, their front and the finalists as measured.
+
+        Raises:
+            ConfigError: The search has a single objective.
+            RunError: The run is not finished, or is stale.
+        """
+        return front_figure(self.folder)
+
+    def __repr__(self) -> str:
+        found = self.status
+        return f"<Run {found['name']} in {self.path}: {found['state']}, {found['trials']} trials>"
+
+    def _repr_html_(self) -> str:
+        found = self.status
+        head = (
+            f"<p><b>{found['name']}</b>: {found['state']}, {found['trials']} of "
+            f"{found['trials_wanted']} candidates in <code>{html.escape(str(self.path))}</code></p>"
+        )
+        return head + (self.front._repr_html_() if found["state"] == "finished" else "")
+
+
+def open(
+    path: str | Path,
+    *,
+    data: ImageData | None = None,
+    task: Task | Callable[..., Task] | None = None,
+    space: SearchSpace | nn.Module | ElasticModel | Callable[..., SearchSpace] | None = None,
+    sampler: BaseSampler | Callable[..., BaseSampler] | None = None,
+    evaluator: Callable[..., Evaluator] | None = None,
+) -> Run:
+    """Open an existing run.
+
+    Args:
+        path: Folder of the run.
+        data: Images, if the run was started with an object that has no name.
+        task: Task, likewise.
+        space: Space of networks, likewise.
+        sampler: Sampler, likewise.
+        evaluator: Evaluator, likewise.
+
+    Raises:
+        RunError: The folder holds no run, or a damaged one.
+    """
+    factory = returning(sampler) if isinstance(sampler, BaseSampler) else sampler
+    networks = ElasticModel(space) if isinstance(space, nn.Module) else space
+    objects = GivenObjects(data, task, networks, factory, evaluator)
+    return Run(RunFolder.open(path, objects))

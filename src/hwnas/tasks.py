@@ -1,0 +1,24 @@
+"""Tasks with their options, for `hwnas.search`; a task of your own is its instance or factory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+from hwnas.api.options import named_with_options
+from hwnas.recipe import Named
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.tasks.segmentation import segmentation
+from hwnas.search.tasks.task import Task, classification
+
+__all__ = ["Classification", "Segmentation"]
+
+P = ParamSpec("P")
+
+
+def _task(name: str, factory: Callable[Concatenate[ImageData, P], Task]) -> Callable[P, Named]:
+    return named_with_options(name, factory, ("data",))
+
+
+Classification = _task("classification", classification)
+Segmentation = _task("segmentation", segmentation)
