@@ -78,9 +78,10 @@ def predict(
     if isinstance(model, Architecture):
         if space is None:
             raise ConfigError("an architecture needs its space; give space=...")
-        steps = OperatorCountTable.of_workloads([space.workload(model)])
+        network = space.check(model)
+        steps = OperatorCountTable.of_workloads([space.workload(network)])
         return predictions(
-            kept, targets, steps, lambda batch: space.workload(model, batch), from_fingerprint
+            kept, targets, steps, lambda batch: space.workload(network, batch), from_fingerprint
         )
     with tempfile.TemporaryDirectory() as folder:
         path, sizes = _onnx_file(model, input_shape, Path(folder)), input_shape
@@ -208,7 +209,7 @@ def space_object(
     if isinstance(space, SearchSpace):
         return space
     if isinstance(space, Run):
-        return space_of(space.folder)
+        return space.space
     if isinstance(space, nn.Module):
         space = ElasticModel(space)
     if isinstance(space, ElasticModel):

@@ -21,6 +21,7 @@ from hwnas.experiment import (
     picked_network,
     resume,
     rewrite_reports,
+    space_of,
     specialise,
     status,
     summaries,
@@ -155,6 +156,11 @@ class Run:
     def recipe(self) -> Recipe:
         """Settings of the run."""
         return self.folder.recipe
+
+    @property
+    def space(self) -> SearchSpace:
+        """Search space of the networks; `SearchSpace.architecture` makes one from its choices."""
+        return space_of(self.folder)
 
     @property
     def status(self) -> dict[str, Any]:

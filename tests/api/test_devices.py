@@ -1,0 +1,79 @@
+"""Prediction, calibration and compression from Python."""
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import hwnas
+from hwnas.errors import ArtifactError, ConfigError
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+SPACE = hwnas.spaces.MobileNet(preset="tiny")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Calibrate this machine from three networks."""
+    folder = tmp_path_factory.mktemp("devices")
+    profile = hwnas.calibrate(TARGET, SPACE, 3, image_shape=(8, 8, 1), outputs=10, store=folder)
+    assert len(profile.networks) == 3
+    return folder
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+
+
+def test_predictions_of_file_module_and_bundle_agree(
+    store: Path, finished: Path, tmp_path: Path
+) -> None:
+    bundle = hwnas.open(finished).best("fastest").export(tmp_path / "model")
+    [of_bundle] = hwnas.predict(bundle, TARGET, store=store)
+    [of_file] = hwnas.predict(bundle.onnx_file, [TARGET], store=str(store))
+    assert of_bundle == of_file
+    lower, upper = of_file.estimate.interval90
+    assert 0 < lower < of_file.estimate.mean < upper
+    [of_module] = hwnas.predict(network(), TARGET, input_shape=(1, 8, 8), store=store)
+    assert of_module.estimate.mean > 0
+
+
+def test_prediction_of_an_architecture_needs_its_space(store: Path, finished: Path) -> None:
+    run = hwnas.open(finished)
+    space = run.space
+    architecture = space.architecture(run.front[0].architecture)
+    [predicted] = hwnas.predict(architecture, TARGET, space=space, store=store)
+    assert predicted.samples == 3
+    with pytest.raises(ConfigError, match="an architecture needs its space"):
+        hwnas.predict(architecture, TARGET, store=store)
+
+
+def test_calibration_continues_with_more_networks(store: Path) -> None:
+    profile = hwnas.calibrate(TARGET, SPACE, 5, image_shape=(8, 8, 1), outputs=10, store=store)
+    assert len(profile.networks) == 5
+
+
+def test_wrong_arguments_are_refused(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a module needs channels, height and width"):
+        hwnas.predict(network(), TARGET, store=store)
+    with pytest.raises(ConfigError, match="device 'phone' is not known"):
+        hwnas.predict(network(), "phone", input_shape=(1, 8, 8), store=store)
+    with pytest.raises(ArtifactError, match="there is no ONNX file"):
+        hwnas.predict(tmp_path / "none.onnx", TARGET, store=store)
+    with pytest.raises(ConfigError, match="samples is 2; expected at least 3"):
+        hwnas.calibrate(TARGET, SPACE, 2, image_shape=(8, 8, 1), outputs=10, store=store)
+    with pytest.raises(ConfigError, match="unknown space 'mobilnet'"):
+        hwnas.calibrate(TARGET, "mobilnet", store=store)
+
+
+def test_compress_chooses_among_the_variants_of_a_network_of_a_run(finished: Path) -> None:
+    network = hwnas.open(finished).best("fastest")
+    found = hwnas.compress(
+        network,
+        "cpu-onnxruntime-b1-t1",
+        variants=["fp32", "int8"],
+        max_loss=1.0,
+        reporter=hwnas.SilentReporter(),
+    )
+    assert found.chosen.variant in ("fp32", "int8")
+    assert found.chosen.latency_ms > 0
