@@ -1,6 +1,9 @@
 """The documentation: code runs, recipes parse, commands, modules and link targets exist."""
 
+import ast
 import importlib
+import inspect
+import operator
 import pickle
 import re
 import shlex
@@ -18,6 +21,7 @@ import tomlkit
 import typer
 from PIL import Image
 
+import hwnas
 from hwnas.cli import app
 from hwnas.deploy.gate.gate import COSTS, read_budget
 from hwnas.experiment import Experiment
@@ -135,6 +139,19 @@ def test_documentation_python_blocks_run(
     finally:
         for name in files:
             sys.modules.pop(name.removesuffix(".py"), None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_documentation_calls_bind_to_the_python_interface(page: Path) -> None:
+    """Blocks of ``py`` are too long to run; their calls must fit the signatures."""
+    for block in blocks(page):
+        if block.language != "py":
+            continue
+        for node in ast.walk(ast.parse(block.text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("hwnas."):
+                function = operator.attrgetter(ast.unparse(node.func)[6:])(hwnas)
+                named = {str(each.arg): None for each in node.keywords}
+                inspect.signature(function).bind(*node.args, **named)
 
 
 def check_plugins(recipe: Path) -> None:

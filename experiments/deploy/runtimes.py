@@ -25,10 +25,21 @@ DEFAULT = "onnxruntime"
 """Default runtime of recipes, and so the baseline of all others."""
 
 
+CPU_RUNTIMES = (
+    "onnxruntime",
+    "openvino",
+    "mnn",
+    "pytorch",
+    "pytorch_nhwc",
+    "pytorch_compile",
+    "aotinductor",
+)
+"""Runtimes that can be installed for this machine's processor, in the order of the rows."""
+
+
 def usable() -> list[str]:
     """Return the names of the runtimes that are usable on this machine's processor."""
-    here = [name for name in RUNTIMES if "cpu" in RUNTIMES[name].hardware]
-    return [name for name in here if RUNTIMES[name].unavailable() is None]
+    return [name for name in CPU_RUNTIMES if RUNTIMES[name].unavailable() is None]
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hwnas import errors, samplers, spaces, tasks
     from hwnas.api.compression import compress
-    from hwnas.api.devices import calibrate, predict
+    from hwnas.api.devices import calibrate, measure, predict
     from hwnas.api.objectives import maximize, minimize
     from hwnas.api.run import Front, Network, Run, open
     from hwnas.api.searching import search, search_recipe
@@ -64,6 +64,7 @@ __all__ = [
     "errors",
     "export",
     "maximize",
+    "measure",
     "minimize",
     "open",
     "predict",
@@ -100,6 +101,7 @@ _MODULES = {
     "compress": "api.compression",
     "export": "experiment",
     "maximize": "api.objectives",
+    "measure": "api.devices",
     "minimize": "api.objectives",
     "open": "api.run",
     "predict": "api.devices",

@@ -48,6 +48,15 @@ def test_prediction_of_an_architecture_needs_its_space(store: Path, finished: Pa
         hwnas.predict(architecture, TARGET, store=store)
 
 
+def test_measurements_are_in_the_order_of_the_networks(finished: Path) -> None:
+    wide = nn.Sequential(nn.Conv2d(1, 256, 3), nn.ReLU(), nn.Conv2d(256, 256, 3), nn.Flatten())
+    narrow, slow = hwnas.measure([network(), wide], TARGET, input_shape=(1, 8, 8))
+    assert narrow.headline.p50 < slow.headline.p50
+    bundle = hwnas.Bundle.load(finished / str(hwnas.open(finished).finalists[0].bundle))
+    [again] = hwnas.measure(bundle, TARGET)
+    assert again.target == TARGET
+
+
 def test_calibration_continues_with_more_networks(store: Path) -> None:
     profile = hwnas.calibrate(TARGET, SPACE, 5, image_shape=(8, 8, 1), outputs=10, store=store)
     assert len(profile.networks) == 5

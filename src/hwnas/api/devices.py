@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from torch import nn
 
@@ -15,6 +15,8 @@ from hwnas.api.run import Run
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.matching.kernel_advice import advice
+from hwnas.deploy.measurement.measurement import Measurement
+from hwnas.deploy.measurement.timing import measure as measure_files
 from hwnas.deploy.onnx.workload import OnnxWorkload, read_workload
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
@@ -38,13 +40,14 @@ from hwnas.recipe import Named
 from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace, Workload
 from hwnas.search_spaces.registry import SPACES, named_space
 
-__all__ = ["calibrate", "predict", "predictions", "space_object"]
+__all__ = ["calibrate", "measure", "predict", "predictions", "space_object"]
 
-SpaceOfDevices = str | Path | Named | SearchSpace | Run | nn.Module | ElasticModel
+Model: TypeAlias = str | Path | Bundle | nn.Module
+SpaceOfDevices: TypeAlias = str | Path | Named | SearchSpace | Run | nn.Module | ElasticModel
 
 
 def predict(
-    model: str | Path | Bundle | nn.Module | Architecture,
+    model: Model | Architecture,
     target: str | Sequence[str],
     *,
     input_shape: tuple[int, ...] | None = None,
@@ -130,9 +133,38 @@ def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Pre
     return replace(prediction, notes=(*prediction.notes, *found))
 
 
-def _onnx_file(
-    model: str | Path | Bundle | nn.Module, input_shape: tuple[int, ...] | None, folder: Path
-) -> Path:
+def measure(
+    models: Model | Sequence[Model],
+    target: str,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+) -> list[Measurement]:
+    """Time networks on a target, interleaved, so that a change of the machine's speed affects all.
+
+    Args:
+        models: ONNX file, bundle or module, or several.
+        target: Target of this machine or of an agent, such as ``"cpu-onnxruntime-fp32-b1-t1"``.
+        input_shape: Channels, height and width of the input of modules.
+
+    Returns:
+        One measurement for each network, in the same order; its `headline` has the quantiles of the
+        latency of a batch in milliseconds.
+
+    Raises:
+        ConfigError: The target is unknown.
+        ArtifactError: A file is damaged or cannot run on the target.
+        DeviceError: The target cannot be used.
+    """
+    several = models if isinstance(models, list | tuple) else [models]
+    with tempfile.TemporaryDirectory() as folder:
+        files = {
+            str(index): _onnx_file(model, input_shape, Path(folder) / str(index))
+            for index, model in enumerate(several)
+        }
+        return list(measure_files(files, Target.parse(target)).values())
+
+
+def _onnx_file(model: Model, input_shape: tuple[int, ...] | None, folder: Path) -> Path:
     if isinstance(model, Bundle):
         return model.onnx_file
     if not isinstance(model, nn.Module):
@@ -142,6 +174,7 @@ def _onnx_file(
             f"input_shape is {input_shape}; a module needs channels, height and width, such as "
             "(3, 224, 224)"
         )
+    folder.mkdir(exist_ok=True)
     path = folder / "model.onnx"
     export_onnx(model, (input_shape[0], input_shape[1], input_shape[2]), path)
     return path
