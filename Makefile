@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-slow .of-parts .of-the-rest check layout records clean
+.PHONY: help venv quickstart test test-slow .of-parts .of-the-rest check layout records docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ layout: $(STAMP) ## Check that the tree is as docs and CONTRIBUTING.md say
 records: $(STAMP) ## Check that tables are as recorded, and where recorded figures come from
 	$(BIN)/python -m experiments.readme_table --check
 	$(BIN)/python -m experiments.check_records
+
+docs: $(STAMP) ## Build the documentation as a site in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean: ## Remove caches and build products; .venv and runs stay
 	rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hwnas import errors, samplers, spaces, tasks
     from hwnas.api.compression import compress
-    from hwnas.api.devices import calibrate, measure, predict
+    from hwnas.api.devices import calibrate, measure, predict, search_space
     from hwnas.api.objectives import maximize, minimize
     from hwnas.api.run import Front, Network, Run, open
     from hwnas.api.searching import search, search_recipe
@@ -71,6 +71,7 @@ __all__ = [
     "samplers",
     "search",
     "search_recipe",
+    "search_space",
     "spaces",
     "tasks",
 ]
@@ -106,6 +107,7 @@ _MODULES = {
     "open": "api.run",
     "predict": "api.devices",
     "search_recipe": "api.searching",
+    "search_space": "api.devices",
 }
 """Module of each name, below this package; other names are modules."""
 

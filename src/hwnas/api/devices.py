@@ -40,7 +40,7 @@ from hwnas.recipe import Named
 from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace, Workload
 from hwnas.search_spaces.registry import SPACES, named_space
 
-__all__ = ["calibrate", "measure", "predict", "predictions", "space_object"]
+__all__ = ["calibrate", "measure", "predict", "predictions", "search_space"]
 
 Model: TypeAlias = str | Path | Bundle | nn.Module
 SpaceOfDevices: TypeAlias = str | Path | Named | SearchSpace | Run | nn.Module | ElasticModel
@@ -218,7 +218,7 @@ def calibrate(
         EnergyUnavailable: Nothing on this machine counts energy.
     """
     parsed, kept = Target.parse(target), _store(store)
-    networks = space_object(space, image_shape, outputs)
+    networks = search_space(space, image_shape, outputs)
     if metric == "peak_memory_bytes":
         return calibrate_memory(parsed, networks, kept, samples)
     return calibrate_networks(
@@ -226,7 +226,7 @@ def calibrate(
     )
 
 
-def space_object(
+def search_space(
     space: SpaceOfDevices, image_shape: tuple[int, int, int], outputs: int
 ) -> SearchSpace:
     """Return the search space that a user names or gives.

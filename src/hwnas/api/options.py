@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any, ParamSpec
@@ -40,5 +41,14 @@ def named_with_options(
         return Named(name, {**dict(zip(names, positional, strict=False)), **options})
 
     public: Any = settings
+    public.__doc__ = _without(factory.__doc__ or "", given)
     public.__signature__ = signature.replace(parameters=own, return_annotation=Named)
     return settings
+
+
+def _without(docstring: str, names: Collection[str]) -> str:
+    """Return a docstring without the descriptions of some arguments."""
+    text = inspect.cleandoc(docstring)
+    for name in names:
+        text = re.sub(rf"^    {name}: .*\n?(?:        .*\n?)*", "", text, flags=re.MULTILINE)
+    return re.sub(r"^Args:\n(?!    )\n?", "", text, flags=re.MULTILINE).rstrip()

@@ -51,11 +51,11 @@ def store_of(folder: Path | None) -> DeviceStore:
 
 def space_of(text: str, preset: str | None, image: str, classes: int) -> SearchSpace:
     """Return the search space of --space, --preset, --image and --classes."""
-    from hwnas.api.devices import space_object
+    from hwnas.api.devices import search_space
     from hwnas.recipe import Named
 
     named = text if preset is None else Named(text, {"preset": preset})
-    return space_object(named, _image(image), classes)
+    return search_space(named, _image(image), classes)
 
 
 def _image(text: str) -> tuple[int, int, int]:

@@ -101,7 +101,7 @@ def _parents(module: str) -> Iterator[str]:
 
 def _imports(source: Path) -> Iterator[str]:
     """Yield the modules of hwnas that a file imports, including those imported in functions."""
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    for node in _executed(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -109,6 +109,14 @@ def _imports(source: Path) -> Iterator[str]:
         else:
             continue
         yield from (name for name in names if name.split(".")[0] == "hwnas" and _is_wanted(name))
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes within a node, except those that only type checkers see."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield child
+            yield from _executed(child)
 
 
 def _is_wanted(module: str) -> bool:

@@ -104,7 +104,8 @@ def _named(source: str, base: Path) -> tuple[DataSource, Path] | None:
 
 
 def _unknown(source: str) -> ConfigError:
-    forms = [name if SOURCES[name].place is None else f"{name}:PATH" for name in SOURCES]
+    paths = {None: "", "file": ":FILE", "folder": ":PATH"}
+    forms = [f"{name}{paths[SOURCES[name].place]}" for name in SOURCES]
     return ConfigError(
         f'unknown data.source {source!r}; {closest(source, forms)}; or "package.module:function"'
     )
