@@ -12,9 +12,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example_notebook_runs(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_example_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "HWNAS_HOME", str(tmp_path / "home"))
     notebook = nbformat.read(path, 4)
     NotebookClient(
