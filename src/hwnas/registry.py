@@ -101,7 +101,8 @@ class Registry(Mapping[str, T], Generic[T]):
         names = [each.name for each in pkgutil.walk_packages(package.__path__, f"{self._package}.")]
         modules = [package, *map(importlib.import_module, names)]
         offered = [plugin for module in modules for plugin in vars(module).get("PLUGINS", ())]
-        return {plugin.name: plugin for plugin in offered if plugin.kind == self.kind}
+        ours = {plugin.name: plugin for plugin in offered if plugin.kind == self.kind}
+        return dict(sorted(ours.items()))
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
