@@ -16,6 +16,7 @@ from hwnas.errors import ConfigError
 from hwnas.experiment import Experiment
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.evaluate import score
+from hwnas.search_spaces import Workload
 from hwnas.stages.finalists import read_bundles, score_of
 from hwnas.stages.job import RunInputs
 
@@ -51,6 +52,8 @@ class Network:
         macs: Multiply-accumulates of one image.
         params: Number of trainable parameters.
         architecture: Description of the architecture, as JSON.
+        layers: Kind, output channels and output side in pixels of each convolution, in order; empty
+            if unknown.
     """
 
     side: str
@@ -61,6 +64,7 @@ class Network:
     macs: int
     params: int
     architecture: Mapping[str, object]
+    layers: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def subject(self) -> str:
@@ -96,7 +100,18 @@ def of_bundle(side: str, bundle: Bundle, run_inputs: RunInputs) -> Network:
         workload.macs,
         workload.params,
         bundle.architecture.to_json(),
+        _convolutions(workload),
     )
+
+
+def _convolutions(workload: Workload) -> tuple[tuple[str, int, int], ...]:
+    shapes = {tensor.id: tensor.shape for tensor in workload.tensors}
+    outputs = [
+        (operator.kind, shapes[operator.outputs[0]])
+        for operator in workload.operators
+        if operator.name == "convolution"
+    ]
+    return tuple((kind, int(shape[1]), int(shape[2])) for kind, shape in outputs)
 
 
 def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[Row]:
@@ -116,6 +131,7 @@ def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[
         "macs": network.macs,
         "params": network.params,
         "architecture": network.architecture,
+        **({"layers": network.layers} if network.layers else {}),
     }
     deviation = {"standard_error": (error * (1 - error) / n) ** 0.5}
     quantiles = {"p20": measured.headline.p20, "p80": measured.headline.p80}
