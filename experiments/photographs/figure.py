@@ -1,0 +1,114 @@
+"""Draw the figure of the main README from the recorded networks of the photographs.
+
+On the left are accuracy and latency of both sides; on the right, the convolutions of the fastest
+finalist that is more accurate than every rival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("svg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from experiments.readme_table import latest
+from experiments.record import ROOT, Row, read_rows
+
+OURS, RIVALS = "#1b6ca8", "#8a8f98"
+KINDS = {"conv": "#1b6ca8", "pointwise": "#74add1", "depthwise": "#f4a259"}
+
+
+def main() -> None:
+    rows = [
+        row
+        for row in latest(read_rows(Path(__file__).parent / "observations.jsonl"))
+        if row.metric == "test_error"
+    ]
+    rows = [row for row in rows if row.seed == min(each.seed for each in rows)]
+    ours, rivals = ([r for r in rows if r.details["side"] == s] for s in ("hwnas", "alone"))
+    mpl.rcParams.update(
+        {
+            "svg.hashsalt": "hwnas",
+            "svg.fonttype": "none",
+            "font.size": 10,
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+        }
+    )
+    drawn = _shown(ours, rivals)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), width_ratios=(3, 2))
+    _front(left, ours, rivals, drawn)
+    _network(right, drawn)
+    figure.tight_layout()
+    path = ROOT / "docs" / "figures" / "photographs.svg"
+    figure.savefig(path, metadata={"Date": None}, facecolor="white")
+    print(path)
+
+
+def _shown(ours: Sequence[Row], rivals: Sequence[Row]) -> Row:
+    """Return the fastest network that makes fewer errors than every rival; else the best one."""
+    least = min(_error(row) for row in rivals)
+    better = [row for row in ours if _error(row) < least]
+    return min(better, key=_latency_ms) if better else min(ours, key=_error)
+
+
+def _front(axes: Axes, ours: Sequence[Row], rivals: Sequence[Row], drawn: Row) -> None:
+    for rows, colour, label in (
+        (ours, OURS, "hwnas, one job"),
+        (rivals, RIVALS, "MobileNetV3-Small"),
+    ):
+        ordered = sorted(rows, key=_latency_ms)
+        x = [_latency_ms(row) for row in ordered]
+        y = [100 * (1 - _error(row)) for row in ordered]
+        axes.plot(x, y, "o-", color=colour, label=label, linewidth=1.5, markersize=6)
+    for row in rivals:
+        width = row.subject.rpartition("-w")[2]
+        place = (_latency_ms(row), 100 * (1 - _error(row)))
+        axes.annotate(f"x{width}", place, (4, -12), textcoords="offset points", color=RIVALS)
+    place = (_latency_ms(drawn), 100 * (1 - _error(drawn)))
+    axes.plot(*place, "o", markersize=13, markerfacecolor="none", markeredgecolor=OURS)
+    axes.set_xlabel("latency of one image on one core, ms")
+    axes.set_ylabel("test accuracy, %")
+    axes.set_xlim(left=0)
+    axes.margins(y=0.12)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, loc="upper left")
+
+
+def _network(axes: Axes, row: Row) -> None:
+    """Draw each convolution as a box: its height is the side of the output, its width channels."""
+    x = 0.0
+    layers = row.details.get("layers", ())  # rows before November 2026 have none
+    for kind, channels, side in layers:
+        width = channels / 16 + 0.3
+        axes.bar(x, side, width, bottom=-side / 2, align="edge", color=KINDS[kind], linewidth=0)
+        axes.text(x + width / 2, side / 2 + 1.5, str(channels), ha="center", size=7, color="#444")
+        x += width + 0.5
+    axes.set_title(
+        f"the circled network: {row.details['macs'] / 1e6:.3g} M MACs, "
+        f"{_latency_ms(row):.2g} ms, {100 * (1 - _error(row)):.1f} %",
+        size=9,
+    )
+    for name in dict.fromkeys(kind for kind, _, _ in layers):
+        axes.bar(0, 0, color=KINDS[name], label=name)
+    if layers:
+        axes.legend(frameon=False, loc="lower right", fontsize=8)
+    axes.set_axis_off()
+
+
+def _latency_ms(row: Row) -> float:
+    return float(row.details["latency_ms"])
+
+
+def _error(row: Row) -> float:
+    assert row.value is not None
+    return row.value
+
+
+if __name__ == "__main__":
+    main()
