@@ -20,7 +20,7 @@ from hwnas.experiment import Experiment
 from hwnas.plugin import resolve
 from hwnas.progress import make_reporter
 from hwnas.stages.measurements import read_measurements
-from hwnas.stages.run_result import RunResult
+from hwnas.stages.results.run_result import RunResult
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER_TARGET = "cpu-onnxruntime-fp32-b8-t1"

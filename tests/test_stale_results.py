@@ -409,7 +409,7 @@ CUT = {
     ),
     "search": ("hwnas.stages.search.run_search", "finalists is stale: search is not finished"),
     "finalists": (
-        "hwnas.stages.finalists.make_bundles",
+        "hwnas.stages.finalists.stage.make_bundles",
         "report is stale: finalists is not finished",
     ),
 }

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.search.objectives.objective import Objective
-from hwnas.stages.limits import LimitCheck
-from hwnas.stages.run_result import FrontRow, RunResult
+from hwnas.stages.finalists.limits import LimitCheck
+from hwnas.stages.results.run_result import FrontRow, RunResult
 from hwnas.terminal import count_text, metric_text, print_measurement, print_summary, size_text
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"

@@ -183,7 +183,7 @@ class DeployConfig:
         finetune_learning_rate: Peak learning rate of the fine-tuning.
         reference: Whether a reference network, MobileNetV3-Small as wide as the limits allow, is
             trained alone with the settings of ``[train]``, for comparison
-            (`hwnas.stages.reference`).
+            (`hwnas.stages.finalists.reference`).
         reference_minutes: Training time of the reference network, on all cores; that of a
             candidate, or a finalist's share of the supernet's training, if None.
     """

@@ -14,7 +14,7 @@ from hwnas.predictors.benchmarks.benchmark import PredictorRow
 from hwnas.predictors.devices.fingerprint import Fingerprint
 from hwnas.search.objectives.objective import LATENCY
 from hwnas.search.tables import SearchRow
-from hwnas.stages.run_result import FrontRow, RunResult
+from hwnas.stages.results.run_result import FrontRow, RunResult
 
 __all__ = [
     "mark_of",

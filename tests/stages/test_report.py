@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from hwnas.stages import Job, SearchGoal
-from hwnas.stages.finalists import read_bundles
-from hwnas.stages.limits import of_bundle
+from hwnas.stages.finalists.limits import of_bundle
+from hwnas.stages.finalists.shortlist import Shortlist, TriedFinalist
+from hwnas.stages.finalists.stage import read_bundles
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather, write_results
-from hwnas.stages.run_result import summarise
+from hwnas.stages.results.run_result import summarise
 from hwnas.stages.search import found
-from hwnas.stages.shortlist import Shortlist, TriedFinalist
 
 
 def test_report_data_contains_the_results_of_the_run(job: Job, goal: SearchGoal) -> None:

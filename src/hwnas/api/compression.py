@@ -10,7 +10,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.variants.sweep import Sweep
 from hwnas.progress import Reporter
 from hwnas.run_folder import RunFolder
-from hwnas.stages.sweep import SweepOptions, sweep_network
+from hwnas.stages.deployment.sweep import SweepOptions, sweep_network
 
 __all__ = ["compress"]
 

@@ -33,7 +33,7 @@ from hwnas.recipe_text import toml_text
 from hwnas.run_folder import RunFolder
 from hwnas.search import Evaluator, ImageData, Task
 from hwnas.search_spaces import SearchSpace
-from hwnas.stages.run_result import FrontRow, RunResult, cells
+from hwnas.stages.results.run_result import FrontRow, RunResult, cells
 
 if TYPE_CHECKING:
     import pandas

@@ -10,7 +10,7 @@ import typer
 from hwnas.cli.app import NETWORKS, Json, RunPath, app, out, print_json
 
 if TYPE_CHECKING:
-    from hwnas.stages.cascade import CascadeOption, Cascading
+    from hwnas.stages.deployment.cascade import CascadeOption, Cascading
 
 _SOURCES = {
     ("latency", "measured"): "measured when the networks were made",

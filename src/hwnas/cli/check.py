@@ -30,7 +30,7 @@ def check(
     from hwnas.atomic import write_text
     from hwnas.deploy.gate.gate import read_budget
     from hwnas.deploy.gate.junit import junit
-    from hwnas.stages.check import check
+    from hwnas.stages.deployment.check import check
 
     verdicts = check(source, read_budget(budget), against)
     if junit_path is not None:

@@ -11,8 +11,8 @@ import typer
 from hwnas.cli.app import SEARCHES, Json, RunPath, app, out, print_json
 
 if TYPE_CHECKING:
-    from hwnas.stages.comparison import Comparison
-    from hwnas.stages.run_result import RunResult
+    from hwnas.stages.results.comparison import Comparison
+    from hwnas.stages.results.run_result import RunResult
 
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="File for the table as CSV")]
 AddedTarget = Annotated[
@@ -32,8 +32,8 @@ def front(
     as_json: Json = False,
 ) -> None:
     """Show the Pareto front of a run, also of an unfinished one."""
-    from hwnas.stages.fronts import read_front
-    from hwnas.stages.run_result import write_front
+    from hwnas.stages.results.fronts import read_front
+    from hwnas.stages.results.run_result import write_front
 
     summary = read_front(run, target, pick or ())
     _note_if_stale(run)
@@ -55,7 +55,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare the fronts of runs with the same objectives."""
-    from hwnas.stages.comparison import compare_runs, write_comparison
+    from hwnas.stages.results.comparison import compare_runs, write_comparison
 
     found = compare_runs(runs, target)
     _note_if_stale(*runs)

@@ -46,7 +46,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Quantise, convert and time a network in all available ways, and choose the fastest."""
-    from hwnas.stages.sweep import SweepOptions, sweep_network
+    from hwnas.stages.deployment.sweep import SweepOptions, sweep_network
 
     options = SweepOptions(tuple(variants or ()), max_loss, data, pick, finetune_minutes)
     found = sweep_network(source, target, options, to)

@@ -21,12 +21,12 @@ from hwnas.report.front import pareto_front
 from hwnas.run_folder import RunFolder
 from hwnas.search import SearchResult
 from hwnas.search_spaces import SearchSpace
-from hwnas.stages.cascade import Cascading, make_cascade
-from hwnas.stages.cascade_costs import Saved
+from hwnas.stages.deployment.cascade import Cascading, make_cascade
+from hwnas.stages.deployment.cascade_costs import Saved
+from hwnas.stages.finalists.pick import make_bundle, picked
 from hwnas.stages.job import Job, RunInputs, SearchGoal, goals_of
-from hwnas.stages.pick import make_bundle, picked
 from hwnas.stages.report import gather, write_results
-from hwnas.stages.run_result import RunResult, summarise
+from hwnas.stages.results.run_result import RunResult, summarise
 from hwnas.stages.search import found
 from hwnas.stages.staleness import stale_stages
 from hwnas.stages.trusted import trusted_job

@@ -28,7 +28,7 @@ from hwnas.stages.adoption import adopt
 from hwnas.stages.images import tell_changed_images
 from hwnas.stages.job import Job, RunInputs, SearchGoal, data_of, goals_of, searchable
 from hwnas.stages.plan import is_done, stages_of
-from hwnas.stages.run_result import RunResult, summarise
+from hwnas.stages.results.run_result import RunResult, summarise
 from hwnas.stages.search import check_shared_study
 from hwnas.stages.staleness import stale_stages, told_stale
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from hwnas.search.training import load_weights
 from hwnas.stages.calibrate import calibration, fitted_predictor
-from hwnas.stages.finalists import finalising
+from hwnas.stages.finalists.reference import referencing
+from hwnas.stages.finalists.stage import finalising
 from hwnas.stages.job import Job, RunStage, SearchGoal
-from hwnas.stages.reference import referencing
 from hwnas.stages.report import reporting
 from hwnas.stages.search import found, searching
 from hwnas.stages.training import ranking, training

@@ -36,14 +36,20 @@ from hwnas.search.training import read_rows
 from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import fitted_predictor
-from hwnas.stages.finalists import picks, read_bundles, score_of
+from hwnas.stages.finalists.limits import of_bundle, overall, told
+from hwnas.stages.finalists.reference import REFERENCE, reference_of
+from hwnas.stages.finalists.shortlist import read_tried
+from hwnas.stages.finalists.stage import picks, read_bundles, score_of
 from hwnas.stages.job import Job, RunStage, SearchGoal
-from hwnas.stages.limits import of_bundle, overall, told
 from hwnas.stages.measurements import Timed, read_measurements
-from hwnas.stages.reference import REFERENCE, reference_of
-from hwnas.stages.run_result import RunResult, breaking, example_image, summarise, write_front
+from hwnas.stages.results.run_result import (
+    RunResult,
+    breaking,
+    example_image,
+    summarise,
+    write_front,
+)
 from hwnas.stages.search import BASELINE, found
-from hwnas.stages.shortlist import read_tried
 
 __all__ = ["gather", "reporting", "write_results"]
 

@@ -19,11 +19,11 @@ from hwnas.search.objectives.objective import losses
 from hwnas.search.training import load_weights
 from hwnas.search_spaces import Architecture
 from hwnas.stages import Job, RunInputs, SearchGoal
-from hwnas.stages.exporting import export_network
-from hwnas.stages.finalists import choose, finalising, picks, read_bundles, score_of
+from hwnas.stages.finalists.exporting import export_network
+from hwnas.stages.finalists.stage import choose, finalising, picks, read_bundles, score_of
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather
-from hwnas.stages.run_result import summarise
+from hwnas.stages.results.run_result import summarise
 from hwnas.stages.search import found
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -130,7 +130,7 @@ def test_finalists_stage_replaces_a_candidate_that_breaks_a_limit(
     first = {trial.candidate.id for trial in choose(result, 3)}
     slow = min(first)
     monkeypatch.setattr(
-        "hwnas.stages.finalists.measure",
+        "hwnas.stages.finalists.stage.measure",
         lambda models, target: {n: timed(200.0 if n == slow else 10.0) for n in models},
     )
     job.reporter.log = job.folder.path / "log.jsonl"
@@ -168,7 +168,7 @@ def test_finalists_stage_keeps_and_marks_the_closest_if_none_keeps_limits(
     job = replace(job, run_inputs=replace(job.run_inputs, recipe=recipe))
     result = found(job.folder.path, goal)
     monkeypatch.setattr(
-        "hwnas.stages.finalists.measure",
+        "hwnas.stages.finalists.stage.measure",
         lambda models, target: {name: timed(100.0 + int(name[:2], 16)) for name in models},
     )
     job.perform(finalising(job, goal, result, weights))
@@ -201,9 +201,10 @@ def test_finalists_stage_replaces_a_network_that_cannot_be_exported(
             raise ArtifactError("its outputs are no numbers")
         return export_network(run_inputs, network, *rest)
 
-    monkeypatch.setattr("hwnas.stages.finalists.export_network", exported)
+    monkeypatch.setattr("hwnas.stages.finalists.stage.export_network", exported)
     monkeypatch.setattr(
-        "hwnas.stages.finalists.measure", lambda models, target: dict.fromkeys(models, timed(1.0))
+        "hwnas.stages.finalists.stage.measure",
+        lambda models, target: dict.fromkeys(models, timed(1.0)),
     )
     job.perform(finalising(job, goal, result, weights))
     bundles = read_bundles(job.folder.path / "bundles")
@@ -226,7 +227,7 @@ def test_finalists_stage_replaces_only_the_network_a_target_refuses(
             raise ArtifactError("it has an operator that this runtime does not know")
         return dict.fromkeys(models, timed(1.0))
 
-    monkeypatch.setattr("hwnas.stages.finalists.measure", measured)
+    monkeypatch.setattr("hwnas.stages.finalists.stage.measure", measured)
     job.perform(finalising(job, goal, result, weights))
     bundles = read_bundles(job.folder.path / "bundles")
     assert (len(bundles), refused in bundles) == (3, False)

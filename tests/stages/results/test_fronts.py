@@ -14,8 +14,8 @@ from hwnas.run_folder import RunFolder
 from hwnas.search.objectives.front import non_dominated
 from hwnas.search.objectives.objective import losses
 from hwnas.stages import Job, SearchGoal
-from hwnas.stages.fronts import read_front
-from hwnas.stages.run_result import summarise
+from hwnas.stages.results.fronts import read_front
+from hwnas.stages.results.run_result import summarise
 from hwnas.stages.search import found
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"

@@ -26,7 +26,7 @@ from hwnas.errors import (
 from hwnas.search import Scored, SearchResult
 from hwnas.search.objectives.front import pick_spread
 from hwnas.search.objectives.objective import LATENCY, Objective, weighed
-from hwnas.stages.limits import LimitCheck, LimitState, overall, shortfall, told
+from hwnas.stages.finalists.limits import LimitCheck, LimitState, overall, shortfall, told
 
 __all__ = [
     "SHORTLIST",

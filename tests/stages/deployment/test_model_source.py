@@ -3,9 +3,9 @@
 import shutil
 from pathlib import Path
 
-from hwnas.stages.model_source import opened
+from hwnas.stages.deployment.model_source import opened
 
-BUNDLE = Path(__file__).parents[1] / "old_runs/schema_1/run/bundles/2c38d0692970"
+BUNDLE = Path(__file__).parents[2] / "old_runs/schema_1/run/bundles/2c38d0692970"
 
 
 def test_opened_reads_a_bundle_whose_replacement_was_interrupted(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import Scored
 from hwnas.search.objectives.front import Losses, coverage, hypervolume, reference_point
 from hwnas.search.objectives.objective import Objective, losses
-from hwnas.stages.finalists import read_bundles
-from hwnas.stages.fronts import opened_goal, results_of, without
+from hwnas.stages.finalists.stage import read_bundles
 from hwnas.stages.job import SearchGoal
-from hwnas.stages.run_result import breaking
+from hwnas.stages.results.fronts import opened_goal, results_of, without
+from hwnas.stages.results.run_result import breaking
 
 __all__ = ["ComparedRun", "Comparison", "compare_runs", "write_comparison"]
 

@@ -29,10 +29,10 @@ from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
 from hwnas.interval import wilson_interval
 from hwnas.search import Split
-from hwnas.stages.cascade_costs import Costs, Saved, costs_of, latencies_ms
-from hwnas.stages.finalists import read_bundles
+from hwnas.stages.deployment.cascade_costs import Costs, Saved, costs_of, latencies_ms
+from hwnas.stages.finalists.limits import best_kept, none_keeps, of_bundle, told
+from hwnas.stages.finalists.stage import read_bundles
 from hwnas.stages.job import Job, SearchGoal
-from hwnas.stages.limits import best_kept, none_keeps, of_bundle, told
 
 __all__ = ["CascadeOption", "Cascading", "make_cascade"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.search import Objective
-from hwnas.stages.limits import (
+from hwnas.stages.finalists.limits import (
     LimitCheck,
     best_kept,
     limit_checks,

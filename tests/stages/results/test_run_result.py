@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hwnas.stages import Job, SearchGoal
-from hwnas.stages.run_result import summarise, write_front
+from hwnas.stages.results.run_result import summarise, write_front
 from hwnas.stages.search import found
 
 

@@ -18,8 +18,8 @@ from hwnas.errors import (
 )
 from hwnas.search import Objective, Scored, SearchResult
 from hwnas.search_spaces import Architecture, Candidate
-from hwnas.stages.limits import LimitCheck, limit_checks
-from hwnas.stages.shortlist import (
+from hwnas.stages.finalists.limits import LimitCheck, limit_checks
+from hwnas.stages.finalists.shortlist import (
     REPLACEMENT_ROUNDS,
     choose,
     fill_shortlist,

@@ -9,7 +9,8 @@ from torch import nn
 from hwnas.recipe import read_recipe
 from hwnas.search.tasks.task import Classification
 from hwnas.search.training import NetworkStep
-from hwnas.stages import RunInputs, retraining
+from hwnas.stages import RunInputs
+from hwnas.stages.finalists import retraining
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 from hwnas.deploy.gate.gate import CostBudget, CostCheck, gate
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
-from hwnas.stages.model_source import ModelSource, opened
+from hwnas.stages.deployment.model_source import ModelSource, opened
 
 __all__ = ["check"]
 

@@ -13,10 +13,10 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, SearchResult
 from hwnas.search.objectives.front import knee
 from hwnas.search.objectives.objective import LATENCY, Objective, weighed
-from hwnas.stages.finalists import PICKS, picks, read_bundles
+from hwnas.stages.finalists.limits import LimitCheck, best_kept, none_keeps
+from hwnas.stages.finalists.stage import PICKS, picks, read_bundles
 from hwnas.stages.job import SearchGoal
-from hwnas.stages.limits import LimitCheck, best_kept, none_keeps
-from hwnas.stages.run_result import (
+from hwnas.stages.results.run_result import (
     FrontRow,
     RunResult,
     breaking,

@@ -11,10 +11,10 @@ from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.plugin import closest
 from hwnas.search import Scored
 from hwnas.search.training import load_weights
-from hwnas.stages.finalists import PICKS, latency_of, make_bundles, picks, read_bundles
+from hwnas.stages.finalists.limits import best_kept, none_keeps, of_bundle, told
+from hwnas.stages.finalists.reference import REFERENCE, reference_of
+from hwnas.stages.finalists.stage import PICKS, latency_of, make_bundles, picks, read_bundles
 from hwnas.stages.job import Job, SearchGoal
-from hwnas.stages.limits import best_kept, none_keeps, of_bundle, told
-from hwnas.stages.reference import REFERENCE, reference_of
 from hwnas.stages.search import found
 
 __all__ = ["make_bundle", "picked"]

@@ -20,8 +20,8 @@ from hwnas.search import TASKS
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.evaluation.evaluate import SplitName
 from hwnas.search.tasks.task import Task, classification
+from hwnas.stages.finalists.pick import picked
 from hwnas.stages.job import Job, RunInputs, SearchGoal
-from hwnas.stages.pick import picked
 from hwnas.stages.split_evaluator import SplitEvaluator
 from hwnas.stages.trusted import trusted_job
 

@@ -15,12 +15,20 @@ from hwnas.interval import is_proportion, metric_interval
 from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, Scored, SearchResult
 from hwnas.search.objectives.objective import LATENCY, Objective, label_on
-from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
+from hwnas.stages.finalists.limits import (
+    LimitCheck,
+    LimitState,
+    of_bundle,
+    overall,
+    recheck,
+    shortfall,
+    told,
+)
+from hwnas.stages.finalists.reference import REFERENCE, reference_of
+from hwnas.stages.finalists.shortlist import read_tried
+from hwnas.stages.finalists.stage import latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import Job, SearchGoal
-from hwnas.stages.limits import LimitCheck, LimitState, of_bundle, overall, recheck, shortfall, told
-from hwnas.stages.reference import REFERENCE, reference_of
 from hwnas.stages.search import found
-from hwnas.stages.shortlist import read_tried
 
 __all__ = [
     "FrontRow",

@@ -15,8 +15,8 @@ from hwnas.deploy.cascades.timing import Pass, network_pass
 from hwnas.deploy.measurement.energy import RaplCounter
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.stages import Job, SearchGoal
-from hwnas.stages.cascade import make_cascade
-from hwnas.stages.finalists import read_bundles, score_of
+from hwnas.stages.deployment.cascade import make_cascade
+from hwnas.stages.finalists.stage import read_bundles, score_of
 
 Command = Callable[..., Any]
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -69,7 +69,7 @@ def worthwhile(promising: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         times = 100 if bundle.description["id"] == best else 1
         return lambda: [once() for _ in range(times)]
 
-    monkeypatch.setattr("hwnas.stages.cascade.network_pass", longer)
+    monkeypatch.setattr("hwnas.stages.deployment.cascade.network_pass", longer)
     return promising
 
 

@@ -27,8 +27,8 @@ from hwnas.recipe import Recipe
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.evaluate import SplitName
 from hwnas.search.training import TrainConfig
-from hwnas.stages.model_source import ModelSource, opened
-from hwnas.stages.retraining import retraining
+from hwnas.stages.deployment.model_source import ModelSource, opened
+from hwnas.stages.finalists.retraining import retraining
 from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
 
 __all__ = ["SweepOptions", "sweep_network"]

@@ -24,7 +24,7 @@ from hwnas.search.engine.threads import torch_threads
 from hwnas.search.objectives.objective import COUNTED
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.search_spaces.registry import named_space
-from hwnas.stages.finalists import make_bundles
+from hwnas.stages.finalists.stage import make_bundles
 from hwnas.stages.job import Job, RunInputs, RunStage, SearchGoal
 from hwnas.stages.untrained import excesses, limited
 

@@ -46,16 +46,16 @@ from hwnas.search.training import (
     weights_identity,
 )
 from hwnas.search_spaces import Architecture, Candidate
-from hwnas.stages.exporting import examples, export_network
+from hwnas.stages.finalists.exporting import examples, export_network
+from hwnas.stages.finalists.limits import best_kept, limit_checks, of_bundle
+from hwnas.stages.finalists.shortlist import Made, choose, fill_shortlist, is_own_fault, read_tried
 from hwnas.stages.job import Job, RunInputs, RunStage, SearchGoal
-from hwnas.stages.limits import best_kept, limit_checks, of_bundle
 from hwnas.stages.measurements import (
     Timed,
     measured_on,
     read_measurements,
     write_measurements,
 )
-from hwnas.stages.shortlist import Made, choose, fill_shortlist, is_own_fault, read_tried
 from hwnas.stages.split_evaluator import Executed
 
 __all__ = [

@@ -13,7 +13,7 @@ from hwnas.deploy.variants.conversion import Conversion
 from hwnas.search.evaluation.evaluate import recalibrate
 from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit
 from hwnas.search_spaces import Architecture
-from hwnas.stages.exporting import export_network
+from hwnas.stages.finalists.exporting import export_network
 from hwnas.stages.job import RunInputs
 
 __all__ = ["retraining"]

@@ -1,0 +1,3 @@
+"""Results of a run: summaries, fronts, comparisons."""
+
+__all__: list[str] = []
