@@ -26,7 +26,7 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.trial import FrozenTrial, Trial
 
 from hwnas.errors import ConfigError
-from hwnas.search.evolution.nsga2 import crowding
+from hwnas.search.evolution.algorithms.nsga2 import crowding
 from hwnas.search.objectives.objective import Objective, losses
 
 __all__ = ["RUNGS", "RungCount", "Rungs", "best", "best_of_similar", "rung_counts"]

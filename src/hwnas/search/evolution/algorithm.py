@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hwnas.search.evolution.hype import HypE
-from hwnas.search.evolution.moead import MOEAD
-from hwnas.search.evolution.nsga2 import NSGA2
-from hwnas.search.evolution.nsga3 import NSGA3
+from hwnas.search.evolution.algorithms.hype import HypE
+from hwnas.search.evolution.algorithms.moead import MOEAD
+from hwnas.search.evolution.algorithms.nsga2 import NSGA2
+from hwnas.search.evolution.algorithms.nsga3 import NSGA3
 from hwnas.search.evolution.scores import Scores
 
 __all__ = ["ALGORITHMS", "REAL_VARIATION", "Algorithm"]

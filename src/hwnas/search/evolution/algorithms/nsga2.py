@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hwnas.search.evolution.by_rank import ByRank
+from hwnas.search.evolution.algorithms.by_rank import ByRank
 from hwnas.search.evolution.ordering import argsort, grouped
 from hwnas.search.evolution.ranks import LATER
 from hwnas.search.evolution.scores import Scores

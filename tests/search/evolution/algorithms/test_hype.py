@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hwnas.search.evolution.hype import HypE, expected_losses
+from hwnas.search.evolution.algorithms.hype import HypE, expected_losses
 from hwnas.search.objectives.front import hypervolume
 
 
@@ -55,7 +55,7 @@ def test_hype_survivors_equal_those_of_a_plain_loop(
     scores = as_scores(losses)
     generator = torch.Generator().manual_seed(seed % 1000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hwnas.search.evolution.hype._SAMPLES", 200)
+        patch.setattr("hwnas.search.evolution.algorithms.hype._SAMPLES", 200)
         algorithm = HypE(scores.take(torch.arange(population)), generator)
         state = generator.get_state()
         found = algorithm.survive(scores).tolist()

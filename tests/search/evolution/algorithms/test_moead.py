@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hwnas.search.evolution.algorithms.moead import MOEAD
 from hwnas.search.evolution.directions import spread_directions
-from hwnas.search.evolution.moead import MOEAD
 
 
 def value_by_loops(point: Any, direction: Any) -> float:

@@ -12,7 +12,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from hwnas.search.evolution.by_rank import ByRank
+from hwnas.search.evolution.algorithms.by_rank import ByRank
 from hwnas.search.evolution.directions import lattice_within
 from hwnas.search.evolution.ordering import argsort, grouped
 from hwnas.search.evolution.ranks import LATER

@@ -10,8 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hwnas.search.evolution.algorithms.nsga3 import NSGA3, emptiest_niches, worst_of_front
 from hwnas.search.evolution.directions import lattice_within
-from hwnas.search.evolution.nsga3 import NSGA3, emptiest_niches, worst_of_front
 
 
 def niching_by_loops(

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hwnas.search.evolution.nsga2 import NSGA2, crowding
+from hwnas.search.evolution.algorithms.nsga2 import NSGA2, crowding
 from hwnas.search.evolution.scores import Scores
 
 Losses = Any

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from hwnas.search.evolution.mating import tournaments
+from hwnas.search.evolution.algorithms.mating import tournaments
 from hwnas.search.evolution.ranks import fronts
 from hwnas.search.evolution.scores import Scores
 

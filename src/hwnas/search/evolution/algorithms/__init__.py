@@ -1,0 +1,3 @@
+"""Algorithms of evolution: mating and survival selection."""
+
+__all__: list[str] = []
