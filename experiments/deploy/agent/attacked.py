@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.deploy.agent.outside import OutsideAgent
+from hwnas.deploy.agent.client.transport import HttpsTransport
 from hwnas.deploy.agent.signing import CHALLENGE, digest_of
-from hwnas.deploy.agent.transport import HttpsTransport
 
 __all__ = ["CLOSED", "NO_AGENT", "NO_ANSWER", "Door", "Memory", "outcome_of_job", "watched"]
 

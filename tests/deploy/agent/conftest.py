@@ -12,11 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from hwnas.deploy.agent.added import AddedDevice
-from hwnas.deploy.agent.adding import add_device
+from hwnas.deploy.agent.client.added import AddedDevice
+from hwnas.deploy.agent.client.adding import add_device
 from hwnas.deploy.agent.pack import write_pack
-from hwnas.deploy.agent.serve import AgentOptions, opened_door
-from hwnas.deploy.agent.server import AgentServer
+from hwnas.deploy.agent.server.serve import AgentOptions, opened_door
+from hwnas.deploy.agent.server.server import AgentServer
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.reference_model import write_anchor
 

@@ -13,12 +13,18 @@ import pytest
 from tests.deploy.agent.conftest import NAME, QUICK, Outside, Running
 
 from hwnas.deploy import Target, devices, measure, measure_together
-from hwnas.deploy.agent.added import AddedDevice, added_names, is_added, read_added, write_added
-from hwnas.deploy.agent.adding import add_device
-from hwnas.deploy.agent.client import ask
-from hwnas.deploy.agent.job_queue import JobQueue
-from hwnas.deploy.agent.sandbox import Sandbox
-from hwnas.deploy.agent.serve import AgentOptions, opened_door
+from hwnas.deploy.agent.client.added import (
+    AddedDevice,
+    added_names,
+    is_added,
+    read_added,
+    write_added,
+)
+from hwnas.deploy.agent.client.adding import add_device
+from hwnas.deploy.agent.client.client import ask
+from hwnas.deploy.agent.server.job_queue import JobQueue
+from hwnas.deploy.agent.server.sandbox import Sandbox
+from hwnas.deploy.agent.server.serve import AgentOptions, opened_door
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState
 from hwnas.deploy.measurement.measurement import TimedNetwork
@@ -261,7 +267,7 @@ def test_client_refuses_a_man_in_the_middle_without_the_token(
 def test_client_refuses_an_agent_that_does_not_prove_the_token(
     agent: Running, device: AddedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hwnas.deploy.agent import server
+    from hwnas.deploy.agent.server import server
 
     monkeypatch.setattr(server, "reply_signature", lambda *_: "0f" * 32)
     with pytest.raises(DeviceError, match="does not prove that it knows the token"):
@@ -326,7 +332,7 @@ def test_agent_refuses_a_folder_or_port_that_is_in_use(agent: Running, tmp_path:
 def test_client_reports_a_full_disk_of_the_agent(
     agent: Running, device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hwnas.deploy.agent import job_queue
+    from hwnas.deploy.agent.server import job_queue
 
     def full(path: Path, value: Any) -> None:
         raise StorageError(f"cannot write {path}: No space left on device. Free some space")

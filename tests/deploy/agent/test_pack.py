@@ -10,7 +10,7 @@ import pytest
 from tests.deploy.agent.conftest import NAME, QUICK, Outside
 
 from hwnas.deploy import Target, measure
-from hwnas.deploy.agent.adding import add_device
+from hwnas.deploy.agent.client.adding import add_device
 from hwnas.deploy.agent.pack import packed_modules, write_pack
 from hwnas.errors import ConfigError
 
@@ -36,12 +36,13 @@ sys.path.insert(0, {pack!r})
 from pathlib import Path
 import hwnas
 assert hwnas.__file__.startswith({pack!r}), hwnas.__file__
-import hwnas.deploy.agent.command, hwnas.deploy.agent.worker, hwnas.deploy.agent.client
+import hwnas.deploy.agent.command, hwnas.deploy.agent.server.worker
+import hwnas.deploy.agent.client.client
 from hwnas.deploy.measurement import timing
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.catalogue import devices_here
-from hwnas.deploy.agent.certificate import own_certificate
+from hwnas.deploy.agent.server.certificate import own_certificate
 own_certificate(Path({folder!r}, "certificate.pem")).context()
 usable = {{each.target: each.usable for each in devices_here()}}
 model = Path({model!r})
@@ -72,7 +73,7 @@ def test_packed_agent_contains_only_the_deploy_layer(pack: Path) -> None:
     assert {
         "__main__.py",
         "hwnas/deploy/measurement/timing.py",
-        "hwnas/deploy/agent/worker.py",
+        "hwnas/deploy/agent/server/worker.py",
     } <= names
     floors = {name.split("/")[1] for name in names if name.count("/") > 1}
     assert floors == {"deploy"}, "nothing of the floors above or beside"

@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from hwnas.deploy.agent.serve import HOST, PORT, AgentOptions, serve
+from hwnas.deploy.agent.server.serve import HOST, PORT, AgentOptions, serve
 from hwnas.deploy.agent.stdio import serve_stdio
 from hwnas.errors import HwnasError
 

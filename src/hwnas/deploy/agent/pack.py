@@ -22,7 +22,7 @@ __all__ = ["LEFT_OUT", "ROOT", "ROOTS", "packed_code", "packed_modules", "write_
 
 ROOT = Path(hwnas.__file__).parents[1]
 """Location that hwnas is imported from: a folder, or the packed file."""
-ROOTS = ("hwnas", "hwnas.deploy.agent.command", "hwnas.deploy.agent.worker")
+ROOTS = ("hwnas", "hwnas.deploy.agent.command", "hwnas.deploy.agent.server.worker")
 LEFT_OUT = ("hwnas.deploy.matching", "hwnas.kernels")
 """Packages that the packed agent does not include."""
 _MAIN = """\

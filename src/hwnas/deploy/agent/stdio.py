@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from typing import IO
 
-from hwnas.deploy.agent.api import Api
 from hwnas.deploy.agent.pack import packed_code
 from hwnas.deploy.agent.protocol import GREETING, LONGEST_LINE, AgentRequest
-from hwnas.deploy.agent.serve import AgentOptions, folder_of_its_own
+from hwnas.deploy.agent.server.api import Api
+from hwnas.deploy.agent.server.serve import AgentOptions, folder_of_its_own
 
 __all__ = ["serve_stdio"]
 

@@ -6,42 +6,42 @@ from collections.abc import Sequence
 
 import torch
 
-from hwnas.deploy.matching.activations import gather_products
-from hwnas.deploy.matching.attention import match_attention, match_slim_attention
-from hwnas.deploy.matching.bottlenecks import (
+from hwnas.deploy.matching.choices import Decide, decided, is_slower
+from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Rule, Step, is_node
+from hwnas.deploy.matching.patterns.activations import gather_products
+from hwnas.deploy.matching.patterns.attention import match_attention, match_slim_attention
+from hwnas.deploy.matching.patterns.bottlenecks import (
     fuse_depthwise_pointwise,
     fuse_inverted_bottleneck,
     fuse_squeeze_excite,
 )
-from hwnas.deploy.matching.chains import (
+from hwnas.deploy.matching.patterns.chains import (
     chain_pooling,
     chain_product,
     chain_rounding,
     gather_rounding,
 )
-from hwnas.deploy.matching.choices import Decide, decided, is_slower
-from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Rule, Step, is_node
-from hwnas.deploy.matching.group_norm import gather_group_norm
-from hwnas.deploy.matching.int8_layers import fold_int8_bias, match_int8_layer
-from hwnas.deploy.matching.layers import (
+from hwnas.deploy.matching.patterns.group_norm import gather_group_norm
+from hwnas.deploy.matching.patterns.int8_layers import fold_int8_bias, match_int8_layer
+from hwnas.deploy.matching.patterns.layers import (
     fold_activation,
     fold_bias,
     fold_residual,
     match_convolution,
     match_linear,
 )
-from hwnas.deploy.matching.lookups import (
+from hwnas.deploy.matching.patterns.lookups import (
     fold_int8_residual,
     fold_lookup,
     gather_lookup,
 )
-from hwnas.deploy.matching.quantised import (
+from hwnas.deploy.matching.patterns.quantised import (
     dequantise_constants,
     drop_unread,
     move_views,
     sign_steps,
 )
-from hwnas.deploy.matching.tokens import fold_norms, join_linear
+from hwnas.deploy.matching.patterns.tokens import fold_norms, join_linear
 from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.errors import KernelError
 from hwnas.kernels.operator import Sizes

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hwnas.deploy.matching.activations import activation_of
 from hwnas.deploy.matching.choices import Decide, decided
 from hwnas.deploy.matching.graph import VIEWS, Graph, OperatorCall, Step, is_node
+from hwnas.deploy.matching.patterns.activations import activation_of
 from hwnas.deploy.onnx.module import Node
 from hwnas.kernels.launch import cannot_run
 from hwnas.kernels.operator import Sizes

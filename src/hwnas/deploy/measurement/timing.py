@@ -81,7 +81,7 @@ def measure_together(
         ArtifactError: A file is damaged or cannot run on its target.
         DeviceError: A target cannot be used, or its device does not answer.
     """
-    from hwnas.deploy.agent.client import measure_elsewhere
+    from hwnas.deploy.agent.client.client import measure_elsewhere
 
     settings = settings or TimingSettings()
     places = list(dict.fromkeys(each.target.device.hardware for each in subjects.values()))

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import hwnas
-from hwnas.deploy.agent.added import read_added
+from hwnas.deploy.agent.client.added import read_added
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import graphics_card
 from hwnas.deploy.targets.device import HARDWARE
@@ -46,7 +46,7 @@ class DeviceStatus:
 
 def devices() -> list[DeviceStatus]:
     """Return the status of every known kind of target; added devices are queried."""
-    from hwnas.deploy.agent.client import devices_elsewhere
+    from hwnas.deploy.agent.client.client import devices_elsewhere
 
     elsewhere = [
         DeviceStatus(_pattern(device.name, kind), not reason, reason, details)

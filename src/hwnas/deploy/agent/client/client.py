@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hwnas.deploy.agent.added import AddedDevice, added_names, read_added
+from hwnas.deploy.agent.client.added import AddedDevice, added_names, read_added
+from hwnas.deploy.agent.client.transport import Transport, open_transport
 from hwnas.deploy.agent.protocol import PREFIX, WAIT_S, AgentDescription, read_object, refused_with
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
-from hwnas.deploy.agent.transport import Transport, open_transport
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import external_files, read_whole_model
 from hwnas.errors import ArtifactError, DeviceError, HwnasError

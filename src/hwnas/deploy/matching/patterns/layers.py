@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hwnas.deploy.matching.activations import activation_of
 from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
+from hwnas.deploy.matching.patterns.activations import activation_of
 from hwnas.deploy.matching.windows import Windows, windows_of
 from hwnas.deploy.onnx.module import Node
 from hwnas.kernels.operators.registry import OPERATORS

@@ -29,7 +29,7 @@ from hwnas.errors import ArtifactError, DeviceError
 __all__ = ["JOB", "RESULT", "Sandbox"]
 
 JOB, RESULT = "job.json", "result.json"
-_WORKER = "hwnas.deploy.agent.worker"
+_WORKER = "hwnas.deploy.agent.server.worker"
 _STDERR = "stderr.txt"
 _GLANCE_S = 0.25
 _LONGEST_LINE, _LONGEST_ERROR, _LARGEST_RESULT = 100, 2000, 16 * 2**20

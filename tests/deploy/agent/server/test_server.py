@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwnas.deploy.agent import server as door
-from hwnas.deploy.agent.added import AddedDevice
-from hwnas.deploy.agent.certificate import Certificate
-from hwnas.deploy.agent.client import ask, connected
+from hwnas.deploy.agent.client.added import AddedDevice
+from hwnas.deploy.agent.client.client import ask, connected
+from hwnas.deploy.agent.client.transport import HttpsTransport, _connection
 from hwnas.deploy.agent.protocol import AgentLimits
+from hwnas.deploy.agent.server import server as door
+from hwnas.deploy.agent.server.certificate import Certificate
 from hwnas.deploy.agent.signing import digest_of, key_of, request_signature
-from hwnas.deploy.agent.transport import HttpsTransport, _connection
 
 Agent = Any
 REFUSED = {401, 404}

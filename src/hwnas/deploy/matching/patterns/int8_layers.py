@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Step, is_call, is_node
-from hwnas.deploy.matching.quantised import (
+from hwnas.deploy.matching.patterns.quantised import (
     QuantisationParameters,
     rounded_sum,
     rounding_after,

@@ -9,7 +9,8 @@ import ssl
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from hwnas.deploy.agent.added import AddedDevice
+from hwnas.deploy.agent.client.added import AddedDevice
+from hwnas.deploy.agent.client.ssh import StdioTransport, ssh_arguments
 from hwnas.deploy.agent.signing import (
     CHALLENGE,
     DIGEST,
@@ -21,7 +22,6 @@ from hwnas.deploy.agent.signing import (
     request_signature,
     same,
 )
-from hwnas.deploy.agent.ssh import StdioTransport, ssh_arguments
 from hwnas.errors import ConfigError, DeviceError
 
 __all__ = ["HttpsTransport", "Transport", "certificate_at", "open_transport"]

@@ -13,8 +13,13 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.matching.graph import VIEWS, Graph, Rewrite, Step, is_node
-from hwnas.deploy.matching.int8_layers import is_int8_layer
-from hwnas.deploy.matching.quantised import QuantisationParameters, rounded_sum, steps_of, stored_as
+from hwnas.deploy.matching.patterns.int8_layers import is_int8_layer
+from hwnas.deploy.matching.patterns.quantised import (
+    QuantisationParameters,
+    rounded_sum,
+    steps_of,
+    stored_as,
+)
 from hwnas.deploy.onnx.module import Node
 
 __all__ = ["Lookup", "fold_int8_residual", "fold_lookup", "gather_lookup"]

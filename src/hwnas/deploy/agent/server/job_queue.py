@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.atomic import storage_errors, write_json
-from hwnas.deploy.agent.model_store import MissingModel
 from hwnas.deploy.agent.protocol import AgentLimits, refusal
+from hwnas.deploy.agent.server.model_store import MissingModel
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState, TimingJob
 from hwnas.deploy.first_line import first_line

@@ -13,10 +13,10 @@ import pytest
 from tests.deploy.agent.conftest import NAME, QUICK
 
 from hwnas.deploy import Target, measure
-from hwnas.deploy.agent.added import AddedDevice, write_added
-from hwnas.deploy.agent.adding import add_device
-from hwnas.deploy.agent.client import AgentClient
-from hwnas.deploy.agent.ssh import StdioTransport, ssh_arguments
+from hwnas.deploy.agent.client.added import AddedDevice, write_added
+from hwnas.deploy.agent.client.adding import add_device
+from hwnas.deploy.agent.client.client import AgentClient
+from hwnas.deploy.agent.client.ssh import StdioTransport, ssh_arguments
 from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.errors import ConfigError, DeviceError
 

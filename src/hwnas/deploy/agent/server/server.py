@@ -22,9 +22,9 @@ from http.client import responses
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from hwnas.deploy.agent.api import Api
-from hwnas.deploy.agent.certificate import Certificate
 from hwnas.deploy.agent.protocol import AgentReply, AgentRequest
+from hwnas.deploy.agent.server.api import Api
+from hwnas.deploy.agent.server.certificate import Certificate
 from hwnas.deploy.agent.signing import (
     CHALLENGE,
     DIGEST,

@@ -14,7 +14,7 @@ from typing import Any
 
 from hwnas.atomic import write_json
 from hwnas.deploy.agent.protocol import refusal
-from hwnas.deploy.agent.sandbox import JOB, RESULT
+from hwnas.deploy.agent.server.sandbox import JOB, RESULT
 from hwnas.deploy.agent.timing_job import JobState, TimingJob
 from hwnas.errors import ArtifactError, DeviceError, HwnasError
 

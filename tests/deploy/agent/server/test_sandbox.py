@@ -14,9 +14,9 @@ from onnx import helper
 from tests.deploy.agent.conftest import QUICK, graph_of
 
 from hwnas.deploy.agent.protocol import AgentLimits
-from hwnas.deploy.agent.sandbox import Sandbox
+from hwnas.deploy.agent.server.sandbox import Sandbox
+from hwnas.deploy.agent.server.worker import check_model
 from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
-from hwnas.deploy.agent.worker import check_model
 from hwnas.errors import ArtifactError, DeviceError
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"

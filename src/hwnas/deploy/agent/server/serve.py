@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import hwnas
-from hwnas.deploy.agent.api import Api
-from hwnas.deploy.agent.certificate import own_certificate
 from hwnas.deploy.agent.pack import packed_code
 from hwnas.deploy.agent.private_file import private_folder, read_private, write_private
 from hwnas.deploy.agent.protocol import AgentLimits
-from hwnas.deploy.agent.server import AgentServer
+from hwnas.deploy.agent.server.api import Api
+from hwnas.deploy.agent.server.certificate import own_certificate
+from hwnas.deploy.agent.server.server import AgentServer
 from hwnas.deploy.agent.signing import is_digest, key_of, new_secret
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.home import home

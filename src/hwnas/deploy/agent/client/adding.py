@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hwnas.deploy.agent.added import (
+from hwnas.deploy.agent.client.added import (
     AddedDevice,
     check_hardware_name,
     is_added,
     read_added,
     write_added,
 )
-from hwnas.deploy.agent.client import ask
+from hwnas.deploy.agent.client.client import ask
+from hwnas.deploy.agent.client.transport import certificate_at
 from hwnas.deploy.agent.signing import key_of
-from hwnas.deploy.agent.transport import certificate_at
 from hwnas.deploy.targets.device import HARDWARE, RUNTIMES, USUAL_RUNTIME
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.plugin import closest

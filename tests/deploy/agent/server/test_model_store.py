@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.deploy.agent.model_store import MissingModel, ModelStore, looks_like_onnx
 from hwnas.deploy.agent.protocol import AgentLimits
+from hwnas.deploy.agent.server.model_store import MissingModel, ModelStore, looks_like_onnx
 from hwnas.errors import ArtifactError, ConfigError, HwnasError, StorageError
 
 

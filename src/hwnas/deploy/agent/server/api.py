@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from hwnas.deploy.agent.job_queue import JobQueue
-from hwnas.deploy.agent.model_store import ModelStore
 from hwnas.deploy.agent.private_file import private_folder
 from hwnas.deploy.agent.protocol import (
     PREFIX,
@@ -22,7 +20,9 @@ from hwnas.deploy.agent.protocol import (
     read_object,
     refusal,
 )
-from hwnas.deploy.agent.sandbox import Sandbox
+from hwnas.deploy.agent.server.job_queue import JobQueue
+from hwnas.deploy.agent.server.model_store import ModelStore
+from hwnas.deploy.agent.server.sandbox import Sandbox
 from hwnas.deploy.agent.timing_job import TimingJob
 from hwnas.deploy.targets.catalogue import devices_here, machine, processor_of
 from hwnas.deploy.targets.conditions import conditions

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hwnas.deploy import TimingSettings
-from hwnas.deploy.agent.job_queue import JobQueue
-from hwnas.deploy.agent.model_store import MissingModel
 from hwnas.deploy.agent.protocol import AgentLimits
+from hwnas.deploy.agent.server.job_queue import JobQueue
+from hwnas.deploy.agent.server.model_store import MissingModel
 from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.errors import ConfigError, DeviceError
 

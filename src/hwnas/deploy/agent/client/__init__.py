@@ -1,0 +1,3 @@
+"""Client of agents: added devices, and requests to them."""
+
+__all__: list[str] = []
