@@ -7,7 +7,7 @@ import torch
 
 from hwnas.deploy.onnx.module import Node
 
-from .graphs import conv, module, network, node, normal
+from ..graphs import conv, module, network, node, normal
 
 FORMS = {
     "relu": [node("Relu", "a", "y")],

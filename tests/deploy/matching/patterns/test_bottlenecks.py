@@ -12,7 +12,7 @@ from hwnas.deploy.onnx.module import Node
 from hwnas.kernels.operator import Operator, Sizes
 from hwnas.kernels.tuning.choice import KernelChoice
 
-from .graphs import conv, module, network, node, normal
+from ..graphs import conv, module, network, node, normal
 
 WEIGHTS = {
     "e": normal(6, 4, 1, 1),

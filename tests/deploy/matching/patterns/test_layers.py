@@ -7,7 +7,7 @@ import torch
 
 from hwnas.deploy.onnx.module import Node
 
-from .graphs import conv, module, network, node, normal
+from ..graphs import conv, module, network, node, normal
 
 
 def test_matcher_fuses_a_sum_into_the_layer_before_it() -> None:

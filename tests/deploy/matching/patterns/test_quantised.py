@@ -19,7 +19,7 @@ from hwnas.deploy.matching import MatchedNetwork, matched
 from hwnas.deploy.onnx.module import Node, OnnxModule
 from hwnas.deploy.quantization.quantize import Int8Quantizer
 
-from .graphs import CPU, conv, node, normal
+from ..graphs import CPU, conv, node, normal
 from .test_activations import CONSTANTS, FORMS
 from .test_bottlenecks import GATE, MEANS, WEIGHTS
 

@@ -5,7 +5,7 @@ import torch
 
 from hwnas.deploy.onnx.module import Node
 
-from .graphs import conv, module, network, node, normal
+from ..graphs import conv, module, network, node, normal
 
 NORM = {"scale": normal(6).exp(), "shift": normal(6, seed=1)}
 SIZES = {"heads": torch.tensor([0, 0, 2, 4]), "flat": torch.tensor([0, 0, 8])}
