@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -14,7 +15,6 @@ from hwnas.api.elastic_model import ElasticModel
 from hwnas.api.run import Run
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.export.to_onnx import export_onnx
-from hwnas.deploy.matching.kernel_advice import advice
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.timing import measure as measure_files
 from hwnas.deploy.onnx.workload import OnnxWorkload, read_workload
@@ -127,8 +127,10 @@ def predictions(
 def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Prediction:
     """Add notes on channel counts that waste work, if hwnas's own kernels run the network."""
     _, runtime, number_format, *_ = [*prediction.estimate.target.split("-"), "", ""]
-    if runtime != "triton":
+    if runtime != "triton" or find_spec("triton") is None:
         return prediction
+    from hwnas.deploy.matching.kernel_advice import advice
+
     found = advice(at_batch(1), 4 if number_format == "fp32" else 2)
     return replace(prediction, notes=(*prediction.notes, *found))
 

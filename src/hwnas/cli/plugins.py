@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from hwnas.cli.app import MORE, Json, app, out, print_json
@@ -33,15 +34,15 @@ class PluginEntry:
 
 
 def _registries() -> list[Registry[Any]]:
+    """Return all registries; that of kernel operators only if Triton is installed."""
     from hwnas.deploy.runtimes import RUNTIMES
     from hwnas.deploy.variants import VARIANTS
-    from hwnas.kernels.operators.registry import OPERATORS
     from hwnas.search import EVALUATORS, SAMPLERS, TASKS
     from hwnas.search.data.sources import SOURCES
     from hwnas.search.training.sampling import SAMPLING
     from hwnas.search_spaces import ROLES, SPACES
 
-    return [
+    found = [
         SOURCES,
         TASKS,
         SPACES,
@@ -51,8 +52,12 @@ def _registries() -> list[Registry[Any]]:
         SAMPLERS,
         RUNTIMES,
         VARIANTS,
-        OPERATORS,
     ]
+    if find_spec("triton") is not None:
+        from hwnas.kernels.operators.registry import OPERATORS
+
+        found.append(OPERATORS)
+    return found
 
 
 def plugins() -> list[PluginEntry]:

@@ -46,7 +46,7 @@ class Triton:
 
     def unavailable(self, hardware: str = "cuda") -> str | None:
         """Return why the runtime cannot be used here and what to install, or None if it can."""
-        missing = missing_package("torch", "torch") or missing_package("triton", "triton")
+        missing = missing_package("torch", "torch") or missing_package("triton", "'hwnas[kernels]'")
         return missing or _missing_kernels() or _missing_card()
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
