@@ -41,9 +41,13 @@ def main() -> None:
         }
     )
     drawn = _shown(ours, rivals)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), width_ratios=(3, 2))
-    _front(left, ours, rivals, drawn)
-    _network(right, drawn)
+    if "layers" in drawn.details:
+        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), width_ratios=(3, 2))
+        _network(right, drawn)
+        _circle(left, drawn)
+    else:  # rows before November 2026
+        figure, left = plt.subplots(figsize=(7, 3.2))
+    _front(left, ours, rivals)
     figure.tight_layout()
     path = ROOT / "docs" / "figures" / "photographs.svg"
     figure.savefig(path, metadata={"Date": None}, facecolor="white")
@@ -57,7 +61,7 @@ def _shown(ours: Sequence[Row], rivals: Sequence[Row]) -> Row:
     return min(better, key=_latency_ms) if better else min(ours, key=_error)
 
 
-def _front(axes: Axes, ours: Sequence[Row], rivals: Sequence[Row], drawn: Row) -> None:
+def _front(axes: Axes, ours: Sequence[Row], rivals: Sequence[Row]) -> None:
     for rows, colour, label in (
         (ours, OURS, "hwnas, one job"),
         (rivals, RIVALS, "MobileNetV3-Small"),
@@ -70,8 +74,6 @@ def _front(axes: Axes, ours: Sequence[Row], rivals: Sequence[Row], drawn: Row) -
         width = row.subject.rpartition("-w")[2]
         place = (_latency_ms(row), 100 * (1 - _error(row)))
         axes.annotate(f"x{width}", place, (4, -12), textcoords="offset points", color=RIVALS)
-    place = (_latency_ms(drawn), 100 * (1 - _error(drawn)))
-    axes.plot(*place, "o", markersize=13, markerfacecolor="none", markeredgecolor=OURS)
     axes.set_xlabel("latency of one image on one core, ms")
     axes.set_ylabel("test accuracy, %")
     axes.set_xlim(left=0)
@@ -80,10 +82,15 @@ def _front(axes: Axes, ours: Sequence[Row], rivals: Sequence[Row], drawn: Row) -
     axes.legend(frameon=False, loc="upper left")
 
 
+def _circle(axes: Axes, row: Row) -> None:
+    place = (_latency_ms(row), 100 * (1 - _error(row)))
+    axes.plot(*place, "o", markersize=13, markerfacecolor="none", markeredgecolor=OURS)
+
+
 def _network(axes: Axes, row: Row) -> None:
     """Draw each convolution as a box: its height is the side of the output, its width channels."""
     x = 0.0
-    layers = row.details.get("layers", ())  # rows before November 2026 have none
+    layers = row.details["layers"]
     for kind, channels, side in layers:
         width = channels / 16 + 0.3
         axes.bar(x, side, width, bottom=-side / 2, align="edge", color=KINDS[kind], linewidth=0)
@@ -96,8 +103,7 @@ def _network(axes: Axes, row: Row) -> None:
     )
     for name in dict.fromkeys(kind for kind, _, _ in layers):
         axes.bar(0, 0, color=KINDS[name], label=name)
-    if layers:
-        axes.legend(frameon=False, loc="lower right", fontsize=8)
+    axes.legend(frameon=False, loc="lower right", fontsize=8)
     axes.set_axis_off()
 
 
