@@ -19,6 +19,9 @@ from hwnas.deploy.onnx.graph import (
 from hwnas.deploy.runtimes import open_session
 from hwnas.errors import ArtifactError
 
+COMPILERS = ("aotinductor", "pytorch_compile")
+"""Runtimes that need half a minute or more for a network."""
+
 value = helper.make_tensor_value_info
 
 
@@ -211,7 +214,10 @@ def test_copy_model_copies_external_weights_beside_the_file(model: Path, tmp_pat
         read_whole_model(model)
 
 
-@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in COMPILERS else ()) for name in RUNTIMES],
+)
 def test_runtimes_refuse_weights_outside_the_folder(
     name: str, exported: Export, tmp_path: Path
 ) -> None:

@@ -53,24 +53,20 @@ def test_reference_can_be_added_later_without_repeating_other_stages(
     assert Bundle.load(out).description["id"] == bundle.description["id"]
 
 
-def test_reference_is_as_wide_as_the_limits_allow(
+def test_reference_is_as_wide_as_the_limits_allow_and_has_its_own_minutes(
     hwnas: Command, quick_recipe: Path, tmp_path: Path
 ) -> None:
-    options = ["deploy.reference=true", "objective.1.limit=500_000"]
+    run = tmp_path / "run"
+    options = (
+        "deploy.reference=true", "objective.1.limit=500_000", "deploy.reference_minutes=0.001"
+    )  # fmt: skip
     settings = [part for option in options for part in ("--set", option)]
-    answer = hwnas("search", quick_recipe, "--run", tmp_path / "run", "--json", *settings)
+    answer = hwnas("search", quick_recipe, "--run", run, "--json", *settings)
     reference = json.loads(answer.out)["reference"]
     assert reference["architecture"]["width"] == 0.5
     assert 250_000 < reference["params"] <= 500_000
     assert reference["limit_state"] == "kept"
 
-
-def test_reference_minutes_are_a_separate_key(
-    hwnas: Command, quick_recipe: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    settings = ["--set", "deploy.reference=true", "--set", "deploy.reference_minutes=0.001"]
-    assert hwnas("search", quick_recipe, "--run", run, *settings).status == 0
     answer = hwnas("resume", run, "--set", "deploy.reference_minutes=0.002", "--json")
     assert json.loads(answer.out)["reference"]["bundle"] == "reference"
     refused = hwnas("resume", run, "--set", "deploy.reference_minutes=0")
