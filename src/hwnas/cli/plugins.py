@@ -42,7 +42,7 @@ def _registries() -> list[Registry[Any]]:
     from hwnas.search.training.sampling import SAMPLING
     from hwnas.search_spaces import ROLES, SPACES
 
-    found = [
+    found: list[Registry[Any]] = [
         SOURCES,
         TASKS,
         SPACES,
