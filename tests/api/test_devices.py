@@ -9,7 +9,15 @@ import hwnas
 from hwnas.errors import ArtifactError, ConfigError
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
-SPACE = hwnas.spaces.MobileNet(preset="tiny")
+SPACE = hwnas.spaces.MobileNet(
+    stages=(
+        hwnas.spaces.Stage(8, depth=(1,)),
+        hwnas.spaces.Stage(16, 2, depth=(1, 2), expand_ratio=(2, 4)),
+    ),
+    resolution=(8,),
+    width=(0.5, 1.0),
+)
+"""Space of twelve networks, since the networks of a calibration are chosen among 200 otherwise."""
 
 
 @pytest.fixture(scope="module")
