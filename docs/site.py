@@ -33,11 +33,9 @@ _LINK = re.compile(r"\]\(([^)\s#:]+)[^)\s]*\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Replace the pages of the documentation folder by those of the repository."""
-    for file in files.documentation_pages():
-        files.remove(file)
+    """Replace the files of the documentation folder by those of the repository."""
     for file in list(files):
-        if file.src_uri.endswith(".py"):
+        if file.src_dir == config.docs_dir:
             files.remove(file)
     pages = {path for pattern in _PAGES for path in _ROOT.glob(pattern)}
     notebooks = sorted(_ROOT.glob("examples/*.ipynb"))

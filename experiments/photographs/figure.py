@@ -66,14 +66,11 @@ def _front(axes: Axes, ours: Sequence[Row], rivals: Sequence[Row]) -> None:
         (ours, OURS, "hwnas, one job"),
         (rivals, RIVALS, "MobileNetV3-Small"),
     ):
-        ordered = sorted(rows, key=_latency_ms)
-        x = [_latency_ms(row) for row in ordered]
-        y = [100 * (1 - _error(row)) for row in ordered]
+        x, y = zip(*sorted(map(_point, rows)), strict=True)
         axes.plot(x, y, "o-", color=colour, label=label, linewidth=1.5, markersize=6)
     for row in rivals:
         width = row.subject.rpartition("-w")[2]
-        place = (_latency_ms(row), 100 * (1 - _error(row)))
-        axes.annotate(f"x{width}", place, (4, -12), textcoords="offset points", color=RIVALS)
+        axes.annotate(f"x{width}", _point(row), (4, -12), textcoords="offset points", color=RIVALS)
     axes.set_xlabel("latency of one image on one core, ms")
     axes.set_ylabel("test accuracy, %")
     axes.set_xlim(left=0)
@@ -83,8 +80,7 @@ def _front(axes: Axes, ours: Sequence[Row], rivals: Sequence[Row]) -> None:
 
 
 def _circle(axes: Axes, row: Row) -> None:
-    place = (_latency_ms(row), 100 * (1 - _error(row)))
-    axes.plot(*place, "o", markersize=13, markerfacecolor="none", markeredgecolor=OURS)
+    axes.plot(*_point(row), "o", markersize=13, markerfacecolor="none", markeredgecolor=OURS)
 
 
 def _network(axes: Axes, row: Row) -> None:
@@ -96,15 +92,21 @@ def _network(axes: Axes, row: Row) -> None:
         axes.bar(x, side, width, bottom=-side / 2, align="edge", color=KINDS[kind], linewidth=0)
         axes.text(x + width / 2, side / 2 + 1.5, str(channels), ha="center", size=7, color="#444")
         x += width + 0.5
+    latency_ms, accuracy = _point(row)
     axes.set_title(
         f"the circled network: {row.details['macs'] / 1e6:.3g} M MACs, "
-        f"{_latency_ms(row):.2g} ms, {100 * (1 - _error(row)):.1f} %",
+        f"{latency_ms:.2g} ms, {accuracy:.1f} %",
         size=9,
     )
     for name in dict.fromkeys(kind for kind, _, _ in layers):
         axes.bar(0, 0, color=KINDS[name], label=name)
     axes.legend(frameon=False, loc="lower right", fontsize=8)
     axes.set_axis_off()
+
+
+def _point(row: Row) -> tuple[float, float]:
+    """Return latency in milliseconds and accuracy in percent."""
+    return _latency_ms(row), 100 * (1 - _error(row))
 
 
 def _latency_ms(row: Row) -> float:

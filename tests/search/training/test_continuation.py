@@ -118,11 +118,11 @@ def test_more_epochs_continue_at_their_share_of_the_new_budget(train: Train) -> 
 
 
 def test_more_minutes_continue_a_training_of_minutes(train: Train) -> None:
-    minutes = replace(CONFIG, epochs=None, budget_minutes=0.005)
+    minutes = replace(CONFIG, epochs=None, budget_minutes=0.025)
     first = train(minutes)
-    more = train(replace(minutes, budget_minutes=0.05))  # a busy machine may take longer than asked
+    more = train(replace(minutes, budget_minutes=0.05))
     assert more[0].step == first[-1].step + 1
-    assert 0.1 <= more[0].share < 1
+    assert 0.5 <= more[0].share < 1
 
 
 def test_more_epochs_continue_the_state_of_the_optimiser(train: Train, tmp_path: Path) -> None:
