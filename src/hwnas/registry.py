@@ -28,6 +28,7 @@ class Plugin(Generic[T]):
         value: Implementation: for most kinds a factory, which gets its options from the recipe.
         summary: Description in one line.
         extra: Dependency group to install, as in ``pip install 'hwnas[extra]'``; empty for none.
+        usual: Whether it precedes the others, which are in alphabetical order.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Plugin(Generic[T]):
     value: T
     summary: str = ""
     extra: str = ""
+    usual: bool = False
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -101,8 +103,9 @@ class Registry(Mapping[str, T], Generic[T]):
         names = [each.name for each in pkgutil.walk_packages(package.__path__, f"{self._package}.")]
         modules = [package, *map(importlib.import_module, names)]
         offered = [plugin for module in modules for plugin in vars(module).get("PLUGINS", ())]
-        ours = {plugin.name: plugin for plugin in offered if plugin.kind == self.kind}
-        return dict(sorted(ours.items()))
+        ours = [plugin for plugin in offered if plugin.kind == self.kind]
+        ours.sort(key=lambda plugin: (not plugin.usual, plugin.name))
+        return {plugin.name: plugin for plugin in ours}
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:

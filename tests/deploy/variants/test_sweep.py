@@ -161,7 +161,7 @@ def test_variants_report_which_can_be_made_from_the_inputs(
 ) -> None:
     material = VariantInputs(exported.path, BATCHES)
     assert [name for name, v in VARIANTS.items() if not v.lacks(material)] == [
-        "bf16", "fp16", "fp32", "int8",
+        "fp32", "bf16", "fp16", "int8",
     ]  # fmt: skip
     made = VARIANTS["int8"].make(material, tmp_path / "int8.onnx")
     assert made == ConvertedNetwork(tmp_path / "int8.onnx")

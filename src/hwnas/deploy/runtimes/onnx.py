@@ -228,7 +228,11 @@ _TENSORRT = OnnxRuntime(
 )
 PLUGINS = (
     Plugin(
-        "runtime", "onnxruntime", OnnxRuntime(), "ONNX Runtime on the processor or an NVIDIA GPU"
+        "runtime",
+        "onnxruntime",
+        OnnxRuntime(),
+        "ONNX Runtime on the processor or an NVIDIA GPU",
+        usual=True,
     ),
     Plugin("runtime", "tensorrt", _TENSORRT, "TensorRT, as an execution provider of ONNX Runtime"),
 )

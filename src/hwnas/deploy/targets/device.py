@@ -13,7 +13,7 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.registry import Registry
 
-__all__ = ["HARDWARE", "RUNTIMES", "USUAL_RUNTIME", "Device", "Target", "known_hardware"]
+__all__ = ["HARDWARE", "RUNTIMES", "Device", "Target", "known_hardware"]
 
 HARDWARE = ("cpu", "cuda")
 """Hardware of the machine that hwnas runs on: its processor, and its first NVIDIA GPU. Remote
@@ -35,8 +35,6 @@ class _Capabilities(Protocol):
 RUNTIMES: Registry[_Capabilities] = Registry("runtime", "hwnas.deploy.runtimes")
 """Capabilities of the runtimes by name."""
 
-USUAL_RUNTIME = "onnxruntime"
-"""Runtime that is suggested where none was named."""
 _SHAPE = "hardware-runtime-format-bBATCH-tTHREADS"
 
 
@@ -155,7 +153,7 @@ def _nearest(text: str) -> str:
         for letter in "bt"
     )
     words = text.split("-")
-    runtime = _closest_word(words, (USUAL_RUNTIME, *RUNTIMES))
+    runtime = _closest_word(words, list(RUNTIMES))
     can = RUNTIMES[runtime]
     number_format = _closest_word(words, can.formats)
     places = [each for each in known_hardware() if each not in HARDWARE or each in can.hardware]

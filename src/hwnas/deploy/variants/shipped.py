@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwnas.deploy.quantization.quantize import quantize_int8
@@ -96,7 +96,7 @@ def _plugin(variant: Variant, summary: str) -> Plugin[Variant]:
 
 
 PLUGINS = (
-    _plugin(_AsItIs("fp32", "fp32"), "Single precision"),
+    replace(_plugin(_AsItIs("fp32", "fp32"), "Single precision"), usual=True),
     _plugin(_AsItIs("bf16", "bf16"), "bfloat16, in which the runtime computes"),
     _plugin(
         _Converted("fp16", lambda material, to: to_float16(material.model, to)), "Half precision"

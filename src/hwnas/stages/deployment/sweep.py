@@ -174,11 +174,10 @@ def _swept(
 
 
 def _variants(options: SweepOptions, material: VariantInputs) -> list[Variant]:
-    """Return the requested variants, or all that can be made, beginning with the network itself."""
+    """Return the requested variants, or all that can be made."""
     if options.variants:
         return [VARIANTS[name] for name in dict.fromkeys(options.variants)]
-    names = sorted(VARIANTS, key=lambda name: name != "fp32")
-    return [VARIANTS[name] for name in names if not VARIANTS[name].lacks(material)]
+    return [variant for variant in VARIANTS.values() if not variant.lacks(material)]
 
 
 def _loss(model: Path, evaluator: SplitEvaluator) -> Callable[[Path], float]:

@@ -14,7 +14,7 @@ from hwnas.deploy.agent.client.added import (
 from hwnas.deploy.agent.client.client import ask
 from hwnas.deploy.agent.client.transport import certificate_at
 from hwnas.deploy.agent.signing import key_of
-from hwnas.deploy.targets.device import HARDWARE, RUNTIMES, USUAL_RUNTIME
+from hwnas.deploy.targets.device import HARDWARE, RUNTIMES
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.plugin import closest
 
@@ -67,8 +67,7 @@ def add_device(
         device = replace(device, certificate=certificate, key=key_of(token), command="")
     about = ask(device)
     reasons = about.kinds_of(hardware)
-    usable = (kind for kind, reason in reasons.items() if not reason)
-    kinds = tuple(sorted(usable, key=lambda kind: not kind.startswith(f"{USUAL_RUNTIME}-")))
+    kinds = tuple(kind for kind, reason in reasons.items() if not reason)
     if not kinds:
         why = next(iter(reasons.values()), "the agent does not know this hardware")
         raise DeviceError(f"{address} has no runtime for {hardware}: {why}")
