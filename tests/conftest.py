@@ -34,11 +34,21 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Use an empty HWNAS_HOME: the files of the user are neither read nor written."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
+        home = str(tmp_path_factory.mktemp("home"))
+        patch.setenv("HWNAS_HOME", home)
+        yield home
+
+
+@pytest.fixture(autouse=True)
+def _own_home(
+    _session_home: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Use a home of its own for each test, so that none uses measurements of another."""
+    if os.environ["HWNAS_HOME"] == _session_home:
+        monkeypatch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from hwnas.deploy import Bundle
 from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
 from hwnas.experiment import Experiment
 from hwnas.plugin import resolve
+from hwnas.predictors import DeviceStore
 from hwnas.progress import make_reporter
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.results.run_result import RunResult
@@ -136,7 +137,9 @@ def test_front_table_agrees_with_study_and_bundles(finished: Path) -> None:
 
 def test_measurements_table_contains_every_timed_network(finished: Path) -> None:
     roles = [row.role for row in read_measurements(finished / "measurements.parquet")]
-    assert sorted(roles) == ["calibration"] * 5 + ["finalist"] * 3
+    assert roles == ["finalist"] * 3
+    profile = DeviceStore(finished / "devices").load(TARGET)
+    assert len(profile) == 5
 
 
 # Resuming
@@ -166,8 +169,9 @@ def test_run_refuses_another_recipe(finished: Path, finished_recipe: Path) -> No
         ("report.html", ["report"]),
         ("front.csv", ["report"]),
         pytest.param("bundles", ["finalists", "report"], marks=pytest.mark.slow),
+        pytest.param("measurements.parquet", ["finalists", "report"], marks=pytest.mark.slow),
         pytest.param(
-            "measurements.parquet",
+            "devices",
             [f"calibrate@{TARGET}", "search", "finalists", "report"],
             marks=pytest.mark.slow,
         ),
@@ -186,7 +190,9 @@ def test_resume_remakes_a_lost_result(finished: Path, lost: str, redone: list[st
     assert scores(finished) == scored
     assert (finished / "supernet" / "weights.safetensors").read_bytes() == weights
     roles = [row.role for row in read_measurements(finished / "measurements.parquet")]
-    assert sorted(roles) == ["calibration"] * 5 + ["finalist"] * 3
+    assert roles == ["finalist"] * 3
+    profile = DeviceStore(finished / "devices").load(TARGET)
+    assert len(profile) == 5
 
 
 def test_resume_remakes_a_lost_study_from_the_scores(finished: Path) -> None:

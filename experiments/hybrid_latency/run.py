@@ -18,12 +18,11 @@ from experiments.command import run_command
 from experiments.foretold import judge
 from experiments.readme_table import crosstab
 from experiments.record import Results
-from experiments.timed_networks import exported, latency_row
+from experiments.timed_networks import exported, latency_row, networks_to_time
 from hwnas.deploy import Target, measure
 from hwnas.search.engine.cluster import local_ray
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.search_spaces.hybrid import hybrid
-from hwnas.stages.calibrate import networks_to_time
 
 FOLDER = Path(__file__).parent
 CASES = {"small": ((32, 32, 3), 10), "large": ((224, 224, 3), 1000)}

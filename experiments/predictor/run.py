@@ -14,11 +14,10 @@ from pathlib import Path
 
 from experiments.foretold import judge
 from experiments.setting import Setting, main
-from experiments.timed_networks import timed_rows
+from experiments.timed_networks import networks_to_time, timed_rows
 from hwnas.deploy import Target
 from hwnas.search.objectives.objective import LATENCY
 from hwnas.search_spaces import Architecture, SearchSpace
-from hwnas.stages.calibrate import networks_to_time
 
 TIMED, UNSEEN = "timed", "unseen"
 

@@ -50,6 +50,8 @@ def _default(field: Field[Any]) -> Any:
 
 
 def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)  # arrays of different shapes cannot be compared by ==
     return one is other or (type(one) is type(other) and bool(np.all(one == other)))
 
 

@@ -103,13 +103,16 @@ class SpaceConfig:
 
 @dataclass(frozen=True)
 class PredictorConfig:
-    """Table ``[predictor]``: settings of the latency predictor.
+    """Table ``[predictor]``: settings of the predictors of costs on devices.
 
     Attributes:
-        networks: Number of networks that are timed on each target to fit the predictor.
+        networks: Number of networks that are measured on each target to fit a predictor.
+        reuse: Whether measurements of the same hardware count that ``hwnas calibrate`` or an
+            earlier run has stored in ``$HWNAS_HOME/devices``; those of this run are stored there.
     """
 
     networks: int = 20
+    reuse: bool = True
 
     def __post_init__(self) -> None:
         if self.networks < 4:

@@ -106,6 +106,7 @@ DECIDES: Mapping[str, KeyDependency] = {
     "train.ranking_epochs": KeyDependency("redone", ("ranking",)),
     "train.*": KeyDependency("redone", ("train", "reference")),
     "predictor.networks": KeyDependency("redone", ("calibrate",)),
+    "predictor.reuse": KeyDependency("redone", ("calibrate",)),
     "search.trials": KeyDependency("continued", ("search", "random-baseline"), "all evaluations"),
     "search.evaluator": KeyDependency("redone", ("search", "random-baseline")),
     "search.validation_images": KeyDependency("redone", ("search", "random-baseline")),
@@ -191,9 +192,12 @@ def _modules(value: Any) -> set[str]:
 
 
 def parts_of(name: str) -> tuple[RecipeStage, str | None]:
-    """Return stage and target of a stage's name in a run's record, such as ``search@TARGET``."""
-    stage, _, target = name.partition("@")
-    return stage, target or None  # type: ignore[return-value]
+    """Return stage and target of a stage's name in a run's record, such as ``search@TARGET``.
+
+    The calibration of another metric than latency names it, too: ``calibrate@energy_mj@TARGET``.
+    """
+    stage, *others = name.split("@")
+    return stage, others[-1] if others else None  # type: ignore[return-value]
 
 
 def redone_by(key: str) -> list[RecipeStage]:

@@ -67,9 +67,8 @@ def test_calibrate_keeps_measurements_from_before_the_device_failed(
         return measured(*arguments, **options)
 
     monkeypatch.setattr(calibration, "measure", lost)
-    monkeypatch.setattr(calibration, "_BLOCK", 3)
     with pytest.raises(DeviceError, match="gone"):
-        calibrate(TARGET, SPACE, store, 4, settings=QUICK)
+        calibrate(TARGET, SPACE, store, 4, settings=QUICK, block=3)
     assert len(store.load(TARGET.name)) == 3
     assert len(calibrate(TARGET, SPACE, store, 4, settings=QUICK)) == 4
 

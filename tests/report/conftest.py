@@ -120,7 +120,7 @@ def finalist(trial, pick, rng, contended=False):
         max_relative_error=3.1e-7,
         bundle=f"bundles/{trial.id}",
         picks=(pick,),
-        delivered_ms={LATENCY: timed.latency_ms},
+        delivered={LATENCY: timed.latency_ms},
     )
 
 

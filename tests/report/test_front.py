@@ -41,7 +41,7 @@ def test_front_plot_joins_a_finalist_to_its_measurement(report_data):
     trace = traces(pareto_front(report_data))["knee"]
     assert (trace.x[1], trace.y[1]) == (finalist.measurement.latency_ms, finalist.test.mean)
     unmeasured = replace(
-        report_data, finalists=(replace(finalist, measurement=None, delivered_ms={}),)
+        report_data, finalists=(replace(finalist, measurement=None, delivered={}),)
     )
     assert len(traces(pareto_front(unmeasured))["knee"].x) == 1
 

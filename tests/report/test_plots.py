@@ -21,7 +21,7 @@ def test_calibration_error_leaves_out_an_undefined_correlation(rows):
 
 
 def test_calibration_plot_shows_intervals_and_the_diagonal(report_data):
-    figure = plots.calibration(report_data)
+    figure = plots.calibration(report_data.calibration)
     diagonal, timed, finalists = figure.data
     assert "median absolute error" in figure.layout.title.text
     assert diagonal.x == diagonal.y

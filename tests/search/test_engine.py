@@ -158,7 +158,7 @@ def test_batch_size_does_not_change_the_number_of_trials() -> None:
 def test_trial_has_predicted_and_counted_costs() -> None:
     from own_parts import Priced, total
 
-    result = searched(8, objectives=[ACCURACY, LATENCY], costs={TARGET: Priced()})
+    result = searched(8, objectives=[ACCURACY, LATENCY], costs={LATENCY.label: Priced()})
     for trial in result.trials:
         steps = total(trial.candidate.network)
         assert trial.values[LATENCY.label] == 1 + 0.5 * steps
@@ -175,12 +175,12 @@ def test_objective_over_targets_combines_their_predicted_costs(
 
     both = Objective("latency_ms", "minimize", None, None, (TARGET, OTHER), reduce)
     given = {"objectives": [ACCURACY, both, LATENCY], "study": tmp_path / "study.db"}
-    result = searched(8, costs={TARGET: Priced(), OTHER: Slower(3)}, **given)
+    costs = {LATENCY.label: Priced(), f"latency_ms@{OTHER}": Slower(3)}
+    result = searched(8, costs=costs, **given)
     for trial in result.trials:
         one, other = (trial.estimates[f"latency_ms@{target}"].mean for target in (TARGET, OTHER))
         assert other == 3 * one == 3 * trial.values[LATENCY.label]
         assert trial.values[both.label] == (other if reduce == "worst" else one + other)
-    costs = {TARGET: Priced(), OTHER: Slower(3)}
     again = run_search(
         Dials(6), evaluator=EvenDials(), costs=costs, trials=8, sampler="random", **given
     )
@@ -191,7 +191,8 @@ def test_limit_on_the_worst_target_applies_to_every_target() -> None:
     from own_parts import Priced, Slower
 
     both = Objective("latency_ms", "minimize", None, 6.0, (TARGET, OTHER), "worst")
-    result = searched(30, objectives=[ACCURACY, both], costs={TARGET: Priced(), OTHER: Slower(2)})
+    costs = {LATENCY.label: Priced(), f"latency_ms@{OTHER}": Slower(2)}
+    result = searched(30, objectives=[ACCURACY, both], costs=costs)
     kept = [
         all(trial.estimates[f"latency_ms@{t}"].interval90[1] <= 6 for t in (TARGET, OTHER))
         for trial in result.trials
@@ -204,8 +205,8 @@ def test_search_names_a_target_without_a_cost_source() -> None:
     from own_parts import Priced
 
     both = Objective("latency_ms", "minimize", None, None, (TARGET, OTHER), "worst")
-    with pytest.raises(ConfigError, match=f"pass costs.'{OTHER}'."):
-        searched(4, objectives=[ACCURACY, both], costs={TARGET: Priced()})
+    with pytest.raises(ConfigError, match=f"pass costs.'latency_ms@{OTHER}'."):
+        searched(4, objectives=[ACCURACY, both], costs={LATENCY.label: Priced()})
 
 
 @pytest.mark.parametrize("sampler", ["guided", "nsga2"])

@@ -29,7 +29,7 @@ def searched(folder: Path, trials: int = 10, **given: object) -> SearchResult:
     given = {
         "objectives": [ACCURACY, LATENCY],
         "evaluator": EvenDials(),
-        "costs": {TARGET: Slower(1)},
+        "costs": {LATENCY.label: Slower(1)},
         "scores": ScoreStore(folder / "scores.jsonl"),
         "study": folder / "study.db",
         "sampler": "random",
@@ -61,7 +61,7 @@ def test_other_predictions_give_the_same_networks_new_costs(tmp_path: Path, scor
     first = searched(tmp_path)
     if scores == "lost":  # the study keeps the evaluation of a trial, too
         (tmp_path / "scores.jsonl").unlink()
-    tripled = searched(tmp_path, costs={TARGET: Slower(3)})
+    tripled = searched(tmp_path, costs={LATENCY.label: Slower(3)})
     assert tripled.evaluations_made == 0, "no evaluation depends on a predictor"
     before = {trial.candidate.id: trial.values for trial in first.trials}
     after = {trial.candidate.id: trial.values for trial in tripled.trials}
@@ -76,7 +76,7 @@ def test_stale_trials_stay_as_history_and_are_marked(tmp_path: Path) -> None:
 
     first = searched(tmp_path)
     old = [trial.values for trial in history(tmp_path)]
-    searched(tmp_path, costs={TARGET: Slower(3)})
+    searched(tmp_path, costs={LATENCY.label: Slower(3)})
     trials = history(tmp_path)
     assert [t.values for t in trials[: len(old)]] == old
     marks = [t.user_attrs.get("stale") for t in trials]
@@ -147,6 +147,6 @@ def test_search_refuses_a_shared_study_with_other_costs(tmp_path: Path) -> None:
         searched(
             tmp_path / "other",
             sharing=Sharing(url, "shared", "other"),
-            costs={TARGET: Slower(3)},
+            costs={LATENCY.label: Slower(3)},
         )
     assert "\n" not in str(caught.value)

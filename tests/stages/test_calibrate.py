@@ -6,69 +6,129 @@ import pytest
 from scipy.stats import spearmanr
 
 from hwnas.errors import InfeasibleError
+from hwnas.predictors import DevicePredictor, DeviceStore
+from hwnas.recipe import PredictorConfig, Recipe
 from hwnas.run_folder import RunFolder
 from hwnas.search.objectives.objective import Objective
 from hwnas.stages import Job, SearchGoal
-from hwnas.stages.calibrate import calibration, check_limits, fitted_predictor
-from hwnas.stages.measurements import read_measurements
+from hwnas.stages.calibrate import calibration, check_limits, fitted_predictor, store_of
+from hwnas.stages.measurements import read_measurements, write_measurements
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
+LATENCY = "latency_ms"
+
+
+def latencies(out: Path) -> list[float]:
+    costs: list[float] = store_of(out).load(TARGET).costs.tolist()
+    return costs
 
 
 def test_calibration_runs_only_once(job: Job) -> None:
-    table = job.folder.path / "measurements.parquet"
-    before = table.read_bytes()
+    out = job.folder.path
+    before = latencies(out)
     with job.folder:
-        job.perform(calibration(job, TARGET, table))
-    assert table.read_bytes() == before
+        job.perform(calibration(job, LATENCY, TARGET, out))
+    assert latencies(out) == before
 
 
 def test_calibration_runs_again_on_another_processor(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = job.folder.path / "measurements.parquet"
-    assert job.is_done(calibration(job, TARGET, table))
-    for module in ("stages.calibrate", "deploy.measurement.timing"):
+    out = job.folder.path
+    assert job.is_done(calibration(job, LATENCY, TARGET, out))
+    before = latencies(out)
+    for module in ("stages.calibrate", "predictors.devices.calibration"):
         monkeypatch.setattr(f"hwnas.{module}.processor_of", lambda hardware: "another processor")
-    moved = calibration(job, TARGET, table)
+    moved = calibration(job, LATENCY, TARGET, out)
     assert not job.is_done(moved)
-    finalists = [row for row in read_measurements(table) if row.role == "finalist"]
     with job.folder:
         job.perform(moved)
-    rows = read_measurements(table)
-    assert [row for row in rows if row.role == "finalist"] == finalists
-    timed = [row.measurement.hardware for row in rows if row.role == "calibration"]
-    assert timed == ["another processor"] * job.recipe.predictor.networks
-    assert job.is_done(calibration(job, TARGET, table))
+    found = store_of(out).load(TARGET)
+    assert found.hardware == "another processor"
+    assert len(found) == job.recipe.predictor.networks
+    assert not set(latencies(out)) & set(before)
+    assert job.is_done(calibration(job, LATENCY, TARGET, out))
+
+
+def another_job(job: Job, folder: Path, recipe: Recipe) -> Job:
+    """Return a job with the same inputs, an empty folder and a recipe."""
+    made = RunFolder(folder, recipe, {**job.folder.about, "stages": {}})
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(made.about))
+    return Job(replace(job.run_inputs, recipe=recipe), made, job.reporter)
 
 
 def test_calibration_is_shared_by_searches_with_one_study(job: Job, tmp_path: Path) -> None:
     """Runs on equal processors use the same measurements, so that their predictions agree."""
     url = f"sqlite:///{tmp_path / 'shared.db'}"
-    search = replace(job.recipe.search, storage=url)
-    shared = replace(job.run_inputs, recipe=replace(job.recipe, search=search))
-    predicted = []
+    recipe = replace(
+        job.recipe,
+        search=replace(job.recipe.search, storage=url),
+        predictor=replace(job.recipe.predictor, reuse=False),
+    )
     for name in ("one", "two"):
-        folder = RunFolder(tmp_path / name, shared.recipe, {**job.folder.about, "stages": {}})
-        folder.path.mkdir()
-        sharing, table = Job(shared, folder, job.reporter), tmp_path / name / "table.parquet"
-        with folder.path.joinpath("run.json").open("w") as file:
-            json.dump(folder.about, file)
-        with folder:
-            sharing.perform(calibration(sharing, TARGET, table))
-        predicted.append(fitted_predictor(shared.space, TARGET, table).costs)
-    assert predicted[0] == predicted[1]
+        sharing = another_job(job, tmp_path / name, recipe)
+        with sharing.folder:
+            sharing.perform(calibration(sharing, LATENCY, TARGET, tmp_path / name))
+    assert latencies(tmp_path / "one") == latencies(tmp_path / "two")
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_calibration_uses_the_measurements_of_the_user(
+    job: Job, tmp_path: Path, reuse: bool
+) -> None:
+    users = DeviceStore.default()
+    users.save(store_of(job.folder.path).load(TARGET))
+    known = users.load(TARGET)
+    recipe = replace(job.recipe, predictor=PredictorConfig(len(known) + 1, reuse))
+    other = another_job(job, tmp_path / "other", recipe)
+    with other.folder:
+        other.perform(calibration(other, LATENCY, TARGET, other.folder.path))
+    found = store_of(other.folder.path).load(TARGET)
+    assert len(found) == len(known) + 1
+    assert (found.costs.tolist()[:-1] == known.costs.tolist()) == reuse
+    assert len(users.load(TARGET)) == len(known) + reuse
+
+
+def test_calibration_ignores_measurements_of_other_hardware_and_versions(
+    job: Job, tmp_path: Path
+) -> None:
+    own = store_of(job.folder.path).load(TARGET)
+    elsewhere = [replace(own, hardware="an abacus"), replace(own, versions={"onnxruntime": "0.1"})]
+    for number, profile in enumerate(elsewhere):
+        DeviceStore.default().save(profile)
+        other = another_job(job, tmp_path / f"run{number}", job.recipe)
+        with other.folder:
+            other.perform(calibration(other, LATENCY, TARGET, other.folder.path))
+        found = store_of(other.folder.path).load(TARGET)
+        assert (found.hardware, found.versions) == (own.hardware, own.versions)
+        assert set(found.costs).isdisjoint(own.costs)
 
 
 def test_fitted_predictor_contains_the_timed_networks(job: Job) -> None:
-    table, space = job.folder.path / "measurements.parquet", job.run_inputs.space
-    predictor = fitted_predictor(space, TARGET, table)
-    timed = [row for row in read_measurements(table) if row.role == "calibration"]
-    workloads = [space.workload(row.architecture) for row in timed]
-    predicted = [e.mean for e in predictor.predict(workloads)]
-    measured = [row.measurement.latency_ms for row in timed]
-    assert list(predictor.costs) == measured
-    assert spearmanr(predicted, measured).statistic > 0.5
+    profile = store_of(job.folder.path).load(TARGET)
+    predictor = fitted_predictor(job.run_inputs.space, LATENCY, TARGET, job.folder.path)
+    assert isinstance(predictor, DevicePredictor)
+    assert list(predictor.costs) == profile.costs.tolist()
+    predicted = [estimate.mean for estimate in predictor.predict_steps(profile.steps)]
+    assert spearmanr(predicted, profile.costs).statistic > 0.5
+
+
+def test_calibrations_of_earlier_versions_are_read_from_the_table(job: Job) -> None:
+    """Until 0.1, they were rows of the table of measurements, with the role ``calibration``."""
+    out, space = job.folder.path, job.run_inputs.space
+    finalists = read_measurements(out / "measurements.parquet")
+    old = [replace(row, role="calibration") for row in finalists]
+    write_measurements(out / "measurements.parquet", old)
+    store_of(out).remove(TARGET)
+    predictor = fitted_predictor(space, LATENCY, TARGET, out)
+    assert isinstance(predictor, DevicePredictor)
+    assert list(predictor.costs) == [row.measurement.latency_ms for row in old]
+    stage = calibration(job, LATENCY, TARGET, out)
+    assert stage.made()
+    adopted = stage.adopt()
+    assert adopted is not None
+    assert adopted.inputs["hardware"] == stage.identity.inputs["hardware"]
 
 
 @pytest.mark.parametrize("metric", ["macs", "params"])
@@ -85,14 +145,12 @@ def test_check_limits_is_exact_for_counts(job: Job, metric: str) -> None:
 def test_check_limits_refuses_only_latencies_that_are_out_of_reach(
     job: Job, goal: SearchGoal
 ) -> None:
-    predictor = fitted_predictor(
-        job.run_inputs.space, TARGET, job.folder.path / "measurements.parquet"
-    )
+    predictor = fitted_predictor(job.run_inputs.space, LATENCY, TARGET, job.folder.path)
     accuracy, latency = goal.objectives
     for limit, kept in ((1e-6, False), (1e6, True), (None, True)):
         limited = SearchGoal((accuracy, replace(latency, limit=limit)))
         if kept:
-            check_limits(job, limited, {TARGET: predictor})
+            check_limits(job, limited, {latency.label: predictor})
             continue
         with pytest.raises(InfeasibleError, match="lowest that was found"):
-            check_limits(job, limited, {TARGET: predictor})
+            check_limits(job, limited, {latency.label: predictor})

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hwnas.stages import Job, SearchGoal
+from hwnas.stages.calibrate import calibrated
 from hwnas.stages.finalists.limits import of_bundle
 from hwnas.stages.finalists.shortlist import Shortlist, TriedFinalist
 from hwnas.stages.finalists.stage import read_bundles
@@ -13,6 +14,8 @@ from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather, write_results
 from hwnas.stages.results.run_result import summarise
 from hwnas.stages.search import found
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
 
 def test_report_data_contains_the_results_of_the_run(job: Job, goal: SearchGoal) -> None:
@@ -24,11 +27,12 @@ def test_report_data_contains_the_results_of_the_run(job: Job, goal: SearchGoal)
     )
     assert {row.role for row in data.calibration} == {"left out in turn", "finalist"}
     timed = read_measurements(job.folder.path / "measurements.parquet")
-    assert sorted(row.measured_ms for row in data.calibration) == sorted(
-        row.measurement.latency_ms for row in timed
+    known = calibrated(job.run_inputs.space, "latency_ms", TARGET, job.folder.path)
+    assert sorted(row.measured for row in data.calibration) == sorted(
+        [row.measurement.latency_ms for row in timed] + known.costs.tolist()
     )
     for row in data.calibration:
-        assert 0 <= row.lower_ms <= row.predicted_ms <= row.upper_ms
+        assert 0 <= row.lower <= row.predicted <= row.upper
     assert [row.step for row in data.training] == sorted({row.step for row in data.training})
     assert [stage.name for stage in data.stage_times][1:] == [
         "train",
@@ -60,10 +64,10 @@ def test_report_is_rewritten_from_the_run_folder(job: Job, goal: SearchGoal) -> 
 
 
 def test_report_warns_about_disturbed_timings(job: Job, goal: SearchGoal) -> None:
-    contended = sum(
-        row.measurement.contended
-        for row in read_measurements(job.folder.path / "measurements.parquet")
-    )
+    out = job.folder.path
+    known = calibrated(job.run_inputs.space, "latency_ms", TARGET, out)
+    timed = read_measurements(out / "measurements.parquet")
+    contended = known.contended + sum(row.measurement.contended for row in timed)
     warnings = gather(job, goal, summarise(job, goal)).warnings
     told = [warning for warning in warnings if "disturbed by other processes" in warning]
     assert bool(told) == bool(contended)
@@ -122,5 +126,5 @@ def test_report_hypervolume_leaves_out_finalists_measured_over_a_limit(
 
 def test_report_latency_intervals_are_log_normal(job: Job, goal: SearchGoal) -> None:
     for row in gather(job, goal, summarise(job, goal)).calibration:
-        assert row.lower_ms > 0
-        assert row.upper_ms / row.predicted_ms == pytest.approx(row.predicted_ms / row.lower_ms)
+        assert row.lower > 0
+        assert row.upper / row.predicted == pytest.approx(row.predicted / row.lower)

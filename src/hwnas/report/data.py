@@ -154,7 +154,7 @@ class Finalist:
         bundle: Path of the bundle, relative to the report.
         picks: Names that ``hwnas export --pick`` accepts for it, e.g. ``("knee",)``.
         further: Latencies on further targets.
-        delivered_ms: Measured values of the latency objectives, by their labels.
+        delivered: Measured values of the objectives on devices, by their labels.
         missed_limits: One line for each limit that it misses, as measured.
         limit_state: State of the limits, as measured; None if there are no limits.
     """
@@ -175,7 +175,7 @@ class Finalist:
     bundle: str
     picks: tuple[str, ...] = ()
     further: tuple[TargetLatency, ...] = ()
-    delivered_ms: Mapping[str, float] = field(default_factory=dict)
+    delivered: Mapping[str, float] = field(default_factory=dict)
     missed_limits: tuple[str, ...] = ()
     limit_state: Literal["kept", "within noise", "broken"] | None = None
 
@@ -187,14 +187,27 @@ class Finalist:
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """Network with a predicted latency, its interval and a measured latency, in milliseconds."""
+    """Network with a predicted cost, its interval and a measured cost.
+
+    Attributes:
+        id: Id of the architecture.
+        predicted: Predicted cost.
+        lower: Lower end of the 90 % interval.
+        upper: Upper end of the 90 % interval.
+        measured: Measured cost.
+        role: Whether the predictor knew the network, or not.
+        noun: Name of the metric, in words.
+        unit: Unit of all costs.
+    """
 
     id: str
-    predicted_ms: float
-    lower_ms: float
-    upper_ms: float
-    measured_ms: float
+    predicted: float
+    lower: float
+    upper: float
+    measured: float
     role: Role
+    noun: str = "latency"
+    unit: str = "ms"
 
 
 @dataclass(frozen=True)
@@ -249,7 +262,7 @@ class ReportData:
         finalists: Finalists in display order.
         reference: Reference network of the comparison, a plain network that was trained alone.
         verdict: Comparison of the finalists with the reference, in a sentence.
-        calibration: Latencies that were both predicted and measured.
+        calibration: Costs that were both predicted and measured.
         training: Training log of the supernet.
         stage_times: Durations of the stages, in the order of the run.
         hypervolume: Hypervolume curves, one for each sampler.

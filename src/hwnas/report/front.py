@@ -129,12 +129,12 @@ def _finalist(
     xs, ys = [trial.values[x.label]], [trial.values[y.label]]
     hover = [f"<b>{named(finalist)}</b><br>{_hover(trial, (y, x))}"]
     intervals: list[Interval | None] = [None]
-    delivered_ms = finalist.delivered_ms.get(x.label)
-    if delivered_ms is not None and y.metric == finalist.metric:
-        xs.append(delivered_ms)
+    delivered = finalist.delivered.get(x.label)
+    if delivered is not None and y.metric == finalist.metric:
+        xs.append(delivered)
         ys.append(finalist.test.mean)
         intervals.append(finalist.test.interval)
-        hover.append(_delivered_hover(finalist, delivered_ms))
+        hover.append(_delivered_hover(finalist, x, delivered))
     return go.Scatter(
         x=xs,
         y=ys,
@@ -155,29 +155,29 @@ def _finalist(
 def _reference(data: ReportData, x: ObjectiveInfo, y: ObjectiveInfo) -> go.Scatter | None:
     """Return a square at the reference network's measured values; None if the axes differ."""
     reference = data.reference
-    if reference is None or y.metric != reference.metric or x.label not in reference.delivered_ms:
+    if reference is None or y.metric != reference.metric or x.label not in reference.delivered:
         return None
-    latency_ms = reference.delivered_ms[x.label]
+    cost = reference.delivered[x.label]
     values = [reference.test.mean]
     return go.Scatter(
-        x=[latency_ms],
+        x=[cost],
         y=values,
         mode="markers",
         marker={"color": GREY, "symbol": "square", "size": 11},
         error_y={**_bars(values, [reference.test.interval]), "thickness": 1.5, "width": 4},
         name=f"{named(reference)} ({html.escape(reference.id)})",
-        hovertext=[_delivered_hover(reference, latency_ms)],
+        hovertext=[_delivered_hover(reference, x, cost)],
         hoverinfo="text",
     )
 
 
-def _delivered_hover(finalist: Finalist, latency_ms: float) -> str:
+def _delivered_hover(finalist: Finalist, x: ObjectiveInfo, cost: float) -> str:
     test = finalist.test
     missed = "".join(f"<br>{html.escape(line)}" for line in finalist.missed_limits)
     return (
         f"<b>{named(finalist)}</b>, as delivered<br>"
         f"{html.escape(metric_name(finalist.metric))} {score(test)} test, n = {test.n:,}"
-        f"<br>latency {number(latency_ms)} ms (measured){missed}"
+        f"<br>{metric_name(x.metric, x.unit)} {number(cost)} {x.unit} (measured){missed}"
     )
 
 

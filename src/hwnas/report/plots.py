@@ -36,23 +36,23 @@ __all__ = [
 
 def calibration_error(rows: Sequence[CalibrationRow]) -> str:
     """Describe the median absolute error, rank correlation and n of at least one row."""
-    errors = [abs(row.predicted_ms / row.measured_ms - 1) for row in rows]
+    errors = [abs(row.predicted / row.measured - 1) for row in rows]
     text = f"median absolute error {100 * statistics.median(errors):.1f} %"
-    predicted, measured = [r.predicted_ms for r in rows], [r.measured_ms for r in rows]
+    predicted, measured = [r.predicted for r in rows], [r.measured for r in rows]
     if len(rows) > 2 and len(set(predicted)) > 1 and len(set(measured)) > 1:
         text += f", Spearman {spearmanr(predicted, measured).statistic:.3f}"
     return f"{text}, n = {len(rows)}"
 
 
-def calibration(data: ReportData) -> go.Figure:
-    """Plot predicted over measured latency, with the predictor's intervals and the diagonal."""
-    rows = data.calibration
+def calibration(rows: Sequence[CalibrationRow]) -> go.Figure:
+    """Plot predicted over measured costs of one metric, with intervals and the diagonal."""
+    noun, unit = rows[0].noun, rows[0].unit
     figure = blank(
-        f"Predicted against measured latency: {calibration_error(rows)}",
-        "measured latency, p50 (ms)",
-        "predicted latency (ms)",
+        f"Predicted against measured {noun}: {calibration_error(rows)}",
+        f"measured {noun} ({unit})",
+        f"predicted {noun} ({unit})",
     )
-    ends = [f([r.measured_ms for r in rows] + [r.predicted_ms for r in rows]) for f in (min, max)]
+    ends = [f([r.measured for r in rows] + [r.predicted for r in rows]) for f in (min, max)]
     figure.add_trace(
         go.Scatter(
             x=ends,
@@ -73,11 +73,11 @@ def calibration(data: ReportData) -> go.Figure:
 
 def _calibration_points(rows: Sequence[CalibrationRow], role: str, colour: str) -> go.Scatter:
     return go.Scatter(
-        x=[row.measured_ms for row in rows],
-        y=[row.predicted_ms for row in rows],
+        x=[row.measured for row in rows],
+        y=[row.predicted for row in rows],
         error_y={
-            "array": [row.upper_ms - row.predicted_ms for row in rows],
-            "arrayminus": [row.predicted_ms - row.lower_ms for row in rows],
+            "array": [row.upper - row.predicted for row in rows],
+            "arrayminus": [row.predicted - row.lower for row in rows],
             "symmetric": False,
             "thickness": 1,
             "width": 3,
@@ -86,9 +86,9 @@ def _calibration_points(rows: Sequence[CalibrationRow], role: str, colour: str) 
         marker={"color": colour, "size": 9, "symbol": "circle" if role != "finalist" else "star"},
         name=f"{role} (n = {len(rows)})",
         hovertext=[
-            f"{html.escape(row.id)}<br>predicted {number(row.predicted_ms)} ms "
-            f"({number(row.lower_ms)} to {number(row.upper_ms)})<br>"
-            f"measured {number(row.measured_ms)} ms"
+            f"{html.escape(row.id)}<br>predicted {number(row.predicted)} {row.unit} "
+            f"({number(row.lower)} to {number(row.upper)})<br>"
+            f"measured {number(row.measured)} {row.unit}"
             for row in rows
         ],
         hoverinfo="text",

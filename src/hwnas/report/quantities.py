@@ -68,7 +68,7 @@ def cost_range(mean: float, std: float) -> str:
 
 def metric_name(metric: str, unit: str = "") -> str:
     """Return a metric in words without its unit: ``latency_ms`` is ``latency``."""
-    words = metric.removesuffix(f"_{unit}" if unit else "").split("_")
+    words = metric.removesuffix(f"_{unit.lower()}" if unit else "").split("_")
     return " ".join("IoU" if word == "iou" else word for word in words)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import plotly.graph_objects as go
 
 from hwnas.report import plots, tables
-from hwnas.report.data import Finalist, ReportData
+from hwnas.report.data import CalibrationRow, Finalist, ReportData
 from hwnas.report.figure import finalist_colours
 from hwnas.report.front import pareto_front
 from hwnas.report.markup import Html, element, join
@@ -69,30 +69,33 @@ def trade_off(data: ReportData) -> Iterable[Html]:
 
 
 def trust(data: ReportData) -> Iterable[Html]:
-    """Yield plots of predicted against measured latency and of validation against test scores."""
-    yield _figure_or_reason(
-        data,
-        bool(data.calibration),
-        plots.calibration,
-        "Each network that was left out in turn was predicted from the other timed networks; each "
-        "finalist was predicted before it was measured. Bars are 90\u00a0% prediction intervals, "
-        "whose upper end has to keep a limit; they are log-normal, because errors of costs are "
-        "factors." + _finalists_error(data),
-        ("Predicted against measured latency", "No network was both predicted and measured."),
-    )
-    yield _figure_or_reason(
-        data,
-        bool(data.finalists),
-        plots.generalisation,
+    """Yield plots of predicted against measured costs and of validation against test scores."""
+    for noun in dict.fromkeys(row.noun for row in data.calibration):
+        rows = [row for row in data.calibration if row.noun == noun]
+        yield _figure(
+            plots.calibration(rows),
+            "Each network that was left out in turn was predicted from the other measured "
+            "networks; each finalist was predicted before it was measured. Bars are 90\u00a0% "
+            "prediction intervals, whose upper end has to keep a limit; they are log-normal, "
+            "because errors of costs are factors." + _finalists_error(rows),
+        )
+    if not data.calibration:
+        yield _empty(
+            "Predicted against measured latency", "No network was both predicted and measured."
+        )
+    if not data.finalists:
+        yield _empty("Validation minus test", "No finalist has been tested.")
+        return
+    yield _figure(
+        plots.generalisation(data),
         "The finalists were chosen by their validation score, so a difference above zero shows how "
         "much this choice overestimates them; bars are 95\u00a0% confidence intervals, n is the "
         "number of images of each split.",
-        ("Validation minus test", "No finalist has been tested."),
     )
 
 
-def _finalists_error(data: ReportData) -> str:
-    rows = [row for row in data.calibration if row.role == "finalist"]
+def _finalists_error(every: Sequence[CalibrationRow]) -> str:
+    rows = [row for row in every if row.role == "finalist"]
     return f" Finalists alone: {plots.calibration_error(rows)}." if rows else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hwnas.deploy.measurement.measurement import Measurement
-from hwnas.report.data import Finalist, ReportData, TargetLatency
+from hwnas.report.data import Finalist, ObjectiveInfo, ReportData, TargetLatency
 from hwnas.report.figure import GREY, finalist_colours
 from hwnas.report.markup import Html, element, join
 from hwnas.report.pictures import architecture_lines
@@ -65,24 +65,26 @@ def finalists_table(data: ReportData) -> Html:
     colours = finalist_colours(data)
     metric = metric_name(data.finalists[0].metric)
     further = [found.target for found in data.finalists[0].further]
+    others = [o for o in data.objectives if o.kind == "predicted" and o.metric != "latency_ms"]
     heads: list[Head] = [
         "network",
         (f"test {metric}", "evaluated, 95\u00a0% interval"),
         ("latency", "measured, p50 (p20 to p80)"),
         ("predicted", "before measurement, 90\u00a0% interval"),
         *((f"on {target}", "measured; predicted") for target in further),
+        *((metric_name(o.metric, o.unit), f"measured, {o.target}") for o in others),
         ("MACs", "counted"),
         ("parameters", "counted"),
         ("size", "ONNX file"),
         ("bundle", "beside this file"),
     ]
-    rows = [_finalist(f, colours[f.id]) for f in data.finalists]
+    rows = [_finalist(f, colours[f.id], others) for f in data.finalists]
     if data.reference is not None:
-        rows.append(_finalist(data.reference, GREY))
+        rows.append(_finalist(data.reference, GREY, others))
     return table(heads, rows, "finalists")
 
 
-def _finalist(finalist: Finalist, colour: str) -> list[str]:
+def _finalist(finalist: Finalist, colour: str, others: Sequence[ObjectiveInfo]) -> list[str]:
     dot = element("span", class_="dot", style=f"background:{colour}")
     network = join([dot, element("span", finalist.name, class_="pick")])
     named = with_note(network, finalist.id) if finalist.picks else network
@@ -94,11 +96,17 @@ def _finalist(finalist: Finalist, colour: str) -> list[str]:
         _latency(finalist.measurement),
         _prediction(finalist.predicted_latency_ms, finalist.predicted_std_ms),
         *(_on_target(found) for found in finalist.further),
+        *(_delivered(finalist, objective) for objective in others),
         count(finalist.macs),
         count(finalist.params),
         with_note(size(finalist.size_bytes), f"export error {finalist.max_relative_error:.0e}"),
         element("code", finalist.bundle),
     ]
+
+
+def _delivered(finalist: Finalist, objective: ObjectiveInfo) -> str:
+    value = finalist.delivered.get(objective.label)
+    return "not measured" if value is None else with_unit(value, objective)
 
 
 def _missed(finalist: Finalist) -> Iterable[Html]:

@@ -3,123 +3,196 @@
 from __future__ import annotations
 
 import random
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
+
+import numpy as np
 
 from hwnas.content import content_hash
-from hwnas.deploy.measurement.timing import measure
-from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.targets.catalogue import processor_of, versions
 from hwnas.deploy.targets.device import Target
-from hwnas.errors import InfeasibleError
+from hwnas.errors import DeviceError, InfeasibleError
 from hwnas.identity import Identity
-from hwnas.predictors import DevicePredictor, Pool, shipped_experience
+from hwnas.predictors import CostSource, DeviceProfile, DeviceStore
+from hwnas.predictors.devices.calibration import export_untrained
+from hwnas.predictors.devices.device import MINIMUM_MEASUREMENTS
+from hwnas.predictors.metrics.device_metric import (
+    DEVICE_METRICS,
+    CalibratedPredictor,
+    DeviceMetric,
+    Profile,
+)
 from hwnas.progress import ProgressCallback
 from hwnas.search.engine.agreement import agreed_value
 from hwnas.search.engine.cluster import map_tasks
-from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective
-from hwnas.search_spaces import Architecture, SearchSpace
+from hwnas.search.objectives.candidate_costs import CandidateCosts, prices_of
+from hwnas.search.objectives.objective import LATENCY, Objective, label_on, stored_label
+from hwnas.search_spaces import Architecture, Candidate, OperatorCountTable, SearchSpace
 from hwnas.stages.job import Job, RunStage, SearchGoal
-from hwnas.stages.measurements import (
-    Timed,
-    measured_on,
-    read_measurements,
-    write_measurements,
-)
-from hwnas.stages.untrained import export_untrained, limited
+from hwnas.stages.measurements import MEASUREMENTS, Timed, measured_on, read_measurements
+from hwnas.stages.untrained import limited
 
-__all__ = ["calibration", "check_limits", "fitted_predictor", "networks_to_time"]
+__all__ = ["calibrated", "calibration", "check_limits", "fitted_predictor", "store_of"]
 
 _NETWORKS_TO_CHECK = 200
-_EXPORT_SHARE = 0.8
+_ENOUGH = 100  # networks in the user's store, from which on runs add no more
 _SURE = 0.95  # level of the prediction interval whose lower end `check_limits` compares
 
 
-def calibration(job: Job, target: str, path: Path) -> RunStage:
-    """Return the stage that measures networks on the target and writes the results to ``path``.
+def store_of(out: Path) -> DeviceStore:
+    """Return the store of the calibrations of a run or of one of its targets.
 
-    Searches that share a study also share their calibrations: those on equal processors use the
-    measurements of the first of them, so that all have the same predictions.
+    Args:
+        out: Folder of the results.
     """
+    return DeviceStore(out / "devices")
+
+
+def calibration(job: Job, metric: str, target: str, out: Path) -> RunStage:
+    """Return the stage that measures networks on the target, for the predictor of a metric.
+
+    Measurements of the same hardware in the user's store count, and new ones are added to it,
+    unless the recipe says ``predictor.reuse = false``. Searches that share a study also share their
+    calibrations: those on equal processors use the measurements of the first of them, so that all
+    have the same predictions.
+
+    Args:
+        job: Run that is being worked on.
+        metric: Name of one of `DEVICE_METRICS`.
+        target: Name of the target.
+        out: Folder of the results.
+    """
+    how, name = DEVICE_METRICS[metric], stored_label(label_on(metric, target))
     space, storage = job.run_inputs.space, job.recipe.search.storage
     hardware = processor_of(Target.parse(target).device.hardware)
-    identity = job.identity("calibrate", space=space.fingerprint, target=target, hardware=hardware)
+    about = {} if name == target else {"metric": metric}
+    identity = job.identity(
+        "calibrate", space=space.fingerprint, target=target, hardware=hardware, **about
+    )
     shared = f"{job.recipe.name}/calibration {identity.key}"
     if storage is not None:
         identity = Identity({**identity.inputs, "shared": content_hash(storage)})
 
     def work(advance: ProgressCallback) -> None:
-        before = [each for each in measured_on(_timed(target, path)) if each != hardware]
+        before = [each for each in _hardware(how, target, out) if each not in ("", hardware)]
         if before:
             job.reporter.note(
                 f"{target} was calibrated on {', '.join(before)}, but the hardware is now "
-                f"{hardware}: all networks are timed again"
+                f"{hardware}: all networks are measured again"
             )
-        offers = None if storage is None else agreed_value(storage, shared)
-        if offers is None:
-            timed = _time_networks(job, target, advance)
+        offer = None if storage is None else agreed_value(storage, shared)
+        if offer is None:
+            found = _calibrated(job, how, target, out, advance)
             if storage is not None:
-                offers = agreed_value(storage, shared, [row.to_json() for row in timed])
-        if offers is not None:
-            timed = [Timed.from_json(row) for row in offers]
-        kept = [r for r in read_measurements(path) if r not in _timed(target, path)]
-        write_measurements(path, [*kept, *timed], anew=True)
+                offer = agreed_value(storage, shared, found.to_json())
+        if offer is not None:
+            how.save(store_of(out), how.profile(offer))
 
     def made() -> bool:
-        return len(measured_on(_timed(target, path))) == 1
+        return len(_hardware(how, target, out)) == 1
 
     def adopt() -> Identity | None:
-        found = measured_on(_timed(target, path))
+        found = _hardware(how, target, out)
         return Identity({**identity.inputs, "hardware": ", ".join(found)}) if found else None
 
-    return RunStage(f"calibrate@{target}", identity, work, made, adopt)
+    return RunStage(f"calibrate@{name}", identity, work, made, adopt)
 
 
-def _time_networks(job: Job, target: str, advance: ProgressCallback) -> list[Timed]:
-    """Choose, export and measure networks."""
-    space, recipe = job.run_inputs.space, job.recipe
-    chosen = networks_to_time(space, target, recipe.predictor.networks, recipe.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
-        jobs = [(a, models[a.id]) for a in chosen]
-        for done, _ in enumerate(map_tasks(export_untrained, space, jobs, recipe.workers), start=1):
-            advance(_EXPORT_SHARE * done / len(jobs), f"exporting network {done}/{len(jobs)}")
-        measured = measure(
-            models,
-            Target.parse(target),
-            progress=lambda s: advance(_EXPORT_SHARE + (1 - _EXPORT_SHARE) * s, "timing"),
-        )
-    contended = sum(m.contended for m in measured.values())
-    if contended:
+def _calibrated(
+    job: Job, metric: DeviceMetric, target: str, out: Path, advance: ProgressCallback
+) -> Profile:
+    """Measure networks that neither the run nor the user's store knows, and store them in both."""
+    store, users, wanted = store_of(out), DeviceStore.default(), job.recipe.predictor.networks
+    parsed, reuse = Target.parse(target), job.recipe.predictor.reuse
+    for each in (store, users) if reuse else (store,):
+        if metric.has(each, target) and _fits(profile := metric.load(each, target), parsed):
+            metric.save(store, profile)
+            break
+    else:
+        metric.remove(store, target)
+    before = len(metric.load(store, target).networks) if metric.has(store, target) else 0
+
+    def export(
+        space: SearchSpace, networks: Sequence[tuple[Architecture, Path]]
+    ) -> Iterable[object]:
+        return map_tasks(export_untrained, space, networks, job.recipe.workers)
+
+    try:
+        metric.calibrate(parsed, job.run_inputs.space, store, wanted, advance, export)
+    except DeviceError as error:
+        if before < MINIMUM_MEASUREMENTS:
+            raise
+        job.reporter.note(f"{metric.noun} is predicted from {before} stored networks: {error}")
+    found = metric.load(store, target)
+    if before:
         job.reporter.note(
-            f"{contended} of {len(chosen)} timings were disturbed by other processes on this "
+            f"{before} of {len(found.networks)} networks of the predictor of {metric.noun} on "
+            f"{target} were measured before; predictor.reuse = false measures all again"
+        )
+    if isinstance(found, DeviceProfile) and found.contended:
+        job.reporter.note(
+            f"{found.contended} of {len(found)} timings were disturbed by other processes on this "
             "machine; close other programs for better predictions"
         )
-    return [Timed(a, "calibration", measured[a.id]) for a in chosen]
+    known = metric.load(users, target).networks if metric.has(users, target) else ()
+    if reuse and len(known) < _ENOUGH and set(known) <= set(found.networks):
+        metric.save(users, found)
+    return found
 
 
-def networks_to_time(space: SearchSpace, target: str, count: int, seed: int) -> list[Architecture]:
-    """Return the networks that are most informative about a target without measurements."""
-    pool = Pool.of(space, seed)
-    chosen = pool.most_informative(DevicePredictor(target, shipped_experience()), count)
-    return [pool.networks[i] for i in chosen]
+def _fits(profile: Profile, target: Target) -> bool:
+    """Return whether costs were measured on the current hardware, with the current packages.
+
+    A table from elsewhere, which states neither, fits.
+    """
+    if profile.hardware not in ("", processor_of(target.device.hardware)):
+        return False
+    if not profile.versions or not target.device.is_here:  # another machine has its own packages
+        return True
+    return profile.versions == versions(RUNTIMES[target.device.runtime].packages)
 
 
-def fitted_predictor(space: SearchSpace, target: str, path: Path) -> DevicePredictor:
-    """Return the predictor fitted to the calibration of a target."""
-    timed = _timed(target, path)
-    return DevicePredictor(target, shipped_experience()).adapt(
-        [space.workload(row.architecture) for row in timed],
-        [row.measurement.latency_ms for row in timed],
+def calibrated(space: SearchSpace, metric: str, target: str, out: Path) -> Profile:
+    """Return the networks of a run that were measured on a target.
+
+    Runs of hwnas 0.1 have the timings of their calibrations in the table of all measurements.
+    """
+    how, store = DEVICE_METRICS[metric], store_of(out)
+    rows = _timed(target, out)
+    if metric != LATENCY or how.has(store, target) or not rows:
+        return how.load(store, target)
+    return DeviceProfile(
+        target,
+        networks=tuple(row.architecture.id for row in rows),
+        steps=OperatorCountTable.of_workloads([space.workload(r.architecture) for r in rows]),
+        costs=np.array([row.measurement.latency_ms for row in rows]),
+        reference_ms=median(row.measurement.anchor_ms for row in rows),
+        contended=sum(row.measurement.contended for row in rows),
     )
 
 
-def _timed(target: str, path: Path) -> list[Timed]:
-    rows = read_measurements(path)
+def fitted_predictor(
+    space: SearchSpace, metric: str, target: str, out: Path
+) -> CalibratedPredictor:
+    """Return the predictor fitted to the calibration of a target; arguments as in `calibrated`."""
+    return DEVICE_METRICS[metric].predictor(calibrated(space, metric, target, out))
+
+
+def _hardware(metric: DeviceMetric, target: str, out: Path) -> list[str]:
+    """Return the processors that the calibration of a target was measured on."""
+    if metric.has(store_of(out), target):
+        return [metric.load(store_of(out), target).hardware]
+    return measured_on(_timed(target, out)) if metric.name == LATENCY else []
+
+
+def _timed(target: str, out: Path) -> list[Timed]:
+    rows = read_measurements(out / MEASUREMENTS)
     return [r for r in rows if r.role == "calibration" and r.measurement.target == target]
 
 
-def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, DevicePredictor]) -> None:
+def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, CostSource]) -> None:
     """Raise if no network of the space can keep a limit, before hours of training.
 
     Raises:
@@ -130,18 +203,18 @@ def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, DevicePred
     rng = random.Random(job.recipe.seed)
     drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
     costly = limited(goal.objectives)
-    workloads = [space.workload(architecture) for architecture in drawn] if costly else []
+    candidates = [Candidate.of(architecture) for architecture in drawn] if costly else []
+    costs = prices_of(space, candidates, costly, predictors)
     for objective in costly:
-        if objective.metric == LATENCY:
-            found = [predictors[target].predict(workloads) for target in objective.priced_on]
-            rows = [
-                dict(zip(objective.priced_on, row, strict=True)) for row in zip(*found, strict=True)
-            ]
-            estimates = [objective.estimate(row) for row in rows]
-            _check_limit(objective, [(e.mean, e.interval(_SURE).low) for e in estimates])
-        else:
-            counts = [float(COUNTED[objective.metric](w)) for w in workloads]
-            _check_limit(objective, [(count, count) for count in counts])
+        _check_limit(objective, [_least(objective, each) for each in costs])
+
+
+def _least(objective: Objective, costs: CandidateCosts) -> tuple[float, float]:
+    """Return a cost and the lower end of its interval; counted costs are exact."""
+    if objective.label not in costs.estimates:
+        return (costs.values[objective.label],) * 2
+    estimate = costs.estimates[objective.label]
+    return estimate.mean, estimate.interval(_SURE).low
 
 
 def _check_limit(objective: Objective, costs: Sequence[tuple[float, float]]) -> None:

@@ -18,6 +18,7 @@ from hwnas.errors import ConfigError
 from hwnas.given_objects import GivenObjects, given_object
 from hwnas.identity import Identity
 from hwnas.plugin import build
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.progress import ProgressCallback, Reporter, make_reporter
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.recipe_keys import (
@@ -35,7 +36,7 @@ from hwnas.search.evaluation.evaluate import Evaluator, Fidelity, KeepsWeights
 from hwnas.search.evaluation.lineage import GrowEvaluator, Lineage, check_growable
 from hwnas.search.evaluation.own_identity import check_identity, check_key
 from hwnas.search.evaluation.registry import OwnCodeEvaluator
-from hwnas.search.objectives.objective import LATENCY, Objective, check_objectives
+from hwnas.search.objectives.objective import Objective, check_objectives
 from hwnas.search.samplers import SAMPLERS, make_sampler
 from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
@@ -129,8 +130,8 @@ class RunInputs:
             )
         _check_roles(space.roles, evaluator, recipe, task, len(data.train))
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
-        for target in SearchGoal(recipe.objective).targets:
-            searchable(target)
+        for metric, target in SearchGoal(recipe.objective).costs:
+            DEVICE_METRICS[metric].check(searchable(target))
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
         if recipe.deploy.reference and data.kind == "masks":
@@ -314,22 +315,29 @@ class SearchGoal:
 
     @classmethod
     def specialised(cls, recipe: Recipe, target: str) -> SearchGoal:
-        """Return the goal with the recipe's objectives, and latency on another target.
+        """Return the goal with the recipe's objectives, those on devices on another target.
 
-        The latency limit is kept, except a limit on a sum over targets, which does not apply to a
-        single target.
+        Of several objectives of one metric, the first counts. Its limit is kept, except a limit on
+        a sum over targets, which does not apply to a single target.
 
         Raises:
-            ConfigError: The target is unknown, or latency is no objective of the recipe.
+            ConfigError: The target is unknown, or no objective of the recipe has a target.
         """
         name = searchable(target).name
-        latency = [o for o in recipe.objective if o.metric == LATENCY]
-        if not latency:
-            raise ConfigError("the recipe has no objective latency_ms, so a target has no effect")
-        others = tuple(o for o in recipe.objective if o.metric != LATENCY)
-        limit = None if latency[0].reduce == "sum" else latency[0].limit
-        on_target = replace(latency[0], target=name, limit=limit, targets=(), reduce=None)
-        return cls((*others, on_target), name)
+        moved: dict[str, Objective] = {}
+        for each in recipe.objective:
+            if each.priced_on and each.metric not in moved:
+                limit = None if each.reduce == "sum" else each.limit
+                moved[each.metric] = replace(
+                    each, target=name, limit=limit, targets=(), reduce=None
+                )
+        if not moved:
+            raise ConfigError(
+                "no objective of the recipe has a target, such as latency_ms, so another target "
+                "has no effect"
+            )
+        others = tuple(o for o in recipe.objective if not o.priced_on)
+        return cls((*others, *moved.values()), name)
 
     @property
     def study_name(self) -> str:
@@ -344,6 +352,11 @@ class SearchGoal:
     def targets(self) -> list[str]:
         """Targets that the objectives name, each once."""
         return list(dict.fromkeys(target for o in self.objectives for target in o.priced_on))
+
+    @property
+    def costs(self) -> list[tuple[str, str]]:
+        """Metrics on targets that the objectives name, each pair once."""
+        return list(dict.fromkeys((o.metric, t) for o in self.objectives for t in o.priced_on))
 
 
 def goals_of(folder: RunFolder) -> list[SearchGoal]:

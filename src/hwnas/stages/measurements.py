@@ -16,7 +16,10 @@ from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.errors import RunError
 from hwnas.search_spaces import Architecture
 
-__all__ = ["Timed", "measured_on", "read_measurements", "write_measurements"]
+__all__ = ["MEASUREMENTS", "Timed", "measured_on", "read_measurements", "write_measurements"]
+
+MEASUREMENTS = "measurements.parquet"
+"""Name of the table in the folder of the results of a run or of one of its targets."""
 
 Role = Literal["calibration", "finalist"]
 
@@ -27,7 +30,7 @@ class Timed:
 
     Attributes:
         architecture: Architecture of the network.
-        role: Role: ``"calibration"`` of the predictor, or ``"finalist"``.
+        role: Role: ``"finalist"``, or ``"calibration"`` of the predictor in runs of hwnas 0.1.
         measurement: Latency measurement.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hwnas.search.objectives.objective import label_on
 from hwnas.search.training import load_weights
 from hwnas.stages.calibrate import calibration, fitted_predictor
 from hwnas.stages.finalists.reference import referencing
@@ -31,11 +32,11 @@ def is_done(job: Job, goal: SearchGoal) -> bool:
 def stages_of(job: Job, goal: SearchGoal) -> Iterator[RunStage]:
     """Yield the stages of a goal in order; each must be done before the next is requested."""
     folder, space, recipe = job.folder.path, job.run_inputs.space, job.recipe
-    table = job.folder.output(goal.target) / "measurements.parquet"
+    out = job.folder.output(goal.target)
     costs = {}
-    for target in goal.targets:
-        yield calibration(job, target, table)
-        costs[target] = fitted_predictor(space, target, table)
+    for metric, target in goal.costs:
+        yield calibration(job, metric, target, out)
+        costs[label_on(metric, target)] = fitted_predictor(space, metric, target, out)
     weights = None
     if job.needs_supernet:
         yield training(job, goal, costs)
@@ -48,4 +49,4 @@ def stages_of(job: Job, goal: SearchGoal) -> Iterator[RunStage]:
     yield finalising(job, goal, result, weights)
     if recipe.deploy.reference and goal.target is None:
         yield referencing(job, goal)
-    yield reporting(job, goal, result, table)
+    yield reporting(job, goal, result)

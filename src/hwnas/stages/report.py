@@ -13,7 +13,9 @@ from PIL import Image
 from hwnas import report
 from hwnas.atomic import replacing
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.predictors import Estimate
+from hwnas.deploy.targets.device import Target
+from hwnas.predictors import DeviceProfile, Estimate
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, DeviceMetric
 from hwnas.report import (
     BlockPicture,
     CalibrationRow,
@@ -28,20 +30,20 @@ from hwnas.report import (
     TrainingCurveRow,
     TrialRow,
 )
-from hwnas.report.data import Kind, Role
+from hwnas.report.data import Role
 from hwnas.search import Objective, Scored, SearchResult
 from hwnas.search.objectives.front import hypervolume_history, reference_point
-from hwnas.search.objectives.objective import COUNTED, LATENCY, label_on, losses
+from hwnas.search.objectives.objective import LATENCY, kind_of, label_on, losses, unit_of
 from hwnas.search.training import read_rows
 from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
-from hwnas.stages.calibrate import fitted_predictor
-from hwnas.stages.finalists.limits import of_bundle, overall, told
+from hwnas.stages.calibrate import calibrated
+from hwnas.stages.finalists.limits import costs_of, of_bundle, overall, told
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
-from hwnas.stages.finalists.stage import picks, read_bundles, score_of
+from hwnas.stages.finalists.stage import cost_of, picks, read_bundles, score_of
 from hwnas.stages.job import Job, RunStage, SearchGoal
-from hwnas.stages.measurements import Timed, read_measurements
+from hwnas.stages.measurements import MEASUREMENTS, Timed, read_measurements
 from hwnas.stages.results.run_result import (
     RunResult,
     breaking,
@@ -53,18 +55,16 @@ from hwnas.stages.search import BASELINE, found
 
 __all__ = ["gather", "reporting", "write_results"]
 
-_UNITS = {LATENCY: "ms", "weight_bytes": "bytes", "peak_activation_bytes": "bytes"}
 
-
-def reporting(job: Job, goal: SearchGoal, result: SearchResult, table: Path) -> RunStage:
+def reporting(job: Job, goal: SearchGoal, result: SearchResult) -> RunStage:
     """Return the stage that writes front and report.
 
     Args:
         job: Run that is being worked on.
         goal: Goal whose results are reported.
         result: All trials of the search.
-        table: Path of the table of measurements.
     """
+    out = job.folder.output(goal.target)
     finalists = job.folder.stages.get(goal.stage("finalists"))
     ranking = job.folder.stages.get("ranking") if job.recipe.train.ranking_check else None
     baseline = _baseline(job, goal)
@@ -79,10 +79,9 @@ def reporting(job: Job, goal: SearchGoal, result: SearchResult, table: Path) -> 
         trials=result,
         training=job.training.key,
         finalists=finalists.inputs if finalists is not None else {},
-        measurements=read_measurements(table),
+        measurements=read_measurements(out / MEASUREMENTS),
         **compared,
     )
-    out = job.folder.output(goal.target)
     made = [out / "front.csv", out / "report.html"]
     return RunStage(
         goal.stage("report"),
@@ -157,17 +156,13 @@ def _baseline(job: Job, goal: SearchGoal) -> SearchResult | None:
 
 
 def _objective(job: Job, objective: Objective) -> ObjectiveInfo:
-    units = {m.name: m.unit for m in job.run_inputs.task.metrics} | _UNITS
-    counted = objective.metric in COUNTED
-    kind: Kind = (
-        "predicted" if objective.metric == LATENCY else "counted" if counted else "evaluated"
-    )
+    units = {m.name: m.unit for m in job.run_inputs.task.metrics}
     return ObjectiveInfo(
         objective.label,
         objective.metric,
         objective.direction,
-        units.get(objective.metric, ""),
-        kind,
+        units.get(objective.metric) or unit_of(objective.metric),
+        kind_of(objective.metric),
         objective.limit,
         _where(objective),
     )
@@ -221,7 +216,7 @@ def _finalist(
         trial.candidate.id,
         trial.candidate.as_dict(),
         _stages(job.run_inputs.space, trial.candidate.network),
-        {t: trial.estimates[label_on(LATENCY, t)] for t in goal.targets},
+        {t: trial.estimates[label_on(m, t)] for m, t in goal.costs if m == LATENCY},
         tuple(name for name, picked in named.items() if picked == trial.candidate.id),
     )
 
@@ -281,10 +276,8 @@ def _delivered(
             )
             for target in goal.targets[1:]
         ),
-        delivered_ms={
-            o.label: o.reduced({target: m.latency_ms for target, m in measured.items()})
-            for o in goal.objectives
-            if o.metric == LATENCY
+        delivered={
+            o.label: cost for o in goal.objectives if (cost := cost_of(bundle, [o])) is not None
         },
         missed_limits=tuple(told(checks)),
         limit_state=overall(checks) if checks else None,
@@ -299,29 +292,31 @@ def _stages(space: SearchSpace, architecture: Architecture) -> tuple[StagePictur
 
 
 def _calibration(job: Job, goal: SearchGoal) -> tuple[CalibrationRow, ...]:
-    space, table = job.run_inputs.space, job.folder.output(goal.target) / "measurements.parquet"
+    """Return predicted beside measured costs, of the calibrations and of the finalists."""
+    space, out = job.run_inputs.space, job.folder.output(goal.target)
+    bundles = _bundles(job, goal)
     rows: list[CalibrationRow] = []
-    measured = read_measurements(table)
-    for target in goal.targets:
-        predictor = fitted_predictor(space, target, table)
-        timed = [row for row in measured if row.measurement.target == target]
-        fitted = [row for row in timed if row.role == "calibration"]
-        for row, estimate in zip(fitted, predictor.held_out(), strict=True):
-            latency = row.measurement.latency_ms
-            rows.append(_interval(row.architecture, estimate, latency, "left out in turn"))
-        for row in timed:
-            if row.role == "finalist":
-                [estimate] = predictor.predict([space.workload(row.architecture)])
-                latency = row.measurement.latency_ms
-                rows.append(_interval(row.architecture, estimate, latency, "finalist"))
+    for metric, name in goal.costs:
+        how, target, label = DEVICE_METRICS[metric], Target.parse(name), label_on(metric, name)
+        profile = calibrated(space, metric, name, out)
+        predictor = how.predictor(profile)
+        known = zip(profile.networks, predictor.held_out(), how.costs_of(profile), strict=True)
+        rows += [_interval(how, *each, "left out in turn") for each in known]
+        for bundle in bundles.values():
+            measured = costs_of(bundle).get(label)
+            if measured is not None:
+                workload = space.workload(bundle.architecture, how.batch(target))
+                [estimate] = predictor.cost([workload], [target])
+                architecture = bundle.architecture.id
+                rows.append(_interval(how, architecture, estimate, measured.value, "finalist"))
     return tuple(rows)
 
 
 def _interval(
-    architecture: Architecture, estimate: Estimate, measured_ms: float, role: Role
+    metric: DeviceMetric, network: str, estimate: Estimate, measured: float, role: Role
 ) -> CalibrationRow:
-    lower, upper = estimate.interval90
-    return CalibrationRow(architecture.id, estimate.mean, lower, upper, measured_ms, role)
+    ends = estimate.interval90
+    return CalibrationRow(network, estimate.mean, *ends, measured, role, metric.noun, metric.unit)
 
 
 def _training(job: Job) -> tuple[TrainingCurveRow, ...]:
@@ -385,13 +380,17 @@ def _break_even(job: Job) -> str:
 
 
 def _warnings(job: Job, goal: SearchGoal, result: SearchResult) -> tuple[str, ...]:
-    table = job.folder.output(goal.target) / "measurements.parquet"
-    timed = read_measurements(table)
+    out, space = job.folder.output(goal.target), job.run_inputs.space
+    timed = [row for row in read_measurements(out / MEASUREMENTS) if row.role == "finalist"]
+    profiles = [calibrated(space, metric, target, out) for metric, target in goal.costs]
+    fitted = [profile for profile in profiles if isinstance(profile, DeviceProfile)]
     contended = sum(row.measurement.contended for row in timed)
+    contended += sum(profile.contended for profile in fitted)
     warnings = []
     if contended:
+        every = len(timed) + sum(map(len, fitted))
         warnings.append(
-            f"{contended} of {len(timed)} timings were disturbed by other processes on the "
+            f"{contended} of {every} timings were disturbed by other processes on the "
             "machine; their medians are less certain than the intervals show."
         )
     if result.failed:
@@ -400,7 +399,7 @@ def _warnings(job: Job, goal: SearchGoal, result: SearchResult) -> tuple[str, ..
             f"{len(reasons)} candidates could not be evaluated, most often because of: "
             f"{max(reasons, key=reasons.count)}"
         )
-    return (*warnings, *_limits(job, goal), *_drift(timed))
+    return (*warnings, *_limits(job, goal), *_drift(fitted, timed))
 
 
 def _limits(job: Job, goal: SearchGoal) -> list[str]:
@@ -418,14 +417,13 @@ def _limits(job: Job, goal: SearchGoal) -> list[str]:
     return warnings
 
 
-def _drift(timed: Sequence[Timed]) -> list[str]:
+def _drift(fitted: Sequence[DeviceProfile], timed: Sequence[Timed]) -> list[str]:
     """Return a warning if the machine's speed changed between calibration and the finalists."""
-    anchors: dict[str, list[float]] = {"calibration": [], "finalist": []}
-    for row in timed:
-        anchors[row.role].append(row.measurement.anchor_ms)
-    if not all(anchors.values()):
+    before = [each.reference_ms for each in fitted if each.reference_ms is not None]
+    after = [row.measurement.anchor_ms for row in timed]
+    if not before or not after:
         return []
-    ratio = float(np.median(anchors["finalist"]) / np.median(anchors["calibration"]))
+    ratio = float(np.median(after) / np.median(before))
     if abs(ratio - 1) < 0.05:
         return []
     return [

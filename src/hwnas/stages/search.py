@@ -12,7 +12,7 @@ from pathlib import Path
 from optuna.samplers import BaseSampler
 
 from hwnas.errors import InfeasibleError
-from hwnas.predictors import CostSource, DevicePredictor
+from hwnas.predictors import CostSource
 from hwnas.progress import ProgressCallback
 from hwnas.recipe import SearchConfig
 from hwnas.recipe_keys import RecipeStage
@@ -48,7 +48,7 @@ _WITHOUT_ENDS = (stock.random, Stratified)
 
 
 def searching(
-    job: Job, goal: SearchGoal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
+    job: Job, goal: SearchGoal, evaluator: Evaluator, costs: Mapping[str, CostSource]
 ) -> Iterator[RunStage]:
     """Yield the search stage of a goal, and a random search if the recipe asks for it."""
     config = job.recipe.search
@@ -88,7 +88,7 @@ def searching(
 
 
 def _trial_identity(
-    job: Job, goal: SearchGoal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
+    job: Job, goal: SearchGoal, evaluator: Evaluator, costs: Mapping[str, CostSource]
 ) -> TrialIdentity:
     return TrialIdentity.of(
         job.run_inputs.searched,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from torch import Tensor
 
-from hwnas.predictors import DevicePredictor
+from hwnas.predictors import CostSource
 from hwnas.progress import ProgressCallback
 from hwnas.search import RankingCheck
 from hwnas.search.evaluation.evaluate import weights_hash
@@ -25,7 +25,7 @@ from hwnas.stages.job import Job, RunStage, SearchGoal
 __all__ = ["ranking", "training"]
 
 
-def training(job: Job, goal: SearchGoal, costs: Mapping[str, DevicePredictor]) -> RunStage:
+def training(job: Job, goal: SearchGoal, costs: Mapping[str, CostSource]) -> RunStage:
     """Return the stage that trains the supernet, or continues its training."""
     folder = job.folder.path / "supernet"
     checkpoint = folder / CHECKPOINT

@@ -9,21 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from hwnas.deploy.export.to_onnx import export_onnx
-from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import InfeasibleError
-from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective
+from hwnas.predictors.devices.calibration import export_untrained
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
+from hwnas.search.objectives.objective import COUNTED, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
 
-__all__ = ["excesses", "export_untrained", "limited", "most_macs"]
+__all__ = ["excesses", "limited", "most_macs"]
 
 _HOPELESS = 1.5  # ratio of cost to limit above which other networks cannot keep it either
-
-
-def export_untrained(space: SearchSpace, network: Architecture, path: Path) -> None:
-    """Export a network with random weights; it is as fast as a trained one."""
-    export_onnx(space.build(network), space.input_shape(network), path)
 
 
 def limited(objectives: Sequence[Objective]) -> list[Objective]:
@@ -41,22 +36,22 @@ def excesses(
         networks: Networks whose costs are counted, or measured on the targets.
         objectives: Objectives with a limit, from `limited`.
     """
-    targets = list(dict.fromkeys(target for o in objectives for target in o.priced_on))
-    latencies: dict[str, dict[str, float]] = {network.id: {} for network in networks}
+    pairs = list(dict.fromkeys((o.metric, target) for o in objectives for target in o.priced_on))
+    measured: dict[tuple[str, str], dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         models = {network.id: Path(folder, f"{network.id}.onnx") for network in networks}
-        if targets:
+        if pairs:
             for network in networks:
                 export_untrained(space, network, models[network.id])
-        for target in targets:
-            for name, measured in measure(models, Target.parse(target)).items():
-                latencies[name][target] = measured.latency_ms
+        for metric, target in pairs:
+            costs_of = DEVICE_METRICS[metric].measure(models, Target.parse(target))
+            measured[metric, target] = {name: each.value for name, each in costs_of.items()}
     found = []
     for network in networks:
         workload = space.workload(network)
         costs = [
-            o.reduced(latencies[network.id])
-            if o.metric == LATENCY
+            o.reduced({t: measured[o.metric, t][network.id] for t in o.priced_on})
+            if o.priced_on
             else float(COUNTED[o.metric](workload))
             for o in objectives
         ]

@@ -40,7 +40,7 @@ def costs() -> dict[str, CostSource]:
     rng = random.Random(3)
     workloads = [SPACE.workload(SPACE.sample(rng)) for _ in range(6)]
     return {
-        target: DevicePredictor(target, shipped_experience()).adapt(
+        f"latency_ms@{target}": DevicePredictor(target, shipped_experience()).adapt(
             workloads, [factor * workload.macs / 1e8 + 0.005 for workload in workloads]
         )
         for target, factor in ((CPU, 1.0), (OTHER, 2.0))
@@ -90,7 +90,7 @@ def test_knowledge_predicts_triton_latency_as_the_engine_does() -> None:
     candidates, codes = drawn(SPACE, 6)
     workloads = [SPACE.workload(candidate.network) for candidate in candidates]
     untouched = DevicePredictor(target, shipped_experience())
-    known = {target: untouched.adapt(workloads[:5], [1.0, 3.0, 2.0, 2.5, 1.5])}
+    known = {objectives[1].label: untouched.adapt(workloads[:5], [1.0, 3.0, 2.0, 2.5, 1.5])}
     told = prices_of(SPACE, candidates, objectives, known)
     expected = [each.values[objectives[1].label] for each in told]
     prices = knowledge_of_space(SPACE, objectives, known).price(codes)
@@ -117,7 +117,7 @@ def test_knowledge_predicts_only_objectives_with_a_predictor() -> None:
         def cost(self, workloads: object, targets: object) -> list[object]:
             raise AssertionError("nobody asks for a price")
 
-    mixed = {CPU: costs()[CPU], OTHER: Timer()}
+    mixed = {LATENCY.label: costs()[LATENCY.label], f"latency_ms@{OTHER}": Timer()}
     knowledge = knowledge_of_space(SPACE, [LATENCY, WORST, PEAK, ACCURACY], mixed)
     _, codes = drawn(SPACE, 3)
     assert list(knowledge.price(codes)) == [0]

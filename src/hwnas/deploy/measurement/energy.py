@@ -149,7 +149,8 @@ def energy_counter(hardware: str, rapl: Path = RAPL) -> EnergyCounter:
     if not counters:
         raise EnergyUnavailable(
             f"energy cannot be measured here: looked for {sought} and found none; {advice}, "
-            "or use a table of energies that were measured on another machine"
+            "or read a table of energies that were measured by other means with `hwnas calibrate "
+            "--from`"
         )
     if len(counters) > 1:
         return _Together(tuple(counters))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,18 +30,25 @@ from hwnas.predictors.features.blocks import Blocks, blocks_of_steps, rows_of
 from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace
 
 __all__ = [
+    "Exporter",
     "MeasuredMetric",
     "NetworkMeasurement",
     "Pool",
     "calibrate",
     "check_same_hardware",
+    "check_samples",
     "drawn_networks",
     "export_chosen",
+    "export_in_turn",
+    "export_untrained",
     "exported_for_a_while",
 ]
 
+Exporter = Callable[[SearchSpace, Sequence[tuple[Architecture, Path]]], Iterable[object]]
+"""Function that exports networks, untrained, to ONNX files; its iterable has an item for each."""
+
 _POOL = 200
-_BLOCK = 5  # networks that are timed together before the next ones are chosen
+BLOCK = 5
 
 
 def drawn_networks(space: SearchSpace, seed: int, count: int) -> tuple[Architecture, ...]:
@@ -121,43 +128,53 @@ def calibrate(
     on_reading: Callable[[NetworkMeasurement], None] = lambda reading: None,
     settings: TimingSettings | None = None,
     metric: MeasuredMetric = "latency_ms",
+    block: int = BLOCK,
+    export: Exporter | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> DeviceProfile:
     """Measure networks on a target of this machine until enough is known, and store its profile.
 
-    Networks that the store already has of the target count, so an interrupted calibration continues
-    where it stopped. The profile is written after every few networks.
+    Networks of the space that the store already has of the target count, so an interrupted
+    calibration continues where it stopped. The profile is written after every few networks.
 
     Args:
         target: Target on which to measure.
         space: Space of the networks.
         store: Store of the profile.
-        samples: Number of networks that shall be known of the target, at least 3.
+        samples: Number of networks of the space that shall be known of the target, at least 3.
         until_error: Value of `NetworkMeasurement.error`, as a fraction, at which to stop early.
         on_reading: Function that is called for every network that was measured.
         settings: Settings of the timing of each network.
         metric: Metric to measure; energy needs a counter in the hardware.
+        block: Number of networks that are measured together before the next ones are chosen.
+        export: Function that exports the networks; `export_in_turn` if None.
+        progress: Function that is called with the completed share of the measurement of a block,
+            from 0 to 1.
 
     Raises:
         ConfigError: ``samples`` or ``until_error`` is out of range.
         DeviceError: The target cannot be used here, or the store knows it from other hardware.
         EnergyUnavailable: Nothing on this machine counts energy.
     """
-    if samples < MINIMUM_MEASUREMENTS:
-        raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
+    check_samples(samples)
     if until_error is not None and not 0 < until_error < 10:
         raise ConfigError(f"until_error is {until_error:g}; expected a fraction such as 0.05")
     profile = _known_so_far(target, metric, space, store)
-    measure_some = _MEASURES[metric](target, settings)
+    drawn = drawn_networks(space, 0, _POOL)
+    if until_error is None and _known(drawn, profile) >= min(samples, len(drawn)):
+        return profile
+    measure_some = _MEASURES[metric](target, settings, progress or (lambda share: None))
     pool = Pool.of(space)
     predictor = DevicePredictor.of(profile)
     error = _error(predictor, pool)
-    while len(profile) < samples and not _small_enough(error, until_error):
-        block = min(_BLOCK, samples - len(profile))
-        chosen = pool.most_informative(predictor, block, profile.networks)
+    while (known := _known(drawn, profile)) < samples and not _small_enough(error, until_error):
+        wanted = min(block, samples - known)
+        chosen = pool.most_informative(predictor, wanted, profile.networks)
         if not chosen:
             break  # the space holds no more
         expected = _expected(predictor, rows_of(pool.seen_by(predictor), np.array(chosen)))
-        with exported_for_a_while([pool.networks[i] for i in chosen], space) as models:
+        networks = [pool.networks[i] for i in chosen]
+        with exported_for_a_while(networks, space, export) as models:
             measured = measure_some(models)
         profile = _with_measured(profile, pool, chosen, measured)
         predictor = DevicePredictor.of(profile)
@@ -182,6 +199,12 @@ def _known_so_far(
     return replace(known, space=", ".join(spaces))
 
 
+def check_samples(samples: int) -> None:
+    """Refuse a number of networks that is too small for a prediction."""
+    if samples < MINIMUM_MEASUREMENTS:
+        raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
+
+
 def check_same_hardware(store: DeviceStore, target: Target, hardware: str) -> None:
     """Refuse to add to measurements that were taken on another machine.
 
@@ -202,7 +225,19 @@ def _with_measured(
 ) -> DeviceProfile:
     names = [pool.networks[i].id for i in chosen]
     more = profile.with_more(names, pool.steps.rows(np.array(chosen)), np.array(measured.costs))
-    return replace(more, clock=measured.clock, versions=dict(measured.versions), time=measured.time)
+    return replace(
+        more,
+        clock=measured.clock,
+        versions=dict(measured.versions),
+        time=measured.time,
+        reference_ms=measured.reference_ms,
+        contended=profile.contended + measured.contended,
+    )
+
+
+def _known(drawn: Sequence[Architecture], profile: DeviceProfile) -> int:
+    """Return how many of some networks a profile has."""
+    return len({network.id for network in drawn}.intersection(profile.networks))
 
 
 def _expected(predictor: DevicePredictor, blocks: Blocks) -> list[Estimate | None]:
@@ -224,17 +259,33 @@ def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
 
 @contextlib.contextmanager
 def exported_for_a_while(
-    networks: Sequence[Architecture], space: SearchSpace
+    networks: Sequence[Architecture], space: SearchSpace, export: Exporter | None = None
 ) -> Iterator[list[Path]]:
     """Export networks as temporary ONNX files, untrained: they are as fast as trained ones."""
     with tempfile.TemporaryDirectory() as folder:
-        yield _export(networks, space, Path(folder))
+        yield _exported(networks, space, Path(folder), export or export_in_turn)
 
 
-def _export(networks: Sequence[Architecture], space: SearchSpace, folder: Path) -> list[Path]:
+def export_in_turn(
+    space: SearchSpace, networks: Sequence[tuple[Architecture, Path]]
+) -> Iterator[None]:
+    """Export untrained networks one after the other; see `Exporter`."""
+    for network, path in networks:
+        export_untrained(space, network, path)
+        yield
+
+
+def export_untrained(space: SearchSpace, network: Architecture, path: Path) -> None:
+    """Export a network with random weights; it is as fast as a trained one."""
+    export_onnx(space.build(network), space.input_shape(network), path)
+
+
+def _exported(
+    networks: Sequence[Architecture], space: SearchSpace, folder: Path, export: Exporter
+) -> list[Path]:
     paths = [folder / f"{network.id}.onnx" for network in networks]
-    for network, path in zip(networks, paths, strict=True):
-        export_onnx(space.build(network), space.input_shape(network), path)
+    for _ in export(space, list(zip(networks, paths, strict=True))):
+        pass
     return paths
 
 
@@ -247,36 +298,44 @@ class MeasuredCosts:
         clock: Clock or counter that was read.
         versions: Versions of the packages that matter.
         time: Time of the measurement, ISO 8601.
+        reference_ms: Median time of the reference model beside them; None if it was not timed.
+        contended: Number of measurements that other work on the machine disturbed.
     """
 
     costs: tuple[float, ...]
     clock: str
     versions: Mapping[str, str]
     time: str
+    reference_ms: float | None = None
+    contended: int = 0
 
 
 MeasuredMetric = Literal["latency_ms", "energy_mj"]
+_Progress = Callable[[float], None]
 _Measure = Callable[[Sequence[Path]], MeasuredCosts]
 
 
-def _latency(target: Target, settings: TimingSettings | None) -> _Measure:
+def _latency(target: Target, settings: TimingSettings | None, progress: _Progress) -> _Measure:
     def work(models: Sequence[Path]) -> MeasuredCosts:
-        found = [*measure({path.stem: path for path in models}, target, settings).values()]
+        named = {path.stem: path for path in models}
+        found = [*measure(named, target, settings, progress).values()]
         last = found[-1]
         costs = tuple(each.latency_ms for each in found)
-        return MeasuredCosts(costs, last.clock, last.versions, last.time)
+        disturbed = sum(each.contended for each in found)
+        return MeasuredCosts(costs, last.clock, last.versions, last.time, last.anchor_ms, disturbed)
 
     return work
 
 
-def _energy(target: Target, settings: TimingSettings | None) -> _Measure:
+def _energy(target: Target, settings: TimingSettings | None, progress: _Progress) -> _Measure:
     counter = energy_counter(target.device.hardware)
 
     def work(models: Sequence[Path]) -> MeasuredCosts:
         costs = []
-        for path in models:
+        for done, path in enumerate(models, start=1):
             run = prepared_run(path, target)
             costs.append(energy_of(run, counter).energy_mj)
+            progress(done / len(models))
         used = versions(RUNTIMES[target.device.runtime].packages)
         time = datetime.now(UTC).isoformat(timespec="seconds")
         return MeasuredCosts(tuple(costs), counter.name, used, time)
@@ -284,7 +343,7 @@ def _energy(target: Target, settings: TimingSettings | None) -> _Measure:
     return work
 
 
-_MEASURES: dict[MeasuredMetric, Callable[[Target, TimingSettings | None], _Measure]] = {
+_MEASURES: dict[MeasuredMetric, Callable[[Target, TimingSettings | None, _Progress], _Measure]] = {
     "latency_ms": _latency,
     "energy_mj": _energy,
 }
@@ -326,8 +385,7 @@ def export_chosen(
     Returns:
         Path of the table, which has a line for each network and no costs.
     """
-    if samples < MINIMUM_MEASUREMENTS:
-        raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
+    check_samples(samples)
     known = store.has(device, metric)
     profile = store.load(device, metric) if known else DeviceProfile(device, metric)
     predictor = DevicePredictor.of(profile)
@@ -335,7 +393,7 @@ def export_chosen(
     chosen = pool.most_informative(predictor, samples, profile.networks)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        models = _export([pool.networks[i] for i in chosen], space, folder)
+        models = _exported([pool.networks[i] for i in chosen], space, folder, export_in_turn)
     lines = [f"network,{metric}", *(f"{model.name}," for model in models)]
     write_text(folder / "measurements.csv", "\n".join(lines) + "\n")
     return folder / "measurements.csv"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,6 +55,9 @@ class DeviceProfile:
         clock: Clock that was read; empty if it is not known.
         versions: Versions of the packages that matter.
         time: Time of the last measurement, ISO 8601.
+        reference_ms: Median time of the reference model beside the last timings, in milliseconds;
+            None if it was not timed.
+        contended: Number of networks whose timing was disturbed by other work on the machine.
         held_out_error: Median error of the prediction of networks from the others, as a fraction;
             None if there are too few.
     """
@@ -70,6 +74,8 @@ class DeviceProfile:
     clock: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
+    reference_ms: float | None = None
+    contended: int = 0
     held_out_error: float | None = None
 
     def __post_init__(self) -> None:
@@ -105,6 +111,20 @@ class DeviceProfile:
         """Return all fields but the arrays, as a JSON object."""
         values = {k: v for k, v in vars(self).items() if k not in ("steps", "costs")}
         return {"schema": SCHEMA, **values}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as a JSON object."""
+        steps = {name: array.tolist() for name, array in self.steps.to_arrays().items()}
+        return {**self.description(), "steps": steps, "costs": self.costs.tolist()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeviceProfile:
+        """Return the profile of a JSON object, as the inverse of `to_json`."""
+        steps = {name: np.array(rows, dtype=np.int64) for name, rows in data["steps"].items()}
+        values = {k: v for k, v in data.items() if k != "schema"}
+        values["networks"] = tuple(data["networks"])
+        values["costs"] = np.array(data["costs"], dtype=np.float64)
+        return cls(**{**values, "steps": OperatorCountTable.from_arrays(steps)})
 
 
 @contextlib.contextmanager
@@ -207,6 +227,10 @@ class DeviceStore:
             save_file({"costs": profile.costs, **steps}, temporary / _ARRAYS)
             write_json(temporary / _DESCRIPTION, profile.description())
         return path
+
+    def remove(self, device: str, metric: CostMetric = "latency_ms") -> None:
+        """Remove a profile, if there is one."""
+        shutil.rmtree(self._path(device, metric), ignore_errors=True)
 
     def _path(self, device: str, metric: CostMetric) -> Path:
         check_device_name(device)

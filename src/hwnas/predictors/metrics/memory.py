@@ -343,13 +343,25 @@ class MemoryPredictor:
         check_pairs(workloads, targets, self.target.name)
         if not workloads:
             return []
-        asked = self._features(workloads)
+        return self._estimates(self._features(workloads))
+
+    def _estimates(self, asked: Numbers) -> list[Estimate]:
         means, stds = self._process.predict(self._parts(asked))
         stds *= _widening(len(self.peaks_bytes))
         return [
             Estimate.log_normal(METRIC, float(modelled + mean), float(std), self.target.name)
             for modelled, mean, std in zip(asked[:, 0], means, stds, strict=True)
         ]
+
+    def held_out(self) -> list[Estimate]:
+        """Predict each measured network by a predictor that has not seen it."""
+        found = []
+        for left_out in range(len(self.peaks_bytes)):
+            kept = np.delete(np.arange(len(self.peaks_bytes)), left_out)
+            peaks = tuple(self.peaks_bytes[i] for i in kept)
+            others = replace(self, features=self.features[kept], peaks_bytes=peaks)
+            found += others._estimates(self.features[[left_out]])
+        return found
 
     def _features(self, workloads: Sequence[Workload]) -> Numbers:
         return memory_features(workloads, self.target.format)

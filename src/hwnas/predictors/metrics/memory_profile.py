@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from hwnas.deploy.targets.catalogue import machine, versions
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.calibration import (
+    Exporter,
     check_same_hardware,
+    check_samples,
     drawn_networks,
     exported_for_a_while,
 )
@@ -24,16 +27,19 @@ from hwnas.predictors.devices.prediction import Prediction, elsewhere
 from hwnas.predictors.devices.selection import most_informative
 from hwnas.predictors.devices.store import SCHEMA, DeviceStore, check_device_name, read_description
 from hwnas.predictors.features.blocks import BlockScaling
-from hwnas.predictors.metrics.memory import (
-    METRIC,
-    MINIMUM_MEASUREMENTS,
-    MemoryPredictor,
-    memory_features,
-)
+from hwnas.predictors.metrics.memory import METRIC, MemoryPredictor, memory_features
 from hwnas.predictors.models.gaussian_process import Numbers, Parts
 from hwnas.search_spaces import Architecture, SearchSpace, Workload
 
-__all__ = ["MemoryProfile", "calibrate_memory", "has_memory", "load_memory", "predict_memory"]
+__all__ = [
+    "MemoryProfile",
+    "calibrate_memory",
+    "has_memory",
+    "load_memory",
+    "predict_memory",
+    "remove_memory",
+    "save_memory",
+]
 
 _POOL = 60
 _PROCESSES = 2  # for each network
@@ -65,6 +71,26 @@ class MemoryProfile:
     versions: dict[str, str] | None = None
     time: str = ""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MemoryProfile:
+        """Return the profile of a JSON object, as the inverse of `to_json`.
+
+        Raises:
+            ValueError: The fields do not fit together.
+        """
+        features = tuple(tuple(map(float, row)) for row in data["features"])
+        networks, peaks = tuple(data["networks"]), tuple(map(int, data["peaks_bytes"]))
+        if not len(features) == len(networks) == len(peaks):
+            raise ValueError(
+                f"{len(networks)} networks, {len(features)} rows of features and {len(peaks)} "
+                "peaks; expected equal numbers"
+            )
+        return cls(**{**data, "networks": networks, "features": features, "peaks_bytes": peaks})
+
     def predictor(self) -> MemoryPredictor:
         """Return the predictor of the peak memory of other networks."""
         return MemoryPredictor(
@@ -78,27 +104,28 @@ def calibrate_memory(
     store: DeviceStore,
     samples: int = 10,
     on_reading: Callable[[str, int, int], None] = lambda network, peak_bytes, number: None,
+    export: Exporter | None = None,
 ) -> MemoryProfile:
     """Measure the peak memory of networks on a target of this machine, each in fresh processes.
 
-    Networks that the store already has of the target count, and every network is stored as soon as
-    it was measured. Each takes about 10 seconds.
+    Networks of the space that the store already has of the target count, and every network is
+    stored as soon as it was measured. Each takes about 10 seconds.
 
     Args:
         target: Target of ONNX Runtime.
         space: Space of the networks.
         store: Store of the profile.
-        samples: Number of networks that shall be known of the target, at least 3.
+        samples: Number of networks of the space that shall be known of the target, at least 3.
         on_reading: Function that is called with the id of each network, its peak in bytes and the
             number of networks that are known.
+        export: Function that exports the networks; `export_in_turn` if None.
 
     Raises:
         ConfigError: ``samples`` is too small, or the target has another runtime.
         DeviceError: The target cannot be used here, the system does not report memory, or the store
             knows the target from other hardware.
     """
-    if samples < MINIMUM_MEASUREMENTS:
-        raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
+    check_samples(samples)
     MemoryPredictor(target)  # refuses other runtimes
     profile = MemoryProfile(target.name)
     if has_memory(store, target.name):
@@ -108,10 +135,12 @@ def calibrate_memory(
     features = memory_features(
         [space.workload(network, target.device.batch) for network in pool], target.format
     )
-    wanted = max(samples - len(profile.networks), 0)
+    known = {network.id for network in pool}.intersection(profile.networks)
+    wanted = max(samples - len(known), 0)
     for index in _chosen(pool, features, profile.networks, wanted):
         network = pool[index]
-        peak_bytes = _measured(space, network, target)
+        with exported_for_a_while([network], space, export) as [model]:
+            peak_bytes = peak_memory(model, target, _PROCESSES).peak_bytes
         profile = MemoryProfile(
             target.name,
             (*profile.networks, network.id),
@@ -122,7 +151,7 @@ def calibrate_memory(
             dict(versions(RUNTIMES[target.device.runtime].packages)),
             datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        write_json(_path(store, target.name), {"schema": SCHEMA, **asdict(profile)})
+        save_memory(store, profile)
         on_reading(network.id, peak_bytes, len(profile.networks))
     return profile
 
@@ -133,11 +162,6 @@ def _chosen(
     parts = Parts({"memory": BlockScaling.over(features)(features)}, {})
     measured = [i for i, network in enumerate(pool) if network.id in known]
     return most_informative(parts, _VARIANCES, count, measured)
-
-
-def _measured(space: SearchSpace, network: Architecture, target: Target) -> int:
-    with exported_for_a_while([network], space) as [model]:
-        return peak_memory(model, target, _PROCESSES).peak_bytes
 
 
 def has_memory(store: DeviceStore, device: str) -> bool:
@@ -159,14 +183,17 @@ def load_memory(store: DeviceStore, device: str) -> MemoryProfile:
             "--memory` measures some"
         )
     with read_description(path) as found:
-        features = tuple(tuple(map(float, row)) for row in found.pop("features"))
-        networks, peaks = tuple(found.pop("networks")), tuple(map(int, found.pop("peaks_bytes")))
-        if not len(features) == len(networks) == len(peaks):
-            raise ValueError(
-                f"{len(networks)} networks, {len(features)} rows of features and {len(peaks)} "
-                "peaks; expected equal numbers"
-            )
-        return MemoryProfile(networks=networks, features=features, peaks_bytes=peaks, **found)
+        return MemoryProfile.from_json(found)
+
+
+def save_memory(store: DeviceStore, profile: MemoryProfile) -> None:
+    """Write a profile; an existing one of the same target is replaced."""
+    write_json(_path(store, profile.device), {"schema": SCHEMA, **profile.to_json()})
+
+
+def remove_memory(store: DeviceStore, device: str) -> None:
+    """Remove the profile of a target, if there is one."""
+    _path(store, device).unlink(missing_ok=True)
 
 
 def predict_memory(

@@ -80,7 +80,8 @@ def run_search(
         objectives: Objectives of the search; results are ordered by the first one.
         evaluator: Evaluator that scores candidates in this process, or an executor that runs an
             evaluator elsewhere.
-        costs: Cost source of each target of the objectives, by the target's name.
+        costs: Cost source of each metric on a target that the objectives name, by its label, such
+            as ``"latency_ms@cpu-onnxruntime-fp32-b1-t1"``.
         trials: Number of candidates to evaluate in total, including those already in the study.
         sampler: Factory of the sampler, or its name; see `make_sampler`.
         sampler_options: Keyword arguments of the sampler.

@@ -13,7 +13,7 @@ from hwnas.identity import Identity, may_reuse
 from hwnas.predictors import CostSource
 from hwnas.search.engine.rungs import Rungs
 from hwnas.search.evaluation.evaluate import Evaluator, Fidelity
-from hwnas.search.objectives.objective import Objective
+from hwnas.search.objectives.objective import Objective, stored_label
 from hwnas.search_spaces import ChoiceSpace
 
 __all__ = ["IDENTITY", "STALE", "TrialIdentity"]
@@ -53,7 +53,7 @@ class TrialIdentity:
         )
         limited = [[o.label, o.direction, o.limit] for o in objectives]
         predictors: dict[str, Any] = {
-            f"costs@{target}": _source_key(source) for target, source in costs.items()
+            f"costs@{stored_label(label)}": _source_key(source) for label, source in costs.items()
         }
         return cls(evaluated, Identity.of({}, objectives=limited, **predictors))
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors import CostSource, Estimate
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.search.engine.failure import Failure, Outcome
 from hwnas.search.evaluation.evaluate import Evaluation
-from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective, label_on
+from hwnas.search.objectives.objective import COUNTED, Objective
 from hwnas.search_spaces import Candidate, SearchSpace, Workload
 
 __all__ = ["CandidateCosts", "if_priced", "prices_of"]
@@ -43,29 +44,45 @@ def prices_of(
 
     There is an estimate for each objective and, if it reduces several targets, for each target.
 
+    Args:
+        space: Space of the candidates.
+        candidates: Candidates whose costs are wanted.
+        objectives: Objectives of the search.
+        costs: Cost source of each metric on a target, by its label (`label_on`).
+
     Raises:
-        ConfigError: An objective names a target without a cost source.
+        ConfigError: An objective names a metric on a target without a cost source.
     """
-    workloads: list[Workload] = [space.network.workload(c.network) for c in candidates]
-    latencies = [objective for objective in objectives if objective.metric == LATENCY]
+    traced: dict[int, list[Workload]] = {}
+
+    def workloads(batch: int) -> list[Workload]:
+        if batch not in traced:
+            traced[batch] = [space.network.workload(c.network, batch) for c in candidates]
+        return traced[batch]
+
+    predicted = [objective for objective in objectives if objective.priced_on]
     found: dict[str, list[Estimate]] = {}
-    for objective in latencies:
-        for target in objective.priced_on:
-            if target not in costs:
-                raise ConfigError(f"no cost source for {objective.label}; pass costs[{target!r}]")
-            if target not in found:
-                wanted = [Target.parse(target)] * len(workloads)
-                found[target] = costs[target].cost(workloads, wanted)
+    for objective in predicted:
+        for label, name in zip(objective.costs, objective.priced_on, strict=True):
+            if label not in costs:
+                raise ConfigError(f"no cost source for {objective.label}; pass costs[{label!r}]")
+            if label not in found:
+                target = Target.parse(name)
+                batch = DEVICE_METRICS[objective.metric].batch(target)
+                found[label] = costs[label].cost(workloads(batch), [target] * len(candidates))
     estimates: list[dict[str, Estimate]] = []
     for i in range(len(candidates)):
-        known = {target: column[i] for target, column in found.items()}
-        row = {label_on(LATENCY, target): estimate for target, estimate in known.items()}
-        estimates.append(row | {o.label: o.estimate(known) for o in latencies})
-    counted = [{name: count(w) for name, count in COUNTED.items()} for w in workloads]
+        row = {label: column[i] for label, column in found.items()}
+        estimates.append(row | {o.label: o.estimate(_by_target(o, row)) for o in predicted})
+    counted = [{name: count(w) for name, count in COUNTED.items()} for w in workloads(1)]
     return [
         CandidateCosts({**counts, **{label: e.mean for label, e in row.items()}}, row, counts)
         for row, counts in zip(estimates, counted, strict=True)
     ]
+
+
+def _by_target(objective: Objective, row: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    return {t: row[label] for t, label in zip(objective.priced_on, objective.costs, strict=True)}
 
 
 def if_priced(

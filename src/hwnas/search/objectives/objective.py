@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.predictors.estimate import NORMAL_90, Estimate
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.search_spaces import Workload
 
 __all__ = [
@@ -22,8 +23,11 @@ __all__ = [
     "Objective",
     "Reduction",
     "check_objectives",
+    "kind_of",
     "label_on",
     "losses",
+    "stored_label",
+    "unit_of",
     "violations",
     "weighed",
 ]
@@ -47,14 +51,15 @@ class Objective:
     """Objective of a search: a metric, its direction, and perhaps a limit.
 
     Attributes:
-        metric: Metric of the task (``"accuracy"``), ``"latency_ms"``, or one of `COUNTED`.
+        metric: Metric of the task (``"accuracy"``), one of `DEVICE_METRICS` (``"latency_ms"``), or
+            one of `COUNTED`.
         direction: Direction that is better.
-        target: Target of ``"latency_ms"``, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
+        target: Target of one of `DEVICE_METRICS`, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
         limit: Worst acceptable value, in the metric's unit; None for no limit. For a predicted
             cost, the upper end of the 90% prediction interval has to meet it.
         targets: Several targets that make one objective, in place of ``target``.
-        reduce: Reduction over ``targets``: ``"worst"``, the largest latency, or ``"sum"``, the
-            total. The upper ends of the prediction intervals are reduced in the same way.
+        reduce: Reduction over ``targets``: ``"worst"``, the largest cost, or ``"sum"``, the total.
+            The upper ends of the prediction intervals are reduced in the same way.
     """
 
     metric: str
@@ -84,12 +89,17 @@ class Objective:
     @property
     def is_cost(self) -> bool:
         """True if the metric is a cost, which is positive, and not a metric of the task."""
-        return self.metric == LATENCY or self.metric in COUNTED
+        return self.metric in DEVICE_METRICS or self.metric in COUNTED
 
     @property
     def priced_on(self) -> tuple[str, ...]:
         """All targets that the value depends on; empty if the metric has no target."""
         return self.targets or (() if self.target is None else (self.target,))
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """Labels of the metric on each target that the value depends on."""
+        return tuple(label_on(self.metric, target) for target in self.priced_on)
 
     def reduced(self, costs: Mapping[str, float]) -> float:
         """Return the worst or the sum of the costs on the targets, given by target name."""
@@ -147,6 +157,28 @@ def label_on(metric: str, target: str) -> str:
     return f"{metric}@{target}"
 
 
+def stored_label(label: str) -> str:
+    """Return the name of a metric on a target in names of stages and in identities of results.
+
+    It is the label, without the metric if that is latency, which was once the only one.
+    """
+    return label.removeprefix(f"{LATENCY}@")
+
+
+def kind_of(metric: str) -> Literal["predicted", "counted", "evaluated"]:
+    """Return where the search takes the values of a metric from."""
+    if metric in DEVICE_METRICS:
+        return "predicted"
+    return "counted" if metric in COUNTED else "evaluated"
+
+
+def unit_of(metric: str) -> str:
+    """Return the unit of a cost; empty if it has none."""
+    if metric in DEVICE_METRICS:
+        return DEVICE_METRICS[metric].unit
+    return "bytes" if metric.endswith("_bytes") else ""
+
+
 def check_objectives(
     objectives: Sequence[Objective], task_metrics: Mapping[str, Direction]
 ) -> None:
@@ -162,8 +194,8 @@ def check_objectives(
     """
     if not objectives:
         raise ConfigError("the recipe has no [[objective]]; give at least one")
-    directions: dict[str, Direction] = {**task_metrics, LATENCY: "minimize"}
-    directions |= dict.fromkeys(COUNTED, "minimize")
+    directions: dict[str, Direction] = {**task_metrics}
+    directions |= dict.fromkeys([*DEVICE_METRICS, *COUNTED], "minimize")
     for objective in objectives:
         metric = objective.metric
         if metric not in directions:
@@ -176,8 +208,8 @@ def check_objectives(
                 f"{'more' if directions[metric] == 'maximize' else 'less'} of it is better; "
                 f'write direction = "{directions[metric]}"'
             )
-        if (metric == LATENCY) != bool(objective.priced_on):
-            wanted = "needs a target" if metric == LATENCY else "takes no target"
+        if (metric in DEVICE_METRICS) != bool(objective.priced_on):
+            wanted = "needs a target" if metric in DEVICE_METRICS else "takes no target"
             raise ConfigError(f"objective {metric!r} {wanted}; see `hwnas devices`")
     labels = [objective.label for objective in objectives]
     for label in labels:

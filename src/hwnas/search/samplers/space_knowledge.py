@@ -14,7 +14,7 @@ from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.features.blocks import Blocks, blocks_of_steps
 from hwnas.predictors.features.shipped_scores import shipped_scores
 from hwnas.predictors.models.gaussian_process import Numbers
-from hwnas.search.objectives.objective import LATENCY, Objective
+from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers.space_features import PredictedObjective, SpaceFeatures
 from hwnas.search_spaces import OperatorCountTable, SearchSpace
 from hwnas.search_spaces.tabular import Codes
@@ -31,9 +31,10 @@ def knowledge_of_space(
 ) -> SpaceFeatures:
     """Return a sampler's description of a space: its options, features, proxies and known costs.
 
-    Known costs are those that the search records: latencies as their predictors give them, counted
-    costs as they are counted. A latency is not known, and is learnt, if the space cannot list the
-    parts of its networks (`SearchSpace.parts`) or if a cost source is not a `DevicePredictor`. For
+    Known costs are those that the search records: costs on devices as their predictors give them,
+    counted costs as they are counted. A cost on a device is not known, and is learnt, if the space
+    cannot list the parts of its networks (`SearchSpace.parts`) or if a cost source is not a
+    `DevicePredictor`. For
     networks of a published table, the scores that ship with hwnas are known. Also known is whether
     the output of such a network depends on its input; a network whose output does not is not
     allowed.
@@ -41,7 +42,7 @@ def knowledge_of_space(
     Args:
         space: Space of the candidates; its encoding gives the codes.
         objectives: Objectives of the search.
-        costs: Cost sources by the name of the target of an objective.
+        costs: Cost sources by the label of a metric on a target.
     """
     known = _Known(space, tuple(objectives), costs or {})
     return SpaceFeatures(
@@ -81,7 +82,7 @@ class _Known:
         self.priced = {
             j: o
             for j, o in enumerate(self.objectives)
-            if o.metric in counted or (self.has_steps and o.metric == LATENCY and self._predicts(o))
+            if o.metric in counted or (self.has_steps and o.priced_on and self._predicts(o))
         }
 
     def statistics(self, codes: Codes) -> Numbers:
@@ -134,9 +135,9 @@ class _Known:
     def _looked_at(self, codes: Codes) -> Blocks:
         return blocks_of_steps(self._steps(codes))
 
-    def _logs(self, target: str, codes: Codes) -> tuple[Numbers, Numbers]:
-        """Return mean and standard deviation of the logarithms of latencies, each (N,)."""
-        predictor = self.costs[target]
+    def _logs(self, label: str, codes: Codes) -> tuple[Numbers, Numbers]:
+        """Return mean and standard deviation of the logarithms of costs on a device, each (N,)."""
+        predictor = self.costs[label]
         assert isinstance(predictor, DevicePredictor)
         return predictor.logs(predictor.blocks(self._steps(codes), self._blocks(codes)))
 
@@ -148,18 +149,18 @@ class _Known:
         for j, objective in self.priced.items():
             if not len(codes):
                 found[j] = np.zeros(0), np.zeros(0)
-            elif objective.metric == LATENCY:
-                for target in objective.priced_on:
-                    if target not in logs:
-                        logs[target] = self._logs(target, codes)
-                found[j] = _reduced(objective, [logs[target] for target in objective.priced_on])
+            elif objective.priced_on:
+                for label in objective.costs:
+                    if label not in logs:
+                        logs[label] = self._logs(label, codes)
+                found[j] = _reduced(objective, [logs[label] for label in objective.costs])
             else:
                 value = counted[objective.metric].astype(np.float64)
                 found[j] = value, value
         return found
 
     def _predicts(self, objective: Objective) -> bool:
-        sources = [self.costs.get(target) for target in objective.priced_on]
+        sources = [self.costs.get(label) for label in objective.costs]
         return all(isinstance(source, DevicePredictor) for source in sources)
 
 

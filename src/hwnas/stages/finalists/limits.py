@@ -5,8 +5,9 @@ differs, so each limit is checked again on its final measurements and evaluation
 
 A limit is ``kept`` if the value itself keeps it. If the value misses it but part of the interval
 keeps it, it is missed ``within noise``; otherwise it is ``broken``. The interval of a latency is
-the range of the middle 60 % of its timing rounds (p20 to p80), that of a score its 95 % confidence
-interval. Test images are not used to choose: their values are shown, but decide nothing.
+the range of the middle 60 % of its timing rounds (p20 to p80), that of another measured cost the
+range of its repetitions, that of a score its 95 % confidence interval. Test images are not used to
+choose: their values are shown, but decide nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.measurement.measured_cost import MeasuredCost
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.errors import InfeasibleError
 from hwnas.interval import row_interval
-from hwnas.search.objectives.objective import COUNTED, LATENCY, Objective
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, latency_cost
+from hwnas.search.objectives.objective import COUNTED, Objective, label_on
 
 __all__ = [
     "LimitCheck",
     "LimitState",
     "best_kept",
+    "costs_of",
     "limit_checks",
+    "measured_costs",
     "none_keeps",
     "of_bundle",
     "overall",
@@ -105,13 +110,32 @@ def limit_checks(
             metrics also ``split``, ``standard_error``, ``n`` and ``unit``.
         measurements: Measurements of the finalist, on any targets.
     """
-    rows, timed = list(metrics), {each.target: each for each in measurements}
+    rows = list(metrics)
+    costs = measured_costs(rows, measurements)
     return tuple(
         _check(objective, found)
         for objective in objectives
         if objective.limit is not None
-        for found in _delivered(objective, rows, timed)
+        for found in _delivered(objective, rows, costs)
     )
+
+
+def measured_costs(
+    metrics: Iterable[Mapping[str, Any]], measurements: Iterable[Measurement]
+) -> dict[str, MeasuredCost]:
+    """Return the measured costs of a network by label; arguments as in `limit_checks`."""
+    costs = [latency_cost(each) for each in measurements]
+    costs += [
+        MeasuredCost.from_json(row)
+        for row in metrics
+        if row["kind"] == "measured" and row["name"] in DEVICE_METRICS
+    ]
+    return {label_on(each.metric, each.target): each for each in costs}
+
+
+def costs_of(bundle: Bundle) -> dict[str, MeasuredCost]:
+    """Return the measured costs of a packaged network by label."""
+    return measured_costs(bundle.description["metrics"], bundle.measurements)
 
 
 def of_bundle(bundle: Bundle, objectives: Sequence[Objective]) -> tuple[LimitCheck, ...]:
@@ -172,15 +196,16 @@ def none_keeps(
 
 
 def _delivered(
-    objective: Objective, rows: Sequence[Mapping[str, Any]], timed: Mapping[str, Measurement]
+    objective: Objective, rows: Sequence[Mapping[str, Any]], costs: Mapping[str, MeasuredCost]
 ) -> list[_Delivered]:
     """Return the known values of an objective: a score on each split, or at most one cost."""
-    if objective.metric == LATENCY:
-        if not timed.keys() >= set(objective.priced_on):
+    if objective.priced_on:
+        if not costs.keys() >= set(objective.costs):
             return []
+        on = {target: costs[label_on(objective.metric, target)] for target in objective.priced_on}
         value, low, high = (
-            objective.reduced({name: getattr(m.headline, end) for name, m in timed.items()})
-            for end in ("p50", "p20", "p80")
+            objective.reduced({name: getattr(cost, end) for name, cost in on.items()})
+            for end in ("value", "low", "high")
         )
         return [_Delivered(value, low, high, "measured")]
     own = [row for row in rows if row["name"] == objective.metric]

@@ -10,6 +10,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.plugin import closest
 from hwnas.search import Scored
+from hwnas.search.objectives.objective import LATENCY
 from hwnas.search.training import load_weights
 from hwnas.stages.finalists.limits import best_kept, none_keeps, of_bundle, told
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
@@ -46,7 +47,7 @@ def picked(
         return reference
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     if max_latency_ms is not None:
-        if not goal.targets:
+        if not any(objective.metric == LATENCY for objective in goal.objectives):
             raise ConfigError(
                 "--max-latency-ms cannot be used: the recipe has no objective latency_ms"
             )

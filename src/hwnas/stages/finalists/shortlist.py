@@ -25,7 +25,7 @@ from hwnas.errors import (
 )
 from hwnas.search import Scored, SearchResult
 from hwnas.search.objectives.front import pick_spread
-from hwnas.search.objectives.objective import LATENCY, Objective, weighed
+from hwnas.search.objectives.objective import Objective, weighed
 from hwnas.stages.finalists.limits import LimitCheck, LimitState, overall, shortfall, told
 
 __all__ = [
@@ -196,7 +196,7 @@ def _next(
     """Return untried candidates, those first that are likely to keep the limits.
 
     The values of the search are corrected by their deviation from the delivered values of the
-    finalists so far: latencies by the median ratio, scores by the median difference.
+    finalists so far: costs by the median ratio, scores by the median difference.
     """
     trials = {trial.candidate.id: trial for trial in result.feasible}
     corrections = {
@@ -231,7 +231,7 @@ def _correction(
     ]
     if not known:
         return lambda value: value
-    if objective.metric == LATENCY:
+    if objective.priced_on:
         ratio = median(found / expected for expected, found in known)
         return lambda value: value * ratio
     shift = median(found - expected for expected, found in known)

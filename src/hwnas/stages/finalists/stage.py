@@ -20,20 +20,22 @@ from hwnas.content import content_hash
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.packing import write_bundle
 from hwnas.deploy.export.to_onnx import Export
+from hwnas.deploy.measurement.measured_cost import MeasuredCost
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.catalogue import processor_of
 from hwnas.deploy.targets.device import Target
-from hwnas.errors import ArtifactError, HwnasError, RunError
+from hwnas.errors import ArtifactError, DeviceError, HwnasError, RunError
 from hwnas.identity import Identity, may_reuse
 from hwnas.interval import is_proportion, metric_interval
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.progress import ProgressCallback
 from hwnas.recipe_keys import code_of
 from hwnas.search import Evaluation, Metric, Scored, SearchResult
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.evaluation.evaluate import own_training, recalibrate, score, weights_hash
 from hwnas.search.objectives.front import knee
-from hwnas.search.objectives.objective import LATENCY, Objective, label_on
+from hwnas.search.objectives.objective import LATENCY, Objective, label_on, unit_of
 from hwnas.search.tasks.task import smoothed
 from hwnas.search.training import (
     NetworkStep,
@@ -47,7 +49,7 @@ from hwnas.search.training import (
 )
 from hwnas.search_spaces import Architecture, Candidate
 from hwnas.stages.finalists.exporting import examples, export_network
-from hwnas.stages.finalists.limits import best_kept, limit_checks, of_bundle
+from hwnas.stages.finalists.limits import best_kept, costs_of, limit_checks, of_bundle
 from hwnas.stages.finalists.shortlist import Made, choose, fill_shortlist, is_own_fault, read_tried
 from hwnas.stages.job import Job, RunInputs, RunStage, SearchGoal
 from hwnas.stages.measurements import (
@@ -61,6 +63,7 @@ from hwnas.stages.split_evaluator import Executed
 __all__ = [
     "PICKS",
     "choose",
+    "cost_of",
     "finalising",
     "latency_of",
     "make_bundles",
@@ -76,10 +79,16 @@ _RECALIBRATION_IMAGES = 2048
 
 def latency_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
     """Return the first latency objective that a bundle was measured for, in ms, or None."""
-    known = {measurement.target: measurement.latency_ms for measurement in bundle.measurements}
+    return cost_of(bundle, [each for each in objectives if each.metric == LATENCY])
+
+
+def cost_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
+    """Return the first objective on devices that a bundle was measured for, or None."""
+    costs = costs_of(bundle)
     for objective in objectives:
-        if objective.metric == LATENCY and known.keys() >= set(objective.priced_on):
-            return objective.reduced(known)
+        if objective.priced_on and costs.keys() >= set(objective.costs):
+            on = {t: costs[label_on(objective.metric, t)].value for t in objective.priced_on}
+            return objective.reduced(on)
     return None
 
 
@@ -89,9 +98,10 @@ def picks(
     """Return the ids of the ``knee``, ``fastest`` and ``most-accurate`` bundles.
 
     Latency is the measured latency of the first latency objective, and accuracy the validation
-    score after fine-tuning; the test score is not used to choose. A bundle that breaks a limit is
-    never picked. One that misses a limit within noise is picked only if no bundle keeps all limits.
-    So there may be no picks at all.
+    score after fine-tuning; the test score is not used to choose. Without a latency objective there
+    is no ``fastest``, and the knee is that of the first other measured cost. A bundle that breaks a
+    limit is never picked. One that misses a limit within noise is picked only if no bundle keeps
+    all limits. So there may be no picks at all.
     """
     able = best_kept({name: of_bundle(bundle, objectives) for name, bundle in bundles.items()})
     bundles = {name: bundles[name] for name in able}
@@ -101,11 +111,13 @@ def picks(
     sign = -1.0 if metric.direction == "maximize" else 1.0
     scores = [[sign * score_of(b, metric.name, "validation")["value"]] for b in bundles.values()]
     named = {"most-accurate": ids[int(np.argmin(scores))]}
-    measured = [latency_of(bundle, objectives) for bundle in bundles.values()]
-    latencies = [[latency_ms] for latency_ms in measured if latency_ms is not None]
-    if len(latencies) == len(bundles):
-        named["fastest"] = ids[int(np.argmin(latencies))]
-        named["knee"] = ids[knee(np.hstack([scores, np.log(latencies)]))]
+    timed = [each for each in objectives if each.metric == LATENCY]
+    measured = [cost_of(bundle, timed or objectives) for bundle in bundles.values()]
+    costs = [[cost] for cost in measured if cost is not None]
+    if len(costs) == len(bundles):
+        if timed:
+            named["fastest"] = ids[int(np.argmin(costs))]
+        named["knee"] = ids[knee(np.hstack([scores, np.log(costs)]))]
     return named
 
 
@@ -234,12 +246,13 @@ def make_bundles(
         advance(0.8, "timing")
         models = {name: file.export.path for name, file in files.items()}
         measured = _measure_able(goal, models, failures)
+        costs = _other_costs(job, goal, {name: models[name] for name in measured})
         for trial in trials:
             name = trial.candidate.id
             if name not in measured:
                 continue
             with failures.of(name):
-                _pack(job, goal, trial, files[name], measured[name], folder)
+                _pack(job, goal, trial, files[name], measured[name], costs[name], folder)
     return {name: found for name, found in measured.items() if name not in failures}
 
 
@@ -453,12 +466,34 @@ def _measure(goal: SearchGoal, models: Mapping[str, Path]) -> dict[str, list[Mea
     return measured
 
 
+def _other_costs(
+    job: Job, goal: SearchGoal, models: Mapping[str, Path]
+) -> dict[str, list[MeasuredCost]]:
+    """Measure every finalist in the goal's metrics other than latency, as far as that can be done.
+
+    A metric without a counter on this machine remains predicted.
+    """
+    found: dict[str, list[MeasuredCost]] = {name: [] for name in models}
+    for metric, target in goal.costs:
+        if metric == LATENCY or not models:
+            continue
+        try:
+            measured = DEVICE_METRICS[metric].measure(models, Target.parse(target))
+        except DeviceError as error:
+            job.reporter.note(f"{metric} of the finalists remains predicted: {error}")
+            continue
+        for name, cost in measured.items():
+            found[name].append(cost)
+    return found
+
+
 def _pack(
     job: Job,
     goal: SearchGoal,
     trial: Scored,
     file: _File,
     measured: Sequence[Measurement],
+    costs: Sequence[MeasuredCost],
     folder: Path,
 ) -> None:
     run_inputs, recipe = job.run_inputs, job.recipe
@@ -471,6 +506,7 @@ def _pack(
         *_metrics(file.test, units),
         *_metrics(file.validation, units),
         *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
+        *(cost.to_json() for cost in costs),
     ]
     checks = limit_checks(goal.objectives, metrics, measured)
     bundle = write_bundle(
@@ -490,11 +526,11 @@ def _pack(
                 "name": estimate.metric,
                 "value": estimate.mean,
                 "std": estimate.std,
-                "unit": "ms",
+                "unit": unit_of(estimate.metric),
                 "kind": estimate.kind,
                 "target": estimate.target,
             }
-            for estimate in (trial.estimates.get(label_on(LATENCY, t)) for t in goal.targets)
+            for estimate in (trial.estimates.get(label_on(*each)) for each in goal.costs)
             if estimate is not None
         ],
         export=file.export,

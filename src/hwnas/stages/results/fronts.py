@@ -143,10 +143,9 @@ def _marks(result: SearchResult) -> dict[str, str]:
     table = weighed(result.objectives, [trial.values for trial in front])
     names = {"knee": front[knee(table)].candidate.id}
     for column, objective in enumerate(result.objectives):
-        if objective.is_cost and objective.metric != LATENCY:
-            continue
-        name = "fastest" if objective.is_cost else "most-accurate"
-        names.setdefault(name, front[int(table[:, column].argmin())].candidate.id)
+        if not objective.is_cost or objective.metric == LATENCY:
+            name = "fastest" if objective.is_cost else "most-accurate"
+            names.setdefault(name, front[int(table[:, column].argmin())].candidate.id)
     return names
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hwnas.search.objectives.objective import LATENCY, Objective, label_on
 from hwnas.stages.finalists.limits import (
     LimitCheck,
     LimitState,
+    costs_of,
     of_bundle,
     overall,
     recheck,
@@ -26,7 +28,7 @@ from hwnas.stages.finalists.limits import (
 )
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
-from hwnas.stages.finalists.stage import latency_of, picks, read_bundles, score_of
+from hwnas.stages.finalists.stage import cost_of, latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.search import found
 
@@ -62,6 +64,8 @@ class FrontRow:
         measured_latency_ms: Measurement of the first latency objective; None for non-finalists.
         predicted_ms: Predicted latency on each target, by its name.
         measured_ms: Measured latency on each target, by its name; empty for non-finalists.
+        predicted: Predictions of all metrics on targets, by label.
+        measured: Measurements of all metrics on targets, by label; empty for non-finalists.
         macs: Multiply-accumulates of one image.
         params: Number of trainable parameters.
         weight_bytes: Size of the weights.
@@ -88,6 +92,8 @@ class FrontRow:
     architecture: Mapping[str, Any]
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     limits: tuple[LimitCheck, ...] = ()
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def limit_state(self) -> LimitState | None:
@@ -223,7 +229,7 @@ def better(
     def losses_of(bundle: Bundle) -> tuple[float, float]:
         sign = -1.0 if metric.direction == "maximize" else 1.0
         score = sign * score_of(bundle, metric.name, "validation")["value"]
-        return score, latency_of(bundle, objectives) or 0.0
+        return score, latency_of(bundle, objectives) or cost_of(bundle, objectives) or 0.0
 
     there = losses_of(other)
     return tuple(
@@ -252,6 +258,7 @@ def _reference_row(run: Path, goal: SearchGoal, bundle: Bundle, metric: str) -> 
         measured_latency_ms=latency_of(bundle, goal.objectives),
         predicted_ms={},
         measured_ms={m.target: m.latency_ms for m in bundle.measurements},
+        measured={label: cost.value for label, cost in costs_of(bundle).items()},
         **{name: counted[name] for name in _COUNTS},
         bundle=str(bundle.folder.relative_to(run)),
         architecture=bundle.description["architecture"]["values"],
@@ -339,6 +346,7 @@ def front_row(
     """Return the row of one network; arguments as in `summary_of`."""
     latencies = [trial.values[o.label] for o in goal.objectives if o.metric == LATENCY]
     measurements = bundle.measurements if bundle else ()
+    predicted = {label: trial.estimates[label].mean for label in starmap(label_on, goal.costs)}
     return FrontRow(
         id=trial.candidate.id,
         picks=tuple(name for name, picked in names.items() if picked == trial.candidate.id),
@@ -347,8 +355,10 @@ def front_row(
         test=None if bundle is None else score_of(bundle, metric, "test")["value"],
         predicted_latency_ms=latencies[0] if latencies else None,
         measured_latency_ms=latency_of(bundle, goal.objectives) if bundle else None,
-        predicted_ms={t: trial.estimates[label_on(LATENCY, t)].mean for t in goal.targets},
+        predicted_ms={t: predicted[label_on(m, t)] for m, t in goal.costs if m == LATENCY},
         measured_ms={m.target: m.latency_ms for m in measurements},
+        predicted=predicted,
+        measured={label: cost.value for label, cost in costs_of(bundle).items()} if bundle else {},
         macs=trial.counted["macs"],
         params=trial.counted["params"],
         weight_bytes=trial.counted["weight_bytes"],
@@ -388,13 +398,13 @@ def cells(row: FrontRow, summary: RunResult) -> dict[str, Any]:
     """Return the cells of a row of the table by column, except the choices of the architecture."""
     cells: dict[str, Any] = {"id": row.id, "picks": " ".join(row.picks)}
     cells |= {o.label: row.values[o.label] for o in summary.objectives}
-    cells |= {label_on(LATENCY, target): ms for target, ms in row.predicted_ms.items()}
+    cells |= row.predicted
     cells[f"test_{summary.metric}"] = row.test
     cells["measured_latency_ms"] = row.measured_latency_ms
-    if len(row.predicted_ms) > 1:
-        cells |= {
-            f"measured_{label_on(LATENCY, t)}": row.measured_ms.get(t) for t in row.predicted_ms
-        }
+    alone = [label_on(LATENCY, target) for target in row.predicted_ms]  # has that column
+    cells |= {
+        f"measured_{label}": row.measured.get(label) for label in row.predicted if [label] != alone
+    }
     if any(objective.limit is not None for objective in summary.objectives):
         cells["limits"] = row.limit_state
     return cells | {count: getattr(row, count) for count in _COUNTS} | {"bundle": row.bundle}

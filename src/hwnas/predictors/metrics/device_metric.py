@@ -1,0 +1,343 @@
+"""Metrics that depend on the device: how each is measured, calibrated and predicted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from hwnas.deploy.measurement.energy import energy_counter, energy_of
+from hwnas.deploy.measurement.measured_cost import MeasuredCost
+from hwnas.deploy.measurement.measurement import Measurement
+from hwnas.deploy.measurement.memory import peak_memory
+from hwnas.deploy.measurement.timing import measure, prepared_run
+from hwnas.deploy.targets.device import Target
+from hwnas.errors import ConfigError
+from hwnas.predictors.devices.calibration import Exporter, MeasuredMetric, calibrate
+from hwnas.predictors.devices.device import DevicePredictor
+from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
+from hwnas.predictors.estimate import CostSource, Estimate
+from hwnas.predictors.metrics.memory import METRIC, MemoryPredictor
+from hwnas.predictors.metrics.memory_profile import (
+    MemoryProfile,
+    calibrate_memory,
+    has_memory,
+    load_memory,
+    remove_memory,
+    save_memory,
+)
+from hwnas.registry import Plugin, Registry
+from hwnas.search_spaces import Architecture, SearchSpace
+
+__all__ = ["DEVICE_METRICS", "CalibratedPredictor", "DeviceMetric", "Profile", "latency_cost"]
+
+Advance = Callable[[float, str], None]
+"""Function that is told which share of the work is done, in 0..1, and what is being done."""
+
+_EXPORT_SHARE = 0.8  # of the time of a calibration
+
+
+class Profile(Protocol):
+    """Networks whose cost in one metric is known on a device."""
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """Ids of the networks."""
+        ...
+
+    @property
+    def hardware(self) -> str:
+        """Processor or accelerator, in words; empty for costs from a table."""
+        ...
+
+    @property
+    def versions(self) -> Mapping[str, str] | None:
+        """Versions of the packages that matter; none for costs from a table."""
+        ...
+
+    @property
+    def time(self) -> str:
+        """Time of the last measurement, ISO 8601."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as a JSON object."""
+        ...
+
+
+class CalibratedPredictor(CostSource, Protocol):
+    """Predictor of one metric on one device, fitted to the measurements of a profile."""
+
+    def held_out(self) -> list[Estimate]:
+        """Predict each measured network by a predictor that has not seen it."""
+
+
+class DeviceMetric(ABC):
+    """Metric that depends on the device; less is better.
+
+    Attributes:
+        name: Name in recipes; it ends with the unit.
+        unit: Unit of the values.
+        noun: What is measured, in words.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+    noun: ClassVar[str]
+
+    def check(self, target: Target) -> None:  # noqa: B027 - most metrics accept every target
+        """Raise if the metric is not defined for a target, wherever it is measured.
+
+        Raises:
+            ConfigError: It is not.
+        """
+
+    @abstractmethod
+    def measure(self, models: Mapping[str, Path], target: Target) -> dict[str, MeasuredCost]:
+        """Measure ONNX files on a target.
+
+        Raises:
+            ArtifactError: A file is damaged or cannot run on the target.
+            DeviceError: The target cannot be used, or nothing here measures the metric.
+        """
+
+    @abstractmethod
+    def calibrate(
+        self,
+        target: Target,
+        space: SearchSpace,
+        store: DeviceStore,
+        samples: int,
+        advance: Advance,
+        export: Exporter,
+    ) -> None:
+        """Measure networks until the store has ``samples`` networks of the space.
+
+        Raises:
+            DeviceError: The target cannot be used, nothing here measures the metric, or the store
+                knows the target from other hardware.
+        """
+
+    @abstractmethod
+    def has(self, store: DeviceStore, device: str) -> bool:
+        """Return whether a store has a profile of a device."""
+
+    @abstractmethod
+    def load(self, store: DeviceStore, device: str) -> Profile:
+        """Read a profile; raise ConfigError or ArtifactError if it is missing or damaged."""
+
+    @abstractmethod
+    def save(self, store: DeviceStore, profile: Profile) -> None:
+        """Write a profile; an existing one of the same device is replaced."""
+
+    @abstractmethod
+    def remove(self, store: DeviceStore, device: str) -> None:
+        """Remove the profile of a device, if there is one."""
+
+    @abstractmethod
+    def profile(self, data: Mapping[str, Any]) -> Profile:
+        """Return the profile of a JSON object that `Profile.to_json` returned."""
+
+    @abstractmethod
+    def predictor(self, profile: Profile) -> CalibratedPredictor:
+        """Return the predictor that a profile gives."""
+
+    @abstractmethod
+    def costs_of(self, profile: Profile) -> Sequence[float]:
+        """Return the cost of each network of a profile."""
+
+    def batch(self, target: Target) -> int:
+        """Return the batch size at which the predictor reads workloads."""
+        return 1
+
+
+def latency_cost(measurement: Measurement) -> MeasuredCost:
+    """Return a latency measurement as a cost."""
+    ends = measurement.headline
+    numbers = ends.p50, ends.p20, ends.p80
+    return MeasuredCost(
+        _Latency.name, measurement.target, *numbers, "ms", measurement.clock, measurement.n
+    )
+
+
+class _OperatorCost(DeviceMetric):
+    """Cost that is predicted from the counts of a network's operators."""
+
+    name: ClassVar[MeasuredMetric]
+
+    def calibrate(
+        self,
+        target: Target,
+        space: SearchSpace,
+        store: DeviceStore,
+        samples: int,
+        advance: Advance,
+        export: Exporter,
+    ) -> None:
+        """See `DeviceMetric.calibrate`; all networks are measured in one session."""
+
+        def reported(
+            space: SearchSpace, networks: Sequence[tuple[Architecture, Path]]
+        ) -> Iterator[object]:
+            for done, each in enumerate(export(space, networks), start=1):
+                text = f"exporting network {done}/{len(networks)}"
+                advance(_EXPORT_SHARE * done / len(networks), text)
+                yield each
+
+        calibrate(
+            target,
+            space,
+            store,
+            samples,
+            metric=self.name,
+            block=samples,
+            export=reported,
+            progress=lambda share: advance(
+                _EXPORT_SHARE + (1 - _EXPORT_SHARE) * share, f"measuring {self.noun}"
+            ),
+        )
+
+    def has(self, store: DeviceStore, device: str) -> bool:
+        """See `DeviceMetric.has`."""
+        return store.has(device, self.name)
+
+    def load(self, store: DeviceStore, device: str) -> DeviceProfile:
+        """See `DeviceMetric.load`."""
+        return store.load(device, self.name)
+
+    def save(self, store: DeviceStore, profile: Profile) -> None:
+        """See `DeviceMetric.save`."""
+        assert isinstance(profile, DeviceProfile)
+        store.save(profile)
+
+    def remove(self, store: DeviceStore, device: str) -> None:
+        """See `DeviceMetric.remove`."""
+        store.remove(device, self.name)
+
+    def profile(self, data: Mapping[str, Any]) -> DeviceProfile:
+        """See `DeviceMetric.profile`."""
+        return DeviceProfile.from_json(data)
+
+    def predictor(self, profile: Profile) -> DevicePredictor:
+        """See `DeviceMetric.predictor`."""
+        assert isinstance(profile, DeviceProfile)
+        return DevicePredictor.of(profile)
+
+    def costs_of(self, profile: Profile) -> list[float]:
+        """See `DeviceMetric.costs_of`."""
+        assert isinstance(profile, DeviceProfile)
+        costs: list[float] = profile.costs.tolist()
+        return costs
+
+
+class _Latency(_OperatorCost):
+    name = "latency_ms"
+    unit = "ms"
+    noun = "latency"
+
+    def measure(self, models: Mapping[str, Path], target: Target) -> dict[str, MeasuredCost]:
+        """See `DeviceMetric.measure`."""
+        return {name: latency_cost(found) for name, found in measure(models, target).items()}
+
+
+class _Energy(_OperatorCost):
+    name = "energy_mj"
+    unit = "mJ"
+    noun = "energy"
+
+    def measure(self, models: Mapping[str, Path], target: Target) -> dict[str, MeasuredCost]:
+        """See `DeviceMetric.measure`; the networks run one after the other."""
+        counter = energy_counter(target.device.hardware)
+        found = {}
+        for name, model in models.items():
+            reading = energy_of(prepared_run(model, target), counter)
+            numbers = (reading.energy_mj,) * 3
+            about = self.unit, reading.counter, reading.runs
+            found[name] = MeasuredCost(self.name, target.name, *numbers, *about)
+        return found
+
+
+class _PeakMemory(DeviceMetric):
+    name = METRIC
+    unit = "bytes"
+    noun = "peak memory"
+
+    def check(self, target: Target) -> None:
+        """See `DeviceMetric.check`."""
+        MemoryPredictor(target)  # refuses other runtimes
+        if target.device.hardware != "cpu":
+            raise ConfigError(
+                f"{self.name} is not measured on {target.name}; choose a target with cpu"
+            )
+
+    def measure(self, models: Mapping[str, Path], target: Target) -> dict[str, MeasuredCost]:
+        """See `DeviceMetric.measure`; every network runs in fresh processes, for a few seconds."""
+        found = {}
+        for name, model in models.items():
+            peak = peak_memory(model, target)
+            numbers = float(peak.peak_bytes), float(peak.lowest_bytes), float(peak.highest_bytes)
+            about = self.unit, "resident memory", peak.processes
+            found[name] = MeasuredCost(self.name, target.name, *numbers, *about)
+        return found
+
+    def calibrate(
+        self,
+        target: Target,
+        space: SearchSpace,
+        store: DeviceStore,
+        samples: int,
+        advance: Advance,
+        export: Exporter,
+    ) -> None:
+        """See `DeviceMetric.calibrate`."""
+
+        def on_reading(network: str, peak_bytes: int, number: int) -> None:
+            advance(min(1.0, number / samples), f"{network} takes {peak_bytes / 1e6:.4g} MB")
+
+        calibrate_memory(target, space, store, samples, on_reading, export)
+
+    def has(self, store: DeviceStore, device: str) -> bool:
+        """See `DeviceMetric.has`."""
+        return has_memory(store, device)
+
+    def load(self, store: DeviceStore, device: str) -> MemoryProfile:
+        """See `DeviceMetric.load`."""
+        return load_memory(store, device)
+
+    def save(self, store: DeviceStore, profile: Profile) -> None:
+        """See `DeviceMetric.save`."""
+        assert isinstance(profile, MemoryProfile)
+        save_memory(store, profile)
+
+    def remove(self, store: DeviceStore, device: str) -> None:
+        """See `DeviceMetric.remove`."""
+        remove_memory(store, device)
+
+    def profile(self, data: Mapping[str, Any]) -> MemoryProfile:
+        """See `DeviceMetric.profile`."""
+        return MemoryProfile.from_json(data)
+
+    def predictor(self, profile: Profile) -> MemoryPredictor:
+        """See `DeviceMetric.predictor`."""
+        assert isinstance(profile, MemoryProfile)
+        return profile.predictor()
+
+    def costs_of(self, profile: Profile) -> list[float]:
+        """See `DeviceMetric.costs_of`."""
+        assert isinstance(profile, MemoryProfile)
+        return [float(peak) for peak in profile.peaks_bytes]
+
+    def batch(self, target: Target) -> int:
+        """Return the target's batch size, since memory is not proportional to it."""
+        return target.device.batch
+
+
+DEVICE_METRICS: Registry[DeviceMetric] = Registry("metric", __package__)
+"""Metrics that depend on the device, by their names in recipes."""
+
+PLUGINS = (
+    Plugin("metric", _Latency.name, _Latency(), "median time of a run", usual=True),
+    Plugin("metric", _Energy.name, _Energy(), "energy of a run, by the hardware's counters"),
+    Plugin("metric", _PeakMemory.name, _PeakMemory(), "memory of loading and running"),
+)
