@@ -19,6 +19,7 @@ from optuna.samplers import RandomSampler
 
 from hwnas.deploy.runtimes.onnx import OnnxRuntime
 from hwnas.deploy.variants import ConvertedNetwork
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.registry import Plugin
 from hwnas.search import SupernetEvaluator, classification
 from hwnas.search.data.raw_images import RawImages
@@ -36,6 +37,10 @@ class Same:
         return ConvertedNetwork(material.model)
 
 
+class PeakMemory(type(DEVICE_METRICS["peak_memory_bytes"])):
+    name, noun = "acme_bytes", "memory of Acme"
+
+
 def sampler(seed):
     return RandomSampler(seed=seed)
 
@@ -47,6 +52,7 @@ def largest(space, rng, random_subnets):
 SAMPLER = Plugin("sampler", "acme", sampler, "Random search of Acme")
 RUNTIME = OnnxRuntime("acme", ("fp32",), ("cpu",))
 VARIANT = Same()
+METRIC = Plugin("metric", "acme_bytes", PeakMemory(), "Memory of Acme")
 SOURCE = SOURCES["digits"]
 space, task, evaluator, role = mobilenet, classification, SupernetEvaluator, recipe_space
 """
@@ -79,6 +85,9 @@ acme = acme_parts:RUNTIME
 
 [hwnas.variants]
 acme = acme_parts:VARIANT
+
+[hwnas.metrics]
+acme_bytes = acme_parts:METRIC
 """
 
 RECIPE = """

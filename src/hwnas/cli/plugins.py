@@ -37,6 +37,7 @@ def _registries() -> list[Registry[Any]]:
     """Return all registries; that of kernel operators only if Triton is installed."""
     from hwnas.deploy.runtimes import RUNTIMES
     from hwnas.deploy.variants import VARIANTS
+    from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
     from hwnas.search import EVALUATORS, SAMPLERS, TASKS
     from hwnas.search.data.sources import SOURCES
     from hwnas.search.training.sampling import SAMPLING
@@ -50,6 +51,7 @@ def _registries() -> list[Registry[Any]]:
         SAMPLING,
         EVALUATORS,
         SAMPLERS,
+        DEVICE_METRICS,
         RUNTIMES,
         VARIANTS,
     ]

@@ -106,7 +106,7 @@ def _calibrated(
     """Measure networks that neither the run nor the user's store knows, and store them in both."""
     store, users, wanted = store_of(out), DeviceStore.default(), job.recipe.predictor.networks
     parsed, reuse = Target.parse(target), job.recipe.predictor.reuse
-    for each in (store, users) if reuse else (store,):
+    for each in (store, users) if reuse else ():
         if metric.has(each, target) and _fits(profile := metric.load(each, target), parsed):
             metric.save(store, profile)
             break

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,18 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
 from hwnas.predictors import Estimate
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
+from hwnas.recipe_keys import parts_of
 from hwnas.search.objectives.objective import (
     COUNTED,
     Direction,
     Objective,
     Reduction,
     check_objectives,
+    kind_of,
     losses,
+    stored_label,
+    unit_of,
     violations,
     weighed,
 )
@@ -191,3 +197,26 @@ def test_weighed_keeps_the_order_also_with_a_cost_of_zero() -> None:
     found = weighed([Objective("params", "minimize")], rows)[:, 0]
     assert np.isfinite(found).all()
     assert list(found) == sorted(found)
+
+
+@pytest.mark.parametrize("metric", DEVICE_METRICS)
+def test_every_metric_on_devices_is_an_objective_with_a_target(metric: str) -> None:
+    one = Objective(metric, "minimize", "cpu-onnxruntime-fp32-b1-t1", limit=5.0)
+    both = Objective(metric, "minimize", targets=("a", "b"), reduce="sum")
+    check_objectives([one, both], {})
+    assert one.is_cost
+    assert both.costs == (f"{metric}@a", f"{metric}@b")
+    assert kind_of(metric) == "predicted"
+    assert metric.endswith(unit_of(metric).lower())
+    with pytest.raises(ConfigError, match="needs a target"):
+        check_objectives([Objective(metric, "minimize")], {})
+    with pytest.raises(ConfigError, match='write direction = "minimize"'):
+        check_objectives([replace(one, direction="maximize")], {})
+
+
+def test_names_of_stages_and_identities_leave_out_latency_only() -> None:
+    """Runs of 0.1 have ``calibrate@TARGET``, since latency was the only metric on devices."""
+    assert stored_label("latency_ms@cpu") == "cpu"
+    assert stored_label("energy_mj@cpu") == "energy_mj@cpu"
+    assert parts_of(f"calibrate@{stored_label('energy_mj@cpu')}") == ("calibrate", "cpu")
+    assert parts_of("search") == ("search", None)
