@@ -172,7 +172,7 @@ def test_run_refuses_another_recipe(finished: Path, finished_recipe: Path) -> No
         pytest.param("measurements.parquet", ["finalists", "report"], marks=pytest.mark.slow),
         pytest.param(
             "devices",
-            [f"calibrate@{TARGET}", "search", "finalists", "report"],
+            [f"calibrate@{TARGET}", "search", "report"],
             marks=pytest.mark.slow,
         ),
     ],
@@ -186,6 +186,8 @@ def test_resume_remakes_a_lost_result(finished: Path, lost: str, redone: list[st
     assert path.exists()
     assert len(summary.finalists) == 3
     done = [stage for event, stage in events(finished) if event == "done"]
+    if lost == "devices":  # new predictions may choose the same finalists, or others
+        done = [stage for stage in done if stage != "finalists"]
     assert done == redone
     assert scores(finished) == scored
     assert (finished / "supernet" / "weights.safetensors").read_bytes() == weights

@@ -82,7 +82,7 @@ def test_search_minimises_energy_with_a_counter(
     [finalist] = summary.finalists
     energy, latency = (finalist.measured[f"{m}@{TARGET}"] for m in ("energy_mj", "latency_ms"))
     assert finalist.measured_latency_ms == latency
-    assert 2 < energy / latency < 12, "five watts are 5 mJ a millisecond"
+    assert energy > 2 * latency, "five watts are 5 mJ a millisecond of wall time"
     assert set(finalist.picks) == {"knee", "fastest", "most-accurate"}
 
 

@@ -63,7 +63,7 @@ def searched_again(finished: Path, to: Path, trials: int, liking: float = 1.0) -
         space_of(to),
         read_recipe(to / "recipe.toml")[0].objective,
         ByKernels(liking),
-        {TARGET: ByMacs()},
+        {LATENCY: ByMacs()},
         trials,
         "random",
         study=to / "study.db",
