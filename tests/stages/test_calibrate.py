@@ -31,6 +31,7 @@ def test_calibration_runs_only_once(job: Job) -> None:
     assert latencies(out) == before
 
 
+@pytest.mark.slow
 def test_calibration_runs_again_on_another_processor(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +59,7 @@ def another_job(job: Job, folder: Path, recipe: Recipe) -> Job:
     return Job(replace(job.run_inputs, recipe=recipe), made, job.reporter)
 
 
+@pytest.mark.slow
 def test_calibration_is_shared_by_searches_with_one_study(job: Job, tmp_path: Path) -> None:
     """Runs on equal processors use the same measurements, so that their predictions agree."""
     url = f"sqlite:///{tmp_path / 'shared.db'}"
@@ -73,6 +75,7 @@ def test_calibration_is_shared_by_searches_with_one_study(job: Job, tmp_path: Pa
     assert latencies(tmp_path / "one") == latencies(tmp_path / "two")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reuse", [True, False])
 def test_calibration_uses_the_measurements_of_the_user(
     job: Job, tmp_path: Path, reuse: bool
@@ -90,6 +93,7 @@ def test_calibration_uses_the_measurements_of_the_user(
     assert len(users.load(TARGET)) == len(known) + reuse
 
 
+@pytest.mark.slow
 def test_calibration_ignores_measurements_of_other_hardware_and_versions(
     job: Job, tmp_path: Path
 ) -> None:
