@@ -13,8 +13,9 @@ from hwnas.deploy.targets.device import Target
 from hwnas.errors import InfeasibleError
 from hwnas.predictors.devices.calibration import export_untrained
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
-from hwnas.search.objectives.objective import COUNTED, Objective
+from hwnas.search.objectives.objective import COUNTED, Objective, label_on
 from hwnas.search_spaces import Architecture, SearchSpace
+from hwnas.stages.job import SearchGoal
 
 __all__ = ["excesses", "limited", "most_macs"]
 
@@ -36,8 +37,8 @@ def excesses(
         networks: Networks whose costs are counted, or measured on the targets.
         objectives: Objectives with a limit, from `limited`.
     """
-    pairs = list(dict.fromkeys((o.metric, target) for o in objectives for target in o.priced_on))
-    measured: dict[tuple[str, str], dict[str, float]] = {}
+    pairs = SearchGoal(tuple(objectives)).costs
+    measured: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         models = {network.id: Path(folder, f"{network.id}.onnx") for network in networks}
         if pairs:
@@ -45,12 +46,13 @@ def excesses(
                 export_untrained(space, network, models[network.id])
         for metric, target in pairs:
             costs_of = DEVICE_METRICS[metric].measure(models, Target.parse(target))
-            measured[metric, target] = {name: each.value for name, each in costs_of.items()}
+            of_networks = {name: each.value for name, each in costs_of.items()}
+            measured[label_on(metric, target)] = of_networks
     found = []
     for network in networks:
         workload = space.workload(network)
         costs = [
-            o.reduced({t: measured[o.metric, t][network.id] for t in o.priced_on})
+            o.reduced({t: by_id[network.id] for t, by_id in o.on_targets(measured).items()})
             if o.priced_on
             else float(COUNTED[o.metric](workload))
             for o in objectives

@@ -37,6 +37,7 @@ __all__ = [
     "calibrate",
     "check_same_hardware",
     "check_samples",
+    "count_known",
     "drawn_networks",
     "export_chosen",
     "export_in_turn",
@@ -48,7 +49,7 @@ Exporter = Callable[[SearchSpace, Sequence[tuple[Architecture, Path]]], Iterable
 """Function that exports networks, untrained, to ONNX files; its iterable has an item for each."""
 
 _POOL = 200
-BLOCK = 5
+_BLOCK = 5  # networks that are timed together before the next ones are chosen
 
 
 def drawn_networks(space: SearchSpace, seed: int, count: int) -> tuple[Architecture, ...]:
@@ -75,7 +76,11 @@ class Pool:
     @classmethod
     def of(cls, space: SearchSpace, seed: int = 0, count: int = _POOL) -> Pool:
         """Return a pool of drawn networks; they are fewer if the space holds fewer."""
-        drawn = drawn_networks(space, seed, count)
+        return cls.of_networks(space, drawn_networks(space, seed, count))
+
+    @classmethod
+    def of_networks(cls, space: SearchSpace, drawn: tuple[Architecture, ...]) -> Pool:
+        """Return the pool of given networks of a space."""
         steps = OperatorCountTable.of_workloads([space.workload(network) for network in drawn])
         return cls(drawn, steps, blocks_of_steps(steps))
 
@@ -128,7 +133,7 @@ def calibrate(
     on_reading: Callable[[NetworkMeasurement], None] = lambda reading: None,
     settings: TimingSettings | None = None,
     metric: MeasuredMetric = "latency_ms",
-    block: int = BLOCK,
+    block: int = _BLOCK,
     export: Exporter | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> DeviceProfile:
@@ -161,13 +166,15 @@ def calibrate(
         raise ConfigError(f"until_error is {until_error:g}; expected a fraction such as 0.05")
     profile = _known_so_far(target, metric, space, store)
     drawn = drawn_networks(space, 0, _POOL)
-    if until_error is None and _known(drawn, profile) >= min(samples, len(drawn)):
+    if until_error is None and count_known(drawn, profile.networks) >= min(samples, len(drawn)):
         return profile
     measure_some = _MEASURES[metric](target, settings, progress or (lambda share: None))
-    pool = Pool.of(space)
+    pool = Pool.of_networks(space, drawn)
     predictor = DevicePredictor.of(profile)
     error = _error(predictor, pool)
-    while (known := _known(drawn, profile)) < samples and not _small_enough(error, until_error):
+    while (known := count_known(drawn, profile.networks)) < samples and not _small_enough(
+        error, until_error
+    ):
         wanted = min(block, samples - known)
         chosen = pool.most_informative(predictor, wanted, profile.networks)
         if not chosen:
@@ -235,9 +242,9 @@ def _with_measured(
     )
 
 
-def _known(drawn: Sequence[Architecture], profile: DeviceProfile) -> int:
-    """Return how many of some networks a profile has."""
-    return len({network.id for network in drawn}.intersection(profile.networks))
+def count_known(drawn: Sequence[Architecture], ids: Sequence[str]) -> int:
+    """Return how many of some networks are among those with the given ids."""
+    return len({network.id for network in drawn}.intersection(ids))
 
 
 def _expected(predictor: DevicePredictor, blocks: Blocks) -> list[Estimate | None]:

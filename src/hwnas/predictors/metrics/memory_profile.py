@@ -20,6 +20,7 @@ from hwnas.predictors.devices.calibration import (
     Exporter,
     check_same_hardware,
     check_samples,
+    count_known,
     drawn_networks,
     exported_for_a_while,
 )
@@ -135,8 +136,7 @@ def calibrate_memory(
     features = memory_features(
         [space.workload(network, target.device.batch) for network in pool], target.format
     )
-    known = {network.id for network in pool}.intersection(profile.networks)
-    wanted = max(samples - len(known), 0)
+    wanted = max(samples - count_known(pool, profile.networks), 0)
     for index in _chosen(pool, features, profile.networks, wanted):
         network = pool[index]
         with exported_for_a_while([network], space, export) as [model]:

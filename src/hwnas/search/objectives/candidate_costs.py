@@ -73,16 +73,12 @@ def prices_of(
     estimates: list[dict[str, Estimate]] = []
     for i in range(len(candidates)):
         row = {label: column[i] for label, column in found.items()}
-        estimates.append(row | {o.label: o.estimate(_by_target(o, row)) for o in predicted})
+        estimates.append(row | {o.label: o.estimate(o.on_targets(row)) for o in predicted})
     counted = [{name: count(w) for name, count in COUNTED.items()} for w in workloads(1)]
     return [
         CandidateCosts({**counts, **{label: e.mean for label, e in row.items()}}, row, counts)
         for row, counts in zip(estimates, counted, strict=True)
     ]
-
-
-def _by_target(objective: Objective, row: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    return {t: row[label] for t, label in zip(objective.priced_on, objective.costs, strict=True)}
 
 
 def if_priced(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ __all__ = [
     "weighed",
 ]
 
+T = TypeVar("T")
 Direction = Literal["maximize", "minimize"]
 Reduction = Literal["worst", "sum"]
 
@@ -100,6 +101,10 @@ class Objective:
     def costs(self) -> tuple[str, ...]:
         """Labels of the metric on each target that the value depends on."""
         return tuple(label_on(self.metric, target) for target in self.priced_on)
+
+    def on_targets(self, by_label: Mapping[str, T]) -> dict[str, T]:
+        """Return what is given by label of the metric on a target, by target name."""
+        return {t: by_label[each] for t, each in zip(self.priced_on, self.costs, strict=True)}
 
     def reduced(self, costs: Mapping[str, float]) -> float:
         """Return the worst or the sum of the costs on the targets, given by target name."""

@@ -202,9 +202,9 @@ def _delivered(
     if objective.priced_on:
         if not costs.keys() >= set(objective.costs):
             return []
-        on = {target: costs[label_on(objective.metric, target)] for target in objective.priced_on}
+        on = objective.on_targets(costs)
         value, low, high = (
-            objective.reduced({name: getattr(cost, end) for name, cost in on.items()})
+            objective.reduced({target: getattr(cost, end) for target, cost in on.items()})
             for end in ("value", "low", "high")
         )
         return [_Delivered(value, low, high, "measured")]

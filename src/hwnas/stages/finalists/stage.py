@@ -87,8 +87,8 @@ def cost_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
     costs = costs_of(bundle)
     for objective in objectives:
         if objective.priced_on and costs.keys() >= set(objective.costs):
-            on = {t: costs[label_on(objective.metric, t)].value for t in objective.priced_on}
-            return objective.reduced(on)
+            on = objective.on_targets(costs)
+            return objective.reduced({target: cost.value for target, cost in on.items()})
     return None
 
 
