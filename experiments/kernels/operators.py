@@ -82,7 +82,7 @@ def tune_case(place: Place, tuning: Tuning) -> dict[str, Any]:
     """Search for a fast configuration; the best ones are saved as they are found."""
     case = tuning.case
     dtype = dtype_of(case)
-    tuner = GpuTuning(place.card, place.timer_in_turn(), tuning.seconds, bench=place.bench)
+    tuner = GpuTuning(place.gpu, place.timer_in_turn(), tuning.seconds, bench=place.bench)
     model = _model(case.operator, dtype)
     outcome, entry = tuner.tune(OPERATORS[case.operator], case.sizes, dtype, model)
     verdicts = Counter(trial.verdict for trial in outcome.trials)
@@ -130,7 +130,7 @@ def measure_case(place: Place, case: Case) -> dict[str, Any]:
     # The work before our kernel also runs before its reference, but is part of neither.
     if KERNEL in times[CACHES[0]] and BENCHMARKS[case.operator].before is None:
         entry = _entry(place, case, choice, times[CACHES[0]])
-        keep(place.card, entry)
+        keep(place.gpu, entry)
         found["kernel"] = entry.beats_reference
     found["absent"] = absent
     found["timing"] = {each: place.timer(each).description for each in CACHES}
@@ -147,7 +147,7 @@ def _model(operator: str, dtype: torch.dtype) -> CostModel:
 
 def _bench(place: Place, operator: Operator, case: Case) -> Any:
     dtype, timer = dtype_of(case), place.timer(CACHES[0])
-    return place.bench(operator, case.sizes, dtype, place.card, timer, place.device)
+    return place.bench(operator, case.sizes, dtype, place.gpu, timer, place.device)
 
 
 def _contenders(
@@ -215,7 +215,7 @@ def _spilled_bytes(
     if place.simulated:
         return None
     launches = operator.launches(inputs, operator.outputs(inputs), choice.config)
-    return sum(compile_ahead(launch, place.card).spilled_bytes for launch in launches)
+    return sum(compile_ahead(launch, place.gpu).spilled_bytes for launch in launches)
 
 
 def _entry(place: Place, case: Case, choice: KernelChoice, times: dict[str, Times]) -> TunedEntry:

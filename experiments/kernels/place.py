@@ -35,14 +35,14 @@ class Place:
     """GPU, or a simulated one.
 
     Attributes:
-        card: The GPU.
+        gpu: The GPU.
         simulated: Whether kernels are interpreted and times are invented.
         work: Folder for temporary files.
         workers: Number of parallel processes, where nothing is timed or one process at a time is.
         start: Start method of `multiprocessing`.
     """
 
-    card: Accelerator
+    gpu: Accelerator
     simulated: bool
     work: Path
     workers: int
@@ -57,11 +57,11 @@ class Place:
         """
         if simulated:
             return cls(_SIMULATED, True, Path(tempfile.mkdtemp()), 2)
-        card = Accelerator.here()
+        gpu = Accelerator.here()
         if reason := cannot_run(torch.device("cuda")):
             raise DeviceError(reason)
         cores = len(os.sched_getaffinity(0))
-        return cls(card, False, Path(tempfile.mkdtemp()), max(1, cores - 2))
+        return cls(gpu, False, Path(tempfile.mkdtemp()), max(1, cores - 2))
 
     @property
     def device(self) -> torch.device:
@@ -77,7 +77,7 @@ class Place:
         """Return the timer for a state of the cache, one of `CACHES`."""
         if self.simulated:
             return _SimulatedTimer(flush_bytes=int(cache == "cold"))
-        return GpuTimer.cold(self.card) if cache == "cold" else GpuTimer()
+        return GpuTimer.cold(self.gpu) if cache == "cold" else GpuTimer()
 
     def timer_in_turn(self) -> GpuTimer:
         """Return a timer that processes can share: while one of them times, the others wait."""
@@ -145,8 +145,8 @@ class _SimulatedBench(GpuBench):
     """Bench that does not compile, since a process that interprets cannot."""
 
     def __init__(self, *arguments: object) -> None:
-        operator, sizes, dtype, card, timer, _, *seed = arguments
-        super().__init__(operator, sizes, dtype, card, timer, torch.device("cpu"), *seed)  # type: ignore[arg-type]
+        operator, sizes, dtype, gpu, timer, _, *seed = arguments
+        super().__init__(operator, sizes, dtype, gpu, timer, torch.device("cpu"), *seed)  # type: ignore[arg-type]
 
     def compile(self, configs: Sequence[Config]) -> list[Compiled]:
         return [(Resources(32, 0, 0, 4),) for _ in configs]

@@ -46,8 +46,8 @@ class Visit:
     layers: list[Case] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        card, simulated = self.place.card.name, self.place.simulated
-        config = {"experiment": "kernels", "card": card, "simulated": simulated}
+        gpu, simulated = self.place.gpu.name, self.place.simulated
+        config = {"experiment": "kernels", "card": gpu, "simulated": simulated}
         prefix = "simulated-" if simulated else ""
         self.observations = Results(self.folder / f"{prefix}observations.jsonl", config)
         self.answers = Results(self.folder / f"{prefix}results.jsonl", config)

@@ -145,14 +145,14 @@ def test_operators_have_benchmarks_at_supported_sizes() -> None:
     from hwnas.kernels.accelerator import Accelerator
     from hwnas.kernels.operators.registry import OPERATORS
 
-    card = Accelerator.named(H200)
+    gpu = Accelerator.named(H200)
     for name, operator in OPERATORS.items():
         benchmark = BENCHMARKS[name]
         assert benchmark.operator is operator
         for case in benchmark.cases():
             assert list(case.sizes) == list(operator.checked[0]), name
             config = operator.default_config(case.sizes, benchmark.dtype)
-            assert not operator.problem(case.sizes, benchmark.dtype, card).broken(config)
+            assert not operator.problem(case.sizes, benchmark.dtype, gpu).broken(config)
             assert operator.work(case.sizes, benchmark.dtype).macs > 0
         assert {1, 8} <= {case.batch for case in benchmark.cases()}
 

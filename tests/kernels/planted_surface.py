@@ -1,4 +1,4 @@
-"""Made-up card for tests of the tuner: times by a formula, a simulated clock, and a problem."""
+"""Simulated GPU for tests of the tuner: times by a formula, a simulated clock, and a problem."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -29,7 +29,7 @@ def test_accelerator_named_refuses_an_unknown_name_with_a_suggestion() -> None:
         Accelerator.named("nvidia-h20")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a graphics card")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_accelerator_here_without_a_gpu_says_to_name_one() -> None:
     with pytest.raises(DeviceError, match=r"name one of .*nvidia-h200"):
         Accelerator.here()

@@ -1,4 +1,4 @@
-"""`hwnas kernels bench`, on a machine without a graphics card."""
+"""`hwnas kernels bench`, on a machine without a GPU."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.conftest import Answer
 
-WITHOUT = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a graphics card")
+WITHOUT = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 QUICK = ("kernels", "bench", "hard_swish+pixel_mean", "--dtype", "float32")
 
 

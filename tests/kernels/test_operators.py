@@ -47,11 +47,11 @@ def test_operator_equals_its_reference(
 
 
 @each_case
-def test_operator_default_config_keeps_the_constraints_of_each_card(
+def test_operator_default_config_keeps_the_constraints_of_each_gpu(
     operator: Operator, sizes: Sizes, dtype: torch.dtype
 ) -> None:
-    for card in ACCELERATORS.values():
-        problem = operator.problem(sizes, dtype, card)
+    for gpu in ACCELERATORS.values():
+        problem = operator.problem(sizes, dtype, gpu)
         assert problem.broken(operator.default_config(sizes, dtype)) == []
         assert next(problem.solutions())
 

@@ -90,10 +90,10 @@ SIZES["im2win"] = SIZES["convolution"]
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
-@pytest.mark.parametrize("card", [ACCELERATORS[f"nvidia-{name}"] for name in ("a100", "h200")])
+@pytest.mark.parametrize("gpu", [ACCELERATORS[f"nvidia-{name}"] for name in ("a100", "h200")])
 @pytest.mark.slow
 def test_operators_spill_no_registers_at_the_sizes_of_real_networks(
-    operator: Operator, card: Accelerator
+    operator: Operator, gpu: Accelerator
 ) -> None:
     cases = [
         Case(operator.name, operator, dtype, sizes_read(operator, text))
@@ -101,7 +101,7 @@ def test_operators_spill_no_registers_at_the_sizes_of_real_networks(
         for dtype in operator.dtypes
         if dtype != torch.bfloat16  # as float16
     ]
-    answers = dict(zip(map(str, cases), compiled_suite(cases, card), strict=True))
+    answers = dict(zip(map(str, cases), compiled_suite(cases, gpu), strict=True))
     assert {case: why for case, why in answers.items() if isinstance(why, str)} == {}
     spilled = {case: [part.spilled_bytes for part in parts] for case, parts in answers.items()}
     assert {case: parts for case, parts in spilled.items() if any(parts)} == {}

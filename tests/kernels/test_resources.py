@@ -42,12 +42,12 @@ def test_occupancy_equals_results_computed_by_hand(
     st.sampled_from([*ACCELERATORS.values()]),
 )
 def test_occupancy_does_not_rise_with_registers_or_shared_memory(
-    registers: int, shared_bytes: int, warps: int, card: Accelerator
+    registers: int, shared_bytes: int, warps: int, gpu: Accelerator
 ) -> None:
-    share = Resources(registers, 0, shared_bytes, warps).occupancy(card)
+    share = Resources(registers, 0, shared_bytes, warps).occupancy(gpu)
     assert 0 <= share <= 1
-    assert Resources(registers + 8, 0, shared_bytes, warps).occupancy(card) <= share
-    assert Resources(registers, 0, shared_bytes + 512, warps).occupancy(card) <= share
+    assert Resources(registers + 8, 0, shared_bytes, warps).occupancy(gpu) <= share
+    assert Resources(registers, 0, shared_bytes + 512, warps).occupancy(gpu) <= share
 
 
 def test_compile_ahead_refuses_to_run_in_the_interpreter() -> None:

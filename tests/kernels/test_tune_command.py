@@ -1,4 +1,4 @@
-"""`hwnas kernels tune`, on a machine without a graphics card."""
+"""`hwnas kernels tune`, on a machine without a GPU."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from hwnas.kernels.resources import Resources
 from hwnas.kernels.tuning import static_ranking
 
 SIZES = "images=1,pixels=196,inputs=96,outputs=576"
-WITHOUT = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a graphics card")
+WITHOUT = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
 @WITHOUT

@@ -112,7 +112,7 @@ def test_kernel_features_depend_on_batch_size_and_gpu(space: MobileNetSpace) -> 
     assert (batch > features().quantities(steps)[:, rounds]).all()
     older = kernel_features(TRITON, "NVIDIA A100-SXM4-80GB")
     assert older is not None
-    assert older.site.card == ACCELERATORS["nvidia-a100"]
+    assert older.site.gpu == ACCELERATORS["nvidia-a100"]
     assert (older.quantities(steps)[:, rounds] > features().quantities(steps)[:, rounds]).any()
 
 

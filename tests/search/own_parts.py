@@ -143,7 +143,7 @@ class Moody(EvenDials):
         raise Here(1, 2)
 
 
-class Priced:
+class FormulaCost:
     """Cost: a latency of 1 ms plus 0.5 ms for each step of a dial."""
 
     def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
@@ -154,8 +154,8 @@ class Priced:
 
 
 @dataclass(frozen=True)
-class Slower(Priced):
-    """Cost that multiplies the latency of `Priced` by a factor."""
+class Slower(FormulaCost):
+    """Cost that multiplies the latency of `FormulaCost` by a factor."""
 
     factor: float
 

@@ -156,9 +156,9 @@ def test_batch_size_does_not_change_the_number_of_trials() -> None:
 
 
 def test_trial_has_predicted_and_counted_costs() -> None:
-    from own_parts import Priced, total
+    from own_parts import FormulaCost, total
 
-    result = searched(8, objectives=[ACCURACY, LATENCY], costs={LATENCY.label: Priced()})
+    result = searched(8, objectives=[ACCURACY, LATENCY], costs={LATENCY.label: FormulaCost()})
     for trial in result.trials:
         steps = total(trial.candidate.network)
         assert trial.values[LATENCY.label] == 1 + 0.5 * steps
@@ -171,11 +171,11 @@ def test_trial_has_predicted_and_counted_costs() -> None:
 def test_objective_over_targets_combines_their_predicted_costs(
     reduce: Reduction, tmp_path: Path
 ) -> None:
-    from own_parts import Dials, EvenDials, Priced, Slower
+    from own_parts import Dials, EvenDials, FormulaCost, Slower
 
     both = Objective("latency_ms", "minimize", None, None, (TARGET, OTHER), reduce)
     given = {"objectives": [ACCURACY, both, LATENCY], "study": tmp_path / "study.db"}
-    costs = {LATENCY.label: Priced(), f"latency_ms@{OTHER}": Slower(3)}
+    costs = {LATENCY.label: FormulaCost(), f"latency_ms@{OTHER}": Slower(3)}
     result = searched(8, costs=costs, **given)
     for trial in result.trials:
         one, other = (trial.estimates[f"latency_ms@{target}"].mean for target in (TARGET, OTHER))
@@ -188,10 +188,10 @@ def test_objective_over_targets_combines_their_predicted_costs(
 
 
 def test_limit_on_the_worst_target_applies_to_every_target() -> None:
-    from own_parts import Priced, Slower
+    from own_parts import FormulaCost, Slower
 
     both = Objective("latency_ms", "minimize", None, 6.0, (TARGET, OTHER), "worst")
-    costs = {LATENCY.label: Priced(), f"latency_ms@{OTHER}": Slower(2)}
+    costs = {LATENCY.label: FormulaCost(), f"latency_ms@{OTHER}": Slower(2)}
     result = searched(30, objectives=[ACCURACY, both], costs=costs)
     kept = [
         all(trial.estimates[f"latency_ms@{t}"].interval90[1] <= 6 for t in (TARGET, OTHER))
@@ -202,11 +202,11 @@ def test_limit_on_the_worst_target_applies_to_every_target() -> None:
 
 
 def test_search_names_a_target_without_a_cost_source() -> None:
-    from own_parts import Priced
+    from own_parts import FormulaCost
 
     both = Objective("latency_ms", "minimize", None, None, (TARGET, OTHER), "worst")
     with pytest.raises(ConfigError, match=f"pass costs.'latency_ms@{OTHER}'."):
-        searched(4, objectives=[ACCURACY, both], costs={LATENCY.label: Priced()})
+        searched(4, objectives=[ACCURACY, both], costs={LATENCY.label: FormulaCost()})
 
 
 @pytest.mark.parametrize("sampler", ["guided", "nsga2"])

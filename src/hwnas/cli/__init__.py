@@ -1,48 +1,18 @@
 """Command line interface: each command reads its arguments, calls one function and prints."""
 
-from hwnas.cli import (
-    agent,
-    bench,
-    calibrate,
-    cascades,
-    check,
-    devices,
-    fronts,
-    init,
-    kernels,
-    kernels_bench,
-    kernels_suite,
-    kernels_tune,
-    networks,
-    plugins,
-    predict,
-    runs,
-    serving,
-    sweep,
-    version,
-)
+from hwnas.cli import bench, devices, fronts, init, kernels, networks, plugins, runs, version
 from hwnas.cli.app import app, main
 
 __all__ = [
-    "agent",
     "app",
     "bench",
-    "calibrate",
-    "cascades",
-    "check",
     "devices",
     "fronts",
     "init",
     "kernels",
-    "kernels_bench",
-    "kernels_suite",
-    "kernels_tune",
     "main",
     "networks",
     "plugins",
-    "predict",
     "runs",
-    "serving",
-    "sweep",
     "version",
 ]

@@ -65,19 +65,19 @@ class Accelerator:
                 f"{', '.join(ACCELERATORS)} to compile for a GPU that is not in this machine"
             )
         # PyTorch declares fewer attributes of this object than it has, hence Any.
-        card: Any = torch.cuda.get_device_properties(
+        gpu: Any = torch.cuda.get_device_properties(
             torch.cuda.current_device() if index is None else index
         )
-        capability = 10 * card.major + card.minor
+        capability = 10 * gpu.major + gpu.minor
         return cls(
-            name=card.name,
+            name=gpu.name,
             capability=capability,
-            multiprocessors=card.multi_processor_count,
-            shared_bytes=card.shared_memory_per_block_optin,
-            registers=card.regs_per_multiprocessor,
-            warps=card.max_threads_per_multi_processor // WARP,
+            multiprocessors=gpu.multi_processor_count,
+            shared_bytes=gpu.shared_memory_per_block_optin,
+            registers=gpu.regs_per_multiprocessor,
+            warps=gpu.max_threads_per_multi_processor // WARP,
             programs=_PROGRAMS.get(capability, 32),
-            l2_bytes=card.L2_cache_size,
+            l2_bytes=gpu.L2_cache_size,
         )
 
     @classmethod
@@ -94,8 +94,8 @@ class Accelerator:
 
 # From NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities", and the GPUs' data sheets.
 ACCELERATORS: dict[str, Accelerator] = {
-    card.key: card
-    for card in (
+    gpu.key: gpu
+    for gpu in (
         Accelerator("NVIDIA A100", 80, 108, 163 * 1024, l2_bytes=40 * 2**20),
         Accelerator("NVIDIA H200", 90, 132, 227 * 1024, l2_bytes=60 * 2**20),
         Accelerator("NVIDIA B200", 100, 148, 227 * 1024, l2_bytes=126 * 2**20),

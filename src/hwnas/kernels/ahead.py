@@ -40,14 +40,14 @@ class CompileRequest:
         sizes: Sizes of the inputs.
         dtype: Type of the first input.
         config: Configuration of the operator.
-        card: GPU to compile for.
+        gpu: GPU to compile for.
     """
 
     operator: str
     sizes: Sizes
     dtype: torch.dtype
     config: Config
-    card: Accelerator
+    gpu: Accelerator
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as a JSON object."""
@@ -56,8 +56,8 @@ class CompileRequest:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompileRequest:
         """Restore the request from an object of `to_json`."""
-        dtype, card = getattr(torch, data["dtype"]), Accelerator(**data["card"])
-        return cls(**{**data, "dtype": dtype, "card": card})
+        dtype, gpu = getattr(torch, data["dtype"]), Accelerator(**data["gpu"])
+        return cls(**{**data, "dtype": dtype, "gpu": gpu})
 
 
 def compile_in_child(requests: Sequence[CompileRequest], seconds: float = 60.0) -> list[Compiled]:
@@ -132,7 +132,7 @@ def _answer(request: CompileRequest) -> Compiled:
     try:
         operator, inputs = _example(request.operator, tuple(request.sizes.items()), request.dtype)
         launches = operator.launches(inputs, operator.outputs(inputs), request.config)
-        return tuple(compile_ahead(launch, request.card) for launch in launches)
+        return tuple(compile_ahead(launch, request.gpu) for launch in launches)
     except Exception as error:  # operators and configurations may be the user's own
         name = "" if isinstance(error, DeviceError) else f"{type(error).__name__}: "
         return " ".join(f"{name}{error}".split())

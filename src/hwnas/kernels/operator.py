@@ -117,7 +117,7 @@ class Operator(ABC):
         """Return launches that fill the outputs, in order; inputs are those of `laid_out`."""
 
     @abstractmethod
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return the problem whose solutions are the configurations that may be fast on a GPU."""
 
     @abstractmethod

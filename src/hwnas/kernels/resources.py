@@ -50,18 +50,18 @@ class Resources:
     shared_bytes: int
     warps: int
 
-    def occupancy(self, card: Accelerator) -> float:
+    def occupancy(self, gpu: Accelerator) -> float:
         """Return the share of a multiprocessor's warps that can be resident, from 0 to 1.
 
         As in cuda_occupancy.h of CUDA: each quarter of a multiprocessor gives registers to its
         warps in units of 256, and programs get shared memory in units of 128 bytes, with 1 KiB more
         for the system.
         """
-        per_quarter = card.registers // 4 // _multiple(self.registers * WARP, 256)
+        per_quarter = gpu.registers // 4 // _multiple(self.registers * WARP, 256)
         by_registers = 4 * per_quarter // self.warps
-        by_memory = (card.shared_bytes + 1024) // _multiple(self.shared_bytes + 1024, 128)
-        programs = min(by_registers, by_memory, card.warps // self.warps, card.programs)
-        return programs * self.warps / card.warps
+        by_memory = (gpu.shared_bytes + 1024) // _multiple(self.shared_bytes + 1024, 128)
+        programs = min(by_registers, by_memory, gpu.warps // self.warps, gpu.programs)
+        return programs * self.warps / gpu.warps
 
 
 def _multiple(value: int, unit: int) -> int:
@@ -69,13 +69,13 @@ def _multiple(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def compile_ahead(launch: Launch, card: Accelerator) -> Resources:
+def compile_ahead(launch: Launch, gpu: Accelerator) -> Resources:
     """Compile a kernel for a GPU that need not be in this machine, in 0.2 to 2 seconds.
 
     Args:
         launch: Launch of the kernel. Only types and addresses of its tensors are read, so they can
             be on any device.
-        card: NVIDIA GPU.
+        gpu: NVIDIA GPU.
 
     Raises:
         DeviceError: Kernels are interpreted in this process, the compiler refuses the kernel, or
@@ -89,20 +89,20 @@ def compile_ahead(launch: Launch, card: Accelerator) -> Resources:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    target = GPUTarget("cuda", card.capability, WARP)
+    target = GPUTarget("cuda", gpu.capability, WARP)
     try:
         compiled = triton.compile(ASTSource(launch.kernel, *_types(launch)), target, launch.options)
     except Exception as error:  # the compiler's passes share no class of errors
         raise DeviceError(
-            f"{launch.kernel.__name__} cannot be compiled for {card.name}: {error}"
+            f"{launch.kernel.__name__} cannot be compiled for {gpu.name}: {error}"
         ) from error
     shared_bytes = compiled.metadata.shared
-    if shared_bytes > card.shared_bytes:  # Triton itself only checks when it loads the kernel
+    if shared_bytes > gpu.shared_bytes:  # Triton itself only checks when it loads the kernel
         raise DeviceError(
             f"{launch.kernel.__name__} needs {shared_bytes} bytes of shared memory, and a program "
-            f"on {card.name} can have {card.shared_bytes}"
+            f"on {gpu.name} can have {gpu.shared_bytes}"
         )
-    registers, spilled = _assembled(compiled.asm["ptx"], card.capability)
+    registers, spilled = _assembled(compiled.asm["ptx"], gpu.capability)
     return Resources(registers, spilled, shared_bytes, launch.num_warps)
 
 

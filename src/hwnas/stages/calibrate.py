@@ -27,7 +27,7 @@ from hwnas.predictors.metrics.device_metric import (
 from hwnas.progress import ProgressCallback
 from hwnas.search.engine.agreement import agreed_value
 from hwnas.search.engine.cluster import map_tasks
-from hwnas.search.objectives.candidate_costs import CandidateCosts, prices_of
+from hwnas.search.objectives.candidate_costs import CandidateCosts, predict_costs
 from hwnas.search.objectives.objective import LATENCY, Objective, label_on, stored_label
 from hwnas.search_spaces import Architecture, Candidate, OperatorCountTable, SearchSpace
 from hwnas.stages.job import Job, RunStage, SearchGoal
@@ -204,7 +204,7 @@ def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, CostSource
     drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
     costly = limited(goal.objectives)
     candidates = [Candidate.of(architecture) for architecture in drawn] if costly else []
-    costs = prices_of(space, candidates, costly, predictors)
+    costs = predict_costs(space, candidates, costly, predictors)
     for objective in costly:
         _check_limit(objective, [_least(objective, each) for each in costs])
 

@@ -326,7 +326,7 @@ class SearchGoal:
         name = searchable(target).name
         moved: dict[str, Objective] = {}
         for each in recipe.objective:
-            if each.priced_on and each.metric not in moved:
+            if each.all_targets and each.metric not in moved:
                 limit = None if each.reduce == "sum" else each.limit
                 moved[each.metric] = replace(
                     each, target=name, limit=limit, targets=(), reduce=None
@@ -336,7 +336,7 @@ class SearchGoal:
                 "no objective of the recipe has a target, such as latency_ms, so another target "
                 "has no effect"
             )
-        others = tuple(o for o in recipe.objective if not o.priced_on)
+        others = tuple(o for o in recipe.objective if not o.all_targets)
         return cls((*others, *moved.values()), name)
 
     @property
@@ -351,12 +351,12 @@ class SearchGoal:
     @property
     def targets(self) -> list[str]:
         """Targets that the objectives name, each once."""
-        return list(dict.fromkeys(target for o in self.objectives for target in o.priced_on))
+        return list(dict.fromkeys(target for o in self.objectives for target in o.all_targets))
 
     @property
     def costs(self) -> list[tuple[str, str]]:
         """Metrics on targets that the objectives name, each pair once."""
-        return list(dict.fromkeys((o.metric, t) for o in self.objectives for t in o.priced_on))
+        return list(dict.fromkeys((o.metric, t) for o in self.objectives for t in o.all_targets))
 
 
 def goals_of(folder: RunFolder) -> list[SearchGoal]:

@@ -53,7 +53,7 @@ def excesses(
         workload = space.workload(network)
         costs = [
             o.reduced({t: by_id[network.id] for t, by_id in o.on_targets(measured).items()})
-            if o.priced_on
+            if o.all_targets
             else float(COUNTED[o.metric](workload))
             for o in objectives
         ]

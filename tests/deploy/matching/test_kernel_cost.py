@@ -41,7 +41,7 @@ def test_kernel_work_equals_a_calculation_by_hand() -> None:
 
 def test_kernel_work_has_more_rounds_on_a_smaller_gpu() -> None:
     step = pointwise(32, 32, 65 * 32)  # 130 x 1 blocks of 16 x 32
-    work, other = (kernel_work(step, KernelSite(card, torch.float16)) for card in (H200, A100))
+    work, other = (kernel_work(step, KernelSite(gpu, torch.float16)) for gpu in (H200, A100))
     assert work.programs == other.programs == 130
     assert (work.rounds, other.rounds) == (1, 2)
     assert other.idle_rounds == pytest.approx(2 - 130 / 108)
@@ -113,5 +113,5 @@ def test_kernel_work_is_finite_for_any_step(step: OperatorSignature, batch: int)
 @pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA A100-SXM4-80GB", "", "Another card"])
 def test_kernel_site_finds_the_gpu_by_name_or_takes_the_default(name: str) -> None:
     site = KernelSite.of(Target.parse("cuda-triton-bf16-b8-t1"), name)
-    assert site.card == (A100 if "A100" in name else H200)
+    assert site.gpu == (A100 if "A100" in name else H200)
     assert (site.dtype, site.batch) == (torch.bfloat16, 8)

@@ -91,6 +91,6 @@ def test_int8_pointwise_handles_rows_of_any_length(rows: int, inner: int, outer:
 
 def test_int8_pointwise_solutions_have_steps_of_32_values_at_least() -> None:
     sizes = {"rows": 49, "inputs": 16, "outputs": 16, "residual": 0, "table": 0}
-    for card in ACCELERATORS.values():
-        problem = int8_pointwise.problem(sizes, torch.int8, card)
+    for gpu in ACCELERATORS.values():
+        problem = int8_pointwise.problem(sizes, torch.int8, gpu)
         assert all(config["BLOCK_K"] >= 32 for config in problem.solutions())

@@ -11,7 +11,7 @@ from hwnas.kernels.suite.tolerance import in_float64, worst_error
 
 CPU = torch.device("cpu")
 BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 1, "num_stages": 1}
-cards = st.sampled_from([*ACCELERATORS.values()])
+gpus = st.sampled_from([*ACCELERATORS.values()])
 dtypes = st.sampled_from(pointwise.dtypes)
 
 
@@ -41,25 +41,23 @@ def test_split_sum_adds_parts_in_order() -> None:
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 5000), st.integers(1, 20_000), st.integers(1, 3000), dtypes, cards)
+@given(st.integers(1, 5000), st.integers(1, 20_000), st.integers(1, 3000), dtypes, gpus)
 def test_default_config_splits_sums_only_for_few_programs(
-    rows: int, inner: int, columns: int, dtype: torch.dtype, card: Accelerator
+    rows: int, inner: int, columns: int, dtype: torch.dtype, gpu: Accelerator
 ) -> None:
     sizes = of_sizes(rows, inner, columns)
     config = pointwise.default_config(sizes, dtype)
-    assert pointwise.problem(sizes, dtype, card).broken(config) == []
+    assert pointwise.problem(sizes, dtype, gpu).broken(config) == []
     blocks = -(-rows // config["BLOCK_M"]) * -(-columns // config["BLOCK_N"])
-    assert config["SPLIT_K"] == 1 or blocks * config["SPLIT_K"] <= card.multiprocessors * 1.5
+    assert config["SPLIT_K"] == 1 or blocks * config["SPLIT_K"] <= gpu.multiprocessors * 1.5
 
 
 @settings(max_examples=10)
-@given(st.integers(1, 300), st.integers(1, 2000), st.integers(1, 300), cards)
+@given(st.integers(1, 300), st.integers(1, 2000), st.integers(1, 300), gpus)
 def test_split_sum_solutions_have_no_empty_part(
-    rows: int, inner: int, columns: int, card: Accelerator
+    rows: int, inner: int, columns: int, gpu: Accelerator
 ) -> None:
-    for config in pointwise.problem(
-        of_sizes(rows, inner, columns), torch.float16, card
-    ).solutions():
+    for config in pointwise.problem(of_sizes(rows, inner, columns), torch.float16, gpu).solutions():
         steps = -(-inner // config["BLOCK_K"])
         assert (config["SPLIT_K"] - 1) * -(-steps // config["SPLIT_K"]) < steps
 

@@ -144,8 +144,8 @@ def test_measured_cases_have_sizes_that_the_operator_supports(name: str) -> None
     for case in Case.measured({**OPERATORS, **CHAINS}, [name], batches=(1, 8)):
         operator = case.operator
         assert list(case.sizes) == list(operator.checked[0])
-        for card in ACCELERATORS.values():
-            assert not operator.problem(case.sizes, case.dtype, card).broken(case.config)
+        for gpu in ACCELERATORS.values():
+            assert not operator.problem(case.sizes, case.dtype, gpu).broken(case.config)
     single, several = (Case.measured({name: operator}, batches=(n,)) for n in (1, 8))
     for one, eight in zip(single, several, strict=True):
         work = [operator.work(each.sizes, each.dtype).macs for each in (one, eight)]

@@ -117,11 +117,11 @@ def test_gpu_timer_measures_more_time_for_more_work(timer: GpuTimer) -> None:
 @pytest.mark.gpu
 def test_gpu_tuning_stores_the_best_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
-    card = Accelerator.here()
-    outcome, entry = GpuTuning(card, GpuTimer.cold(card), 10.0).tune(
+    gpu = Accelerator.here()
+    outcome, entry = GpuTuning(gpu, GpuTimer.cold(gpu), 10.0).tune(
         pointwise, SIZES | {"pixels": 3136}, torch.float16
     )
     assert entry
     assert outcome.best
     assert entry.config == outcome.best.config
-    assert (tmp_path / "kernels" / f"{card.key}.json").is_file()
+    assert (tmp_path / "kernels" / f"{gpu.key}.json").is_file()

@@ -48,7 +48,7 @@ def measured(pixels: int = 49, config: Config = CONFIG, reference_us: float = 9.
 def _on_h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Let the interpreter count as an H200 whose results are in a temporary folder."""
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
-    monkeypatch.setattr(choice, "_card", lambda device: H200)
+    monkeypatch.setattr(choice, "_gpu", lambda device: H200)
     choice.forget_choices()
     yield
     choice.forget_choices()

@@ -61,7 +61,7 @@ def test_proposer_finds_a_config_among_the_fastest_two_percent(name: str) -> Non
 @pytest.mark.parametrize(
     ("trial", "first"),
     [
-        # Fewer programs than the card can work on: smaller blocks.
+        # Fewer programs than the GPU can work on: smaller blocks.
         (timed(START | {"BLOCK_M": 64, "num_warps": 4}, 5.0, programs=20), {"BLOCK_M": 16}),
         # Registers leave room for few warps: smaller blocks, more warps or fewer stages.
         (timed(START, 5.0, resources=Resources(255, 0, 0, 1)), None),

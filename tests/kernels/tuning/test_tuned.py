@@ -34,13 +34,13 @@ def entry(rows: int = 196, p50_us: float = 5.0, **rivals: float) -> TunedEntry:
 
 def test_tuned_table_survives_writing_and_reading(tmp_path: Path) -> None:
     table = TunedTable(H200.name, (entry(49), entry(196, reference=7.0)))
-    table.write(tmp_path / "card.json")
-    assert TunedTable.read(tmp_path / "card.json", H200) == table
+    table.write(tmp_path / "gpu.json")
+    assert TunedTable.read(tmp_path / "gpu.json", H200) == table
 
 
 def test_tuned_file_names_device_fastest_backend_and_times(tmp_path: Path) -> None:
-    TunedTable(H200.name, (entry(196, 5.0, cudnn=4.0),)).write(tmp_path / "card.json")
-    found = json.loads((tmp_path / "card.json").read_text())
+    TunedTable(H200.name, (entry(196, 5.0, cudnn=4.0),)).write(tmp_path / "gpu.json")
+    found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["device"] == "NVIDIA H200"
     [row] = found["entries"]
     assert row["fastest"] == "cudnn"
@@ -52,10 +52,10 @@ def test_tuned_table_is_empty_without_a_file(tmp_path: Path) -> None:
     assert TunedTable.read(tmp_path / "none.json", H200) == TunedTable("NVIDIA H200")
 
 
-def test_tuned_table_refuses_a_file_of_another_card(tmp_path: Path) -> None:
-    TunedTable(A100.name, (entry(),)).write(tmp_path / "card.json")
+def test_tuned_table_refuses_a_file_of_another_gpu(tmp_path: Path) -> None:
+    TunedTable(A100.name, (entry(),)).write(tmp_path / "gpu.json")
     with pytest.raises(ArtifactError, match="results of 'NVIDIA A100', expected 'NVIDIA H200'"):
-        TunedTable.read(tmp_path / "card.json", H200)
+        TunedTable.read(tmp_path / "gpu.json", H200)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_tuned_table_refuses_a_file_of_another_card(tmp_path: Path) -> None:
 def test_tuned_table_refuses_damaged_entries_and_another_schema(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    path = tmp_path / "card.json"
+    path = tmp_path / "gpu.json"
     path.write_text(json.dumps({"schema": 1, "device": H200.name, "entries": []} | change))
     with pytest.raises(ArtifactError, match=message):
         TunedTable.read(path, H200)
@@ -82,9 +82,9 @@ def test_tuned_table_refuses_damaged_entries_and_another_schema(
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": 1}', "\x00"])
 def test_tuned_table_refuses_text_that_is_no_table(tmp_path: Path, text: str) -> None:
-    (tmp_path / "card.json").write_text(text)
+    (tmp_path / "gpu.json").write_text(text)
     with pytest.raises(ArtifactError, match="Delete it and tune again"):
-        TunedTable.read(tmp_path / "card.json", H200)
+        TunedTable.read(tmp_path / "gpu.json", H200)
 
 
 def test_tuned_table_replaces_the_older_entry_of_the_same_sizes() -> None:
@@ -135,6 +135,6 @@ def test_tuned_files_of_the_package_can_be_read(monkeypatch: pytest.MonkeyPatch)
     assert own_path(H200) == Path("/somewhere/kernels/nvidia-h200.json")
     folder = shipped_path(H200).parent
     assert (folder / "README.md").is_file()
-    cards = {card.key: card for card in ACCELERATORS.values()}
+    gpus = {gpu.key: gpu for gpu in ACCELERATORS.values()}
     for path in folder.glob("*.json"):
-        assert TunedTable.read(path, cards[path.stem]).entries
+        assert TunedTable.read(path, gpus[path.stem]).entries

@@ -1,4 +1,4 @@
-"""The tuning loop on made-up cards, for which the best configuration is known."""
+"""The tuning loop on simulated GPUs, for which the best configuration is known."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,8 +20,8 @@ from hwnas.kernels.tuning.tuner import TuningResult, tune
 GRID = list(PROBLEM.solutions())
 
 
-def tuned(card: PlantedCard, seconds: float = 30.0, **options: Any) -> TuningResult:
-    return tune(task(), card, seconds=seconds, clock=card.clock, **options)
+def tuned(gpu: PlantedCard, seconds: float = 30.0, **options: Any) -> TuningResult:
+    return tune(task(), gpu, seconds=seconds, clock=gpu.clock, **options)
 
 
 def configs(trials: Sequence[TuningTrial]) -> list[Config]:
@@ -32,17 +32,17 @@ def configs(trials: Sequence[TuningTrial]) -> list[Config]:
 def test_tune_nearly_finds_the_best_config_in_few_measurements(name: str) -> None:
     shares = []
     for seed in range(8):
-        card = PlantedCard(surface(seed))
-        outcome = tuned(card, 20.0, proposer=PROPOSERS[name], seed=seed)
+        gpu = PlantedCard(surface(seed))
+        outcome = tuned(gpu, 20.0, proposer=PROPOSERS[name], seed=seed)
         assert outcome.best
-        shares.append(outcome.best.p50_us / min(map(card.time_us, GRID)))
+        shares.append(outcome.best.p50_us / min(map(gpu.time_us, GRID)))
         assert len(outcome.trials) < len(GRID) / 5
     assert max(shares) < 1.05, shares
 
 
 def test_tune_begins_with_the_default_and_chooses_nothing_slower() -> None:
-    card = PlantedCard(lambda config: 10.0 if config == START else 11.0)
-    outcome = tuned(card)
+    gpu = PlantedCard(lambda config: 10.0 if config == START else 11.0)
+    outcome = tuned(gpu)
     assert outcome.trials[0].config == START
     assert outcome.best
     assert outcome.best.config == START
@@ -54,27 +54,27 @@ def test_tune_keeps_within_its_budget_and_uses_half_of_it(
     seconds: float, slowest_us: float
 ) -> None:
     times = surface(1)
-    card = PlantedCard(lambda config: min(times(config), slowest_us))
-    outcome = tuned(card, seconds)
+    gpu = PlantedCard(lambda config: min(times(config), slowest_us))
+    outcome = tuned(gpu, seconds)
     assert outcome.best
-    assert 0.5 * seconds < card.now <= seconds + 3e-6 * slowest_us  # the last may be slow
+    assert 0.5 * seconds < gpu.now <= seconds + 3e-6 * slowest_us  # the last may be slow
 
 
 def test_tune_without_time_starts_nothing() -> None:
-    card = PlantedCard(surface(0))
-    outcome = tuned(card, seconds=0)
+    gpu = PlantedCard(surface(0))
+    outcome = tuned(gpu, seconds=0)
     assert outcome == TuningResult(())
     assert outcome.best is None
-    assert card.now == 0
+    assert gpu.now == 0
 
 
 def test_tune_drops_a_much_slower_config_after_three_runs() -> None:
-    card = PlantedCard(lambda config: 5.0 if config["num_warps"] == START["num_warps"] else 60.0)
-    outcome = tuned(card, 10.0)
+    gpu = PlantedCard(lambda config: 5.0 if config["num_warps"] == START["num_warps"] else 60.0)
+    outcome = tuned(gpu, 10.0)
     slow = [trial for trial in outcome.trials if trial.verdict == "slow"]
     assert slow
     assert "12.0 times as long as the best after 3 runs" in {trial.reason for trial in slow}
-    assert {card.runs[tuple(trial.config.values())] for trial in slow} == {3}
+    assert {gpu.runs[tuple(trial.config.values())] for trial in slow} == {3}
     assert all(
         trial.config["num_warps"] == 1 for trial in outcome.trials if trial.verdict == "timed"
     )
@@ -88,36 +88,36 @@ def test_tune_repeats_its_trials_for_the_same_seed() -> None:
 
 def test_tune_tries_each_config_of_a_small_problem_once() -> None:
     small = Problem({"BLOCK_M": (16, 32, 64), "num_warps": (1, 2)})
-    card = PlantedCard(lambda config: float(config["BLOCK_M"] * config["num_warps"]))
+    gpu = PlantedCard(lambda config: float(config["BLOCK_M"] * config["num_warps"]))
     start = {"BLOCK_M": 64, "num_warps": 1}
-    outcome = tune(task(small, start), card, seconds=1000, clock=card.clock)
+    outcome = tune(task(small, start), gpu, seconds=1000, clock=gpu.clock)
     tried = [tuple(config.values()) for config in configs(outcome.trials)]
     assert sorted(tried) == sorted({tuple(config.values()) for config in small.solutions()})
     assert outcome.best
     assert outcome.best.config == {"BLOCK_M": 16, "num_warps": 1}
-    assert card.now < 10
+    assert gpu.now < 10
 
 
 def test_tune_neither_times_nor_chooses_wrong_configs() -> None:
-    card = PlantedCard(surface(0), wrong=lambda config: config["num_stages"] > 2)
-    outcome = tuned(card)
+    gpu = PlantedCard(surface(0), wrong=lambda config: config["num_stages"] > 2)
+    outcome = tuned(gpu)
     wrong = [trial for trial in outcome.trials if trial.verdict == "wrong"]
     assert wrong
     assert wrong[0].reason == "its largest error is 5 times the tolerance"
-    assert not {tuple(trial.config.values()) for trial in wrong} & set(card.runs)
+    assert not {tuple(trial.config.values()) for trial in wrong} & set(gpu.runs)
     assert outcome.best
     assert outcome.best.config["num_stages"] <= 2
 
 
 def test_tune_does_not_time_configs_that_spill_registers() -> None:
     spilling = (Resources(255, 64, 8192, 4),)
-    card = PlantedCard(
+    gpu = PlantedCard(
         surface(0), resources=lambda config: spilling if config["BLOCK_N"] > 64 else LIGHT
     )
-    outcome = tuned(card)
+    outcome = tuned(gpu)
     wasteful = [trial for trial in outcome.trials if trial.verdict == "wasteful"]
     assert "it spills 64 bytes of registers per thread" in {trial.reason for trial in wasteful}
-    assert all(n <= 64 for _, n, *_ in card.runs)
+    assert all(n <= 64 for _, n, *_ in gpu.runs)
 
 
 def test_tune_records_why_configs_do_not_compile_or_start() -> None:
@@ -127,10 +127,10 @@ def test_tune_records_why_configs_do_not_compile_or_start() -> None:
                 raise RuntimeError("out of resources: threads")
             return super().times_us(config, runs)
 
-    card = FailingCard(
+    gpu = FailingCard(
         surface(0), resources=lambda config: "no such layout" if config["BLOCK_K"] == 128 else LIGHT
     )
-    outcome = tuned(card)
+    outcome = tuned(gpu)
     reasons = {trial.reason for trial in outcome.trials if trial.verdict == "failed"}
     assert reasons == {"no such layout", "RuntimeError: out of resources: threads"}
     assert outcome.best
@@ -140,18 +140,18 @@ def test_tune_stops_at_a_device_error_and_keeps_its_trials() -> None:
     class LostCard(PlantedCard):
         def error(self, config: Config) -> float:
             if len(self.runs) == 5:
-                raise DeviceError("the card does nothing more")
+                raise DeviceError("the GPU does nothing more")
             return super().error(config)
 
     outcome = tuned(LostCard(surface(0)))
-    assert outcome.notes == ("stopped: the card does nothing more",)
+    assert outcome.notes == ("stopped: the GPU does nothing more",)
     assert [trial.verdict for trial in outcome.trials].count("failed") == 1
     assert len(outcome.trials) > 5
     assert outcome.best
 
 
 def test_tune_reports_each_trial_before_an_interruption() -> None:
-    card, told = PlantedCard(surface(0)), []
+    gpu, told = PlantedCard(surface(0)), []
 
     def on_trial(trial: TuningTrial) -> None:
         told.append(trial)
@@ -159,9 +159,9 @@ def test_tune_reports_each_trial_before_an_interruption() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tuned(card, on_trial=on_trial)
+        tuned(gpu, on_trial=on_trial)
     assert len(told) == 9
-    assert {tuple(trial.config.values()) for trial in told if trial.times} == set(card.runs)
+    assert {tuple(trial.config.values()) for trial in told if trial.times} == set(gpu.runs)
 
 
 class InvalidProposer:
@@ -210,9 +210,9 @@ def test_tune_notes_a_failing_proposer_and_goes_on_with_rules(where: str) -> Non
 
 def test_tune_begins_better_with_a_cost_model_of_another_task() -> None:
     def best_of_eight(seed: int, model: CostModel) -> float:
-        card = PlantedCard(surface(seed))
-        outcome = tuned(card, 6.0, model=model, seed=1)
-        return min(map(card.time_us, configs(outcome.trials)[:8])) / min(map(card.time_us, GRID))
+        gpu = PlantedCard(surface(seed))
+        outcome = tuned(gpu, 6.0, model=model, seed=1)
+        return min(map(gpu.time_us, configs(outcome.trials)[:8])) / min(map(gpu.time_us, GRID))
 
     with_it, without = [], []
     for seed in range(3):
@@ -227,7 +227,7 @@ def test_tune_times_the_best_configs_again_in_turn() -> None:
     order: list[tuple[int, ...]] = []
 
     class LuckyCard(PlantedCard):
-        """Card on which a configuration's first timings are the faster, the later they are made."""
+        """GPU on which a configuration's first timings are the faster, the later they are made."""
 
         def times_us(self, config: Config, runs: int) -> Sequence[float]:
             key = tuple(config.values())
@@ -237,8 +237,8 @@ def test_tune_times_the_best_configs_again_in_turn() -> None:
                 order.append(key)
             return [luck * time for time in super().times_us(config, runs)]
 
-    card = LuckyCard(lambda config: 10.0 if config == START else 10.001)
-    outcome = tuned(card, 8.0)
+    gpu = LuckyCard(lambda config: 10.0 if config == START else 10.001)
+    outcome = tuned(gpu, 8.0)
     assert len(set(order)) == 3
     assert all(one != other for one, other in pairwise(order))
     assert outcome.best

@@ -134,7 +134,7 @@ def over_both(reduce: Reduction, limit: float | None = None) -> Objective:
 
 def test_objective_over_targets_is_labelled_with_all_of_them() -> None:
     assert over_both("worst").label == f"latency_ms@worst({TARGET}+{OTHER})"
-    assert over_both("sum").priced_on == (TARGET, OTHER)
+    assert over_both("sum").all_targets == (TARGET, OTHER)
     check_objectives([ACCURACY, over_both("worst"), over_both("sum"), LATENCY], TASK)
 
 

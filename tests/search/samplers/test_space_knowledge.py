@@ -10,7 +10,7 @@ import pytest
 
 from hwnas.predictors import CostSource, DevicePredictor, shipped_experience
 from hwnas.search import Evaluation, Fidelity, Objective, run_search
-from hwnas.search.objectives.candidate_costs import prices_of
+from hwnas.search.objectives.candidate_costs import predict_costs
 from hwnas.search.objectives.objective import violations
 from hwnas.search.samplers import SpaceFeatures, knowledge_of_space
 from hwnas.search_spaces import (
@@ -66,10 +66,10 @@ def test_knowledge_predicts_costs_and_limits_as_the_engine_does() -> None:
     objectives = [ACCURACY, LATENCY, WORST, SUM, *COUNTS, PARAMS, PEAK]
     knowledge = knowledge_of_space(SPACE, objectives, costs())
     candidates, codes = drawn(SPACE, 12)
-    told = prices_of(SPACE, candidates, objectives, costs())
-    prices = knowledge.price(codes)
-    assert sorted(prices) == [1, 2, 3, 4, 5, 6]
-    for j, found in prices.items():
+    told = predict_costs(SPACE, candidates, objectives, costs())
+    predicted = knowledge.predict(codes)
+    assert sorted(predicted) == [1, 2, 3, 4, 5, 6]
+    for j, found in predicted.items():
         expected = [each.values[objectives[j].label] for each in told]
         np.testing.assert_allclose(found.values, expected, rtol=1e-9)
         assert not found.deviations.any()
@@ -91,17 +91,17 @@ def test_knowledge_predicts_triton_latency_as_the_engine_does() -> None:
     workloads = [SPACE.workload(candidate.network) for candidate in candidates]
     untouched = DevicePredictor(target, shipped_experience())
     known = {objectives[1].label: untouched.adapt(workloads[:5], [1.0, 3.0, 2.0, 2.5, 1.5])}
-    told = prices_of(SPACE, candidates, objectives, known)
+    told = predict_costs(SPACE, candidates, objectives, known)
     expected = [each.values[objectives[1].label] for each in told]
-    prices = knowledge_of_space(SPACE, objectives, known).price(codes)
-    np.testing.assert_allclose(prices[1].values, expected, rtol=1e-9)
+    predicted = knowledge_of_space(SPACE, objectives, known).predict(codes)
+    np.testing.assert_allclose(predicted[1].values, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("limited", [LATENCY, WORST, SUM, PARAMS])
 def test_knowledge_applies_each_limit_separately(limited: Objective) -> None:
     knowledge = knowledge_of_space(SPACE, [ACCURACY, limited], costs())
     candidates, codes = drawn(SPACE, 12)
-    told = prices_of(SPACE, candidates, [limited], costs())
+    told = predict_costs(SPACE, candidates, [limited], costs())
     label = limited.label
     seen = [
         each.estimates[label].interval90[1] if label in each.estimates else each.values[label]
@@ -115,14 +115,14 @@ def test_knowledge_applies_each_limit_separately(limited: Objective) -> None:
 def test_knowledge_predicts_only_objectives_with_a_predictor() -> None:
     class Timer:
         def cost(self, workloads: object, targets: object) -> list[object]:
-            raise AssertionError("nobody asks for a price")
+            raise AssertionError("nobody asks for a cost")
 
     mixed = {LATENCY.label: costs()[LATENCY.label], f"latency_ms@{OTHER}": Timer()}
     knowledge = knowledge_of_space(SPACE, [LATENCY, WORST, PEAK, ACCURACY], mixed)
     _, codes = drawn(SPACE, 3)
-    assert list(knowledge.price(codes)) == [0]
+    assert list(knowledge.predict(codes)) == [0]
     assert knowledge.known_limits == {LATENCY.label}
-    assert knowledge.price(codes[:0])[0].values.shape == (0,)
+    assert knowledge.predict(codes[:0])[0].values.shape == (0,)
 
 
 def test_knowledge_statistics_distinguish_networks() -> None:
@@ -153,7 +153,7 @@ def test_knowledge_of_a_product_space_equals_that_of_its_networks() -> None:
     codes = np.array([space.encode(point) for point in points])
     networks = np.array([SPACE.encode(space.candidate(point).network) for point in points])
     for j in (1, 2):
-        assert joint.price(codes)[j].values.tolist() == alone.price(networks)[j].values.tolist()
+        assert joint.predict(codes)[j].values.tolist() == alone.predict(networks)[j].values.tolist()
     assert joint.allowed(codes).tolist() == alone.allowed(networks).tolist()
     assert joint.known_limits == alone.known_limits
     assert joint.statistics is not None
@@ -170,7 +170,7 @@ def test_knowledge_of_a_space_without_parts_has_only_its_choices() -> None:
     knowledge = knowledge_of_space(space, [ACCURACY, LATENCY, PARAMS], costs())
     _, codes = drawn(space, 3)
     assert knowledge.statistics is None
-    assert (dict(knowledge.price(codes)), knowledge.known_limits) == ({}, frozenset())
+    assert (dict(knowledge.predict(codes)), knowledge.known_limits) == ({}, frozenset())
     assert isinstance(knowledge, SpaceFeatures)
     assert knowledge.canonical(codes + 0).tolist() == codes.tolist()
 

@@ -13,7 +13,7 @@ from hwnas.search.tables import (
     Calibration,
     ObjectiveTable,
     bench_search,
-    known_prices,
+    known_costs,
     read_objective_table,
     read_test_table,
 )
@@ -75,18 +75,18 @@ def test_bench_search_takes_the_nearest_row_for_a_missing_one(files: Path) -> No
 
 def test_calibrated_prediction_is_near_the_cost(table: ObjectiveTable) -> None:
     calibration = Calibration.of(table, 5)
-    (price,) = calibration.prices(table, 0).values()
+    (cost,) = calibration.predict(table, 0).values()
     true = table.columns[1].values
-    assert np.median(np.abs(price.values / true - 1)) < 0.1
-    assert (price.deviations > 0).all()
+    assert np.median(np.abs(cost.values / true - 1)) < 0.1
+    assert (cost.deviations > 0).all()
     row = bench_search(table, "guided", 25, 1, calibration=calibration)[-1]
     assert row.calibration_samples == 5
 
 
 def test_known_prices_equal_the_costs_of_the_table(table: ObjectiveTable) -> None:
-    prices = known_prices(table, "lat_ms")
-    assert list(prices) == [1]
-    assert np.array_equal(prices[1].values, table.columns[1].values)
+    predicted = known_costs(table, "lat_ms")
+    assert list(predicted) == [1]
+    assert np.array_equal(predicted[1].values, table.columns[1].values)
 
 
 def test_bench_search_and_calibration_refuse_invalid_arguments(

@@ -43,12 +43,12 @@ class KernelSite:
     """GPU, data type and batch size with which kernels run.
 
     Attributes:
-        card: GPU, which need not be in this machine.
+        gpu: GPU, which need not be in this machine.
         dtype: Data type in which networks compute.
         batch: Images per run.
     """
 
-    card: Accelerator
+    gpu: Accelerator
     dtype: torch.dtype
     batch: int = 1
 
@@ -71,7 +71,7 @@ class KernelSite:
 def _card(name: str) -> Accelerator:
     if torch.cuda.is_available() and Accelerator.here().name == name:
         return Accelerator.here()
-    known = (card for card in ACCELERATORS.values() if name.startswith(card.name))
+    known = (gpu for gpu in ACCELERATORS.values() if name.startswith(gpu.name))
     return next(known, ACCELERATORS[_USUAL])
 
 
@@ -152,14 +152,14 @@ def _of_call(step: OperatorSignature, call: StepCall, site: KernelSite) -> Kerne
     }
     inputs = operator.bound(**tensors, **call.options)
     sizes = operator.sizes(inputs)
-    choice = chosen_on(operator, tuple(sizes.items()), site.dtype, site.card)
+    choice = chosen_on(operator, tuple(sizes.items()), site.dtype, site.gpu)
     if choice.entry is not None and not choice.kernel:  # measured, and PyTorch was faster
         return _in_torch(step, site)
     launches = operator.launches(inputs, operator.outputs(inputs), choice.config)
     made = _products(call, launches[0].grid, choice.config)
-    waves = [math.prod(launch.grid) / site.card.multiprocessors for launch in launches]
+    waves = [math.prod(launch.grid) / site.gpu.multiprocessors for launch in launches]
     rounds = [math.ceil(wave) for wave in waves]
-    share = max(r / w for r, w in zip(rounds, waves, strict=True)) / site.card.multiprocessors
+    share = max(r / w for r, w in zip(rounds, waves, strict=True)) / site.gpu.multiprocessors
     asked = operator.traffic(sizes, site.dtype, choice.config)
     squeezed = step.kind == "pointwise" and call.shapes["x"][1] == 1
     starts = 0.5 if squeezed else float(len(launches))
@@ -196,7 +196,7 @@ def _even(site: KernelSite, moved: float, macs: int = 0, launches: float = 0.0) 
 
     All multiprocessors have equal shares.
     """
-    parts, products = site.card.multiprocessors, macs * site.batch
+    parts, products = site.gpu.multiprocessors, macs * site.batch
     return KernelCost(
         launches=launches,
         moved_bytes=moved,

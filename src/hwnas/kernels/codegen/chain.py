@@ -151,7 +151,7 @@ class Chain(Operator):
         first = Launch(kernel, (images * parts, blocks), arguments, constants, *options)
         return [first] if parts == 1 else [first, self._finish(inputs, target, y)]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return blocks with up to 32 values a thread, and parts that each have a pixel."""
         pixels = sizes["pixels"]
         width = triton.next_power_of_2(sizes["channels"])

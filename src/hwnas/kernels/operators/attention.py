@@ -215,7 +215,7 @@ class AttentionOperator(Operator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return blocks of queries and keys whose scores and sums fit into registers."""
         width, keys = power_block(sizes["width"]), sizes["keys"]
         return Problem(
@@ -230,7 +230,7 @@ class AttentionOperator(Operator):
                     lambda BLOCK_M, BLOCK_N, num_warps: (
                         BLOCK_M * BLOCK_N // (num_warps * WARP) >= 4
                         and BLOCK_M * (BLOCK_N + width) // (num_warps * WARP)
-                        <= card.registers_per_thread // 2
+                        <= gpu.registers_per_thread // 2
                     ),
                     "scores and sums take more than half of a thread's registers, or leave threads "
                     "idle",
@@ -238,7 +238,7 @@ class AttentionOperator(Operator):
                 Constraint(
                     lambda BLOCK_M, BLOCK_N, num_stages: (
                         (BLOCK_M + 2 * BLOCK_N * num_stages) * width * dtype.itemsize
-                        <= card.shared_bytes
+                        <= gpu.shared_bytes
                     ),
                     "keys and values of all stages do not fit into shared memory",
                 ),

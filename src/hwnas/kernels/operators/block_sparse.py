@@ -267,9 +267,9 @@ class BlockSparse(Operator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return the problem of a matrix product in which a program stays inside a strip."""
-        product = product_problem(sizes["rows"], sizes["width"], sizes["inputs"], dtype, card)
+        product = product_problem(sizes["rows"], sizes["width"], sizes["inputs"], dtype, gpu)
         height = sizes["height"]
         whole = Constraint(lambda BLOCK_K: height >= BLOCK_K, "a step is higher than a block")
         return replace(product, constraints=(*product.constraints, whole))

@@ -123,9 +123,9 @@ class DenseConvolution(Operator):
         x, outer = inputs["x"], inputs["weight"].shape[3]
         return (x.new_empty(out_shape(x, inputs["stride"], outer)),)
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return the problem of the convolution's matrix product."""
-        return product_problem(*window_product(sizes), dtype, card)
+        return product_problem(*window_product(sizes), dtype, gpu)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
         """Return the default of the matrix product, with steps that cross no pixel's edge.

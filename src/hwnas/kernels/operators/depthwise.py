@@ -241,7 +241,7 @@ class Depthwise(Operator):
             ),
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return tiles that keep all threads busy and all values in registers."""
         _, height, width = out_map(sizes)
         return Problem(
@@ -262,7 +262,7 @@ class Depthwise(Operator):
                         window_registers(
                             BLOCK_P * BLOCK_C // (num_warps * WARP), sizes["kernel"], dtype
                         )
-                        <= card.registers_per_thread // 2
+                        <= gpu.registers_per_thread // 2
                     ),
                     "sums and values loaded for them take more than half of a thread's registers",
                 ),

@@ -249,7 +249,7 @@ class DepthwisePointwise(Operator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return blocks whose sums fit into registers, and whose factors fit into shared memory."""
         images, height, width = out_map(sizes)
         # Loads of a step are issued one step ahead if their loop contains no other loop.
@@ -267,14 +267,14 @@ class DepthwisePointwise(Operator):
                     lambda BLOCK_M, BLOCK_N, BLOCK_K, num_stages: (
                         (BLOCK_M * (1 + ahead * (num_stages - 1)) + BLOCK_N * num_stages)
                         * (BLOCK_K * dtype.itemsize)
-                        <= card.shared_bytes
+                        <= gpu.shared_bytes
                     ),
                     "factors of the product do not fit into shared memory",
                 ),
                 Constraint(
                     lambda BLOCK_M, BLOCK_N, BLOCK_K, num_warps: (
                         BLOCK_M * (BLOCK_N + 2 * BLOCK_K) // (num_warps * WARP)
-                        <= card.registers_per_thread // 2
+                        <= gpu.registers_per_thread // 2
                     ),
                     "sums of both convolutions take more than half of a thread's registers",
                 ),
@@ -283,7 +283,7 @@ class DepthwisePointwise(Operator):
                         window_registers(
                             BLOCK_M * BLOCK_K // (num_warps * WARP), sizes["kernel"], dtype
                         )
-                        <= card.registers_per_thread // 2
+                        <= gpu.registers_per_thread // 2
                     ),
                     "values loaded for windows take more than half of a thread's registers",
                 ),

@@ -277,9 +277,9 @@ class Int8Convolution(RequantisingOperator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return the problem of the convolution's matrix product."""
-        return product_problem(*window_product(sizes), dtype, card)
+        return product_problem(*window_product(sizes), dtype, gpu)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
         """Return the default of the matrix product, with steps that cross no pixel's edge.

@@ -268,7 +268,7 @@ class Int8Depthwise(RequantisingOperator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return blocks of windows and channels with 4 to 32 sums a thread."""
         widest = max(16, triton.next_power_of_2(sizes["channels"]))
         return Problem(

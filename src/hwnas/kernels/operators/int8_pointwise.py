@@ -232,9 +232,9 @@ class Int8Pointwise(RequantisingOperator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return the problem of a matrix product."""
-        return product_problem(*self._product(sizes), dtype, card)
+        return product_problem(*self._product(sizes), dtype, gpu)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
         """Return the default of a matrix product, with longer steps, as int8 values are small."""

@@ -252,9 +252,9 @@ class InvertedBottleneckOperator(Operator):
         }
         return [made, *gates, *pointwise.launches(project, outputs, _projection(config))]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return tilings of the output and blocks of the hidden channels."""
-        return bottleneck_problem(sizes, dtype, card)
+        return bottleneck_problem(sizes, dtype, gpu)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
         """Return one kernel if its tiles fill a large GPU; else tiles of 7 to 16 pixels."""

@@ -240,9 +240,9 @@ class NormLinear(Operator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return the problem of a product, with steps of up to a whole row held in registers."""
-        product = product_problem(*self._product(sizes), dtype, card)
+        product = product_problem(*self._product(sizes), dtype, gpu)
         longest = min(512, power_block(sizes["inputs"]))
         return Problem(
             {**product.variables, "BLOCK_K": powers(16, longest)},
@@ -250,8 +250,7 @@ class NormLinear(Operator):
                 *product.constraints,
                 Constraint(
                     lambda BLOCK_M, BLOCK_K, num_warps: (
-                        BLOCK_M * BLOCK_K // (num_warps * WARP)
-                        <= card.registers_per_thread // 4 + 1
+                        BLOCK_M * BLOCK_K // (num_warps * WARP) <= gpu.registers_per_thread // 4 + 1
                     ),
                     "rows take more than a quarter of a thread's registers",
                 ),

@@ -202,10 +202,10 @@ class Pointwise(Operator):
         )
         return in_parts(whole, y, config["SPLIT_K"])
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return the problem of a matrix product whose sums can be split into parts."""
         product = self._product(sizes)
-        return with_parts(product_problem(*product, dtype, card), *product, card)
+        return with_parts(product_problem(*product, dtype, gpu), *product, gpu)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
         """Return the default of a matrix product; long sums of few programs are split."""

@@ -287,7 +287,7 @@ class Recurrent(Operator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return blocks of 1 sequence, or 16 or 32 for tensor cores, with warps for the weights."""
         width, gates = power_block(sizes["width"]), sizes["gates"]
         blocks = (1, *powers(16, min(32, power_block(sizes["sequences"]))))
@@ -295,7 +295,7 @@ class Recurrent(Operator):
         def half(num_warps: int) -> int:
             """Return half of the registers that ``num_warps`` warps can have together."""
             threads = num_warps * WARP
-            return min(card.registers_per_thread, card.registers // threads) // 2 * threads
+            return min(gpu.registers_per_thread, gpu.registers // threads) // 2 * threads
 
         return Problem(
             {

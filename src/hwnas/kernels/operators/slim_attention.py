@@ -222,7 +222,7 @@ class SlimAttention(Operator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return blocks of queries, keys and channels whose sums fit into registers together."""
         inner, width = sizes["inputs"], power_block(sizes["width"])
         pixels = power_block(sizes["pixels"])
@@ -239,7 +239,7 @@ class SlimAttention(Operator):
                     lambda BLOCK_M, BLOCK_N, num_warps: (
                         BLOCK_M * BLOCK_N // (num_warps * WARP) >= 4
                         and BLOCK_M * BLOCK_N + 2 * (BLOCK_M + BLOCK_N) * width
-                        <= card.registers_per_thread // 2 * num_warps * WARP
+                        <= gpu.registers_per_thread // 2 * num_warps * WARP
                     ),
                     "scores and sums take more than half of a thread's registers, or leave threads "
                     "idle",
@@ -247,7 +247,7 @@ class SlimAttention(Operator):
                 Constraint(
                     lambda BLOCK_N, BLOCK_C, num_stages: (
                         (BLOCK_N + 3 * width) * BLOCK_C * dtype.itemsize * num_stages
-                        <= card.shared_bytes
+                        <= gpu.shared_bytes
                     ),
                     "the blocks of all stages do not fit into shared memory",
                 ),

@@ -239,9 +239,9 @@ class TwoFour(Operator):
             )
         ]
 
-    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return the problem of a matrix product with at least 16 groups a step."""
-        product = product_problem(*self._product(sizes), dtype, card)
+        product = product_problem(*self._product(sizes), dtype, gpu)
         enough = Constraint(lambda BLOCK_K: BLOCK_K >= LEAST_K, "a step has fewer than 16 groups")
         return replace(product, constraints=(*product.constraints, enough))
 

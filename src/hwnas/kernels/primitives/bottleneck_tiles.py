@@ -77,7 +77,7 @@ class Tile:
         }
 
 
-def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> Problem:
     """Return tiles whose windows are not much larger, and blocks whose sums fit into registers.
 
     ``FUSED`` says whether one kernel computes all. ``TILE`` is the side of a tile; BLOCK_M pixels
@@ -87,12 +87,12 @@ def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> P
     Args:
         sizes: Sizes of `inverted_bottleneck`.
         dtype: Type of all factors.
-        card: GPU whose registers and shared memory limit the blocks.
+        gpu: GPU whose registers and shared memory limit the blocks.
     """
     images, height, width = out_map(sizes)
     outer, inner = power_block(sizes["outputs"]), power_block(sizes["inputs"], 64)
     hidden, tiles = power_block(sizes["hidden"]), {t: Tile.of(sizes, t) for t in _sides(sizes)}
-    half = card.registers_per_thread // 2
+    half = gpu.registers_per_thread // 2
     can_fuse = not sizes["squeezed"] and outer <= _WIDEST
     return Problem(
         {
@@ -147,13 +147,13 @@ def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> P
                         + FUSED * (power_block(tiles[TILE].pixels) + outer) * BLOCK_C
                     )
                     * dtype.itemsize
-                    <= card.shared_bytes
+                    <= gpu.shared_bytes
                 ),
                 "factors of the products do not fit into shared memory",
             ),
             Constraint(
                 lambda PROJECT_M, PROJECT_N, PROJECT_K: (
-                    2 * (PROJECT_M + PROJECT_N) * PROJECT_K * dtype.itemsize <= card.shared_bytes
+                    2 * (PROJECT_M + PROJECT_N) * PROJECT_K * dtype.itemsize <= gpu.shared_bytes
                 ),
                 "factors of the projection do not fit into shared memory",
             ),

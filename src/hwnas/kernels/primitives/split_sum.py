@@ -92,12 +92,12 @@ def in_parts(whole: Launch, y: Tensor, count: int) -> list[Launch]:
     return [summed, finish]
 
 
-def with_parts(problem: Problem, rows: int, columns: int, inner: int, card: Accelerator) -> Problem:
+def with_parts(problem: Problem, rows: int, columns: int, inner: int, gpu: Accelerator) -> Problem:
     """Return the problem of a product whose sums can be split into parts, where that is useful."""
 
     def needed(BLOCK_M: int, BLOCK_N: int, SPLIT_K: int) -> bool:
         down, across = product_blocks(rows, columns, {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N})
-        return SPLIT_K == 1 or down * across * SPLIT_K <= 4 * card.multiprocessors
+        return SPLIT_K == 1 or down * across * SPLIT_K <= 4 * gpu.multiprocessors
 
     def filled(BLOCK_K: int, num_stages: int, SPLIT_K: int) -> bool:
         steps = triton.cdiv(inner, BLOCK_K)

@@ -64,7 +64,7 @@ def least_idle(size: int, blocks: Iterable[int]) -> int:
 
 
 def product_problem(
-    rows: int, columns: int, inner: int, dtype: torch.dtype, card: Accelerator
+    rows: int, columns: int, inner: int, dtype: torch.dtype, gpu: Accelerator
 ) -> Problem:
     """Return blocks BLOCK_M x BLOCK_N of a product over K in steps of BLOCK_K, warps and stages.
 
@@ -73,7 +73,7 @@ def product_problem(
         columns: Number of columns of the result, N.
         inner: Length of a sum, K.
         dtype: Type of both factors.
-        card: GPU whose registers and shared memory limit the blocks.
+        gpu: GPU whose registers and shared memory limit the blocks.
     """
 
     def blocks(size: int, most: int, least: int = 16) -> tuple[int, ...]:
@@ -91,13 +91,13 @@ def product_problem(
         (
             Constraint(
                 lambda BLOCK_M, BLOCK_N, BLOCK_K, num_stages: (
-                    (BLOCK_M + BLOCK_N) * BLOCK_K * dtype.itemsize * num_stages <= card.shared_bytes
+                    (BLOCK_M + BLOCK_N) * BLOCK_K * dtype.itemsize * num_stages <= gpu.shared_bytes
                 ),
                 "the blocks of all stages do not fit into shared memory",
             ),
             Constraint(
                 lambda BLOCK_M, BLOCK_N, num_warps: (
-                    8 <= BLOCK_M * BLOCK_N // (num_warps * WARP) <= card.registers_per_thread // 2
+                    8 <= BLOCK_M * BLOCK_N // (num_warps * WARP) <= gpu.registers_per_thread // 2
                 ),
                 "sums take more than half of a thread's registers, or leave threads idle",
             ),

@@ -97,14 +97,14 @@ def run_suite(
         yield verdict
 
 
-def compiled_suite(cases: Sequence[Case], card: Accelerator) -> list[Compiled]:
+def compiled_suite(cases: Sequence[Case], gpu: Accelerator) -> list[Compiled]:
     """Return for each case the resource usage of its kernels, or why they cannot be compiled.
 
     The GPU need not be in this machine. Kernels are compiled with their default configurations in
     two child processes, half of the cases in each.
     """
     requests = [
-        CompileRequest(case.name, case.sizes, case.dtype, case.config, card) for case in cases
+        CompileRequest(case.name, case.sizes, case.dtype, case.config, gpu) for case in cases
     ]
     answers: list[Compiled] = [""] * len(cases)
     with ThreadPoolExecutor(_PROCESSES) as pool:

@@ -32,7 +32,7 @@ class GpuBench:
         operator: Operator to compile, check and time.
         sizes: Sizes of the inputs.
         dtype: Type of the first input.
-        card: Properties of the GPU `device`.
+        gpu: Properties of the GPU `device`.
         timer: Timer of the kernels.
         device: Device of the inputs.
         seed: Seed of the values of the inputs.
@@ -43,12 +43,12 @@ class GpuBench:
         operator: Operator,
         sizes: Sizes,
         dtype: torch.dtype,
-        card: Accelerator,
+        gpu: Accelerator,
         timer: GpuTimer,
         device: torch.device,
         seed: int = 0,
     ) -> None:
-        self._operator, self._sizes, self._card, self._timer = operator, sizes, card, timer
+        self._operator, self._sizes, self._gpu, self._timer = operator, sizes, gpu, timer
         generator = torch.Generator().manual_seed(seed)
         self.inputs = operator.example(sizes, dtype, generator, device)
         self._truth = exact_outputs(operator.reference, self.inputs)
@@ -56,7 +56,7 @@ class GpuBench:
 
     def footprint(self, config: Config) -> Footprint:
         """Return the number of programs and the memory traffic of a configuration."""
-        return footprint(self._operator, self.inputs, self._sizes, config, self._card)
+        return footprint(self._operator, self.inputs, self._sizes, config, self._gpu)
 
     def compile(self, configs: Sequence[Config]) -> list[Compiled]:
         """Compile configurations in parallel; a later launch finds them in Triton's cache."""
@@ -92,7 +92,7 @@ class GpuBench:
     def _compiled(self, config: Config) -> Compiled:
         launches = self._operator.launches(self.inputs, self._operator.outputs(self.inputs), config)
         try:
-            return tuple(compile_ahead(launch, self._card) for launch in launches)
+            return tuple(compile_ahead(launch, self._gpu) for launch in launches)
         except DeviceError as error:
             return " ".join(str(error).split())
 

@@ -92,9 +92,9 @@ class GpuTimer:
     graph: bool = True
 
     @classmethod
-    def cold(cls, card: Accelerator) -> GpuTimer:
+    def cold(cls, gpu: Accelerator) -> GpuTimer:
         """Return a timer that empties the second-level cache of a GPU before each run."""
-        return cls(flush_bytes=2 * card.l2_bytes)
+        return cls(flush_bytes=2 * gpu.l2_bytes)
 
     @property
     def description(self) -> str:

@@ -33,7 +33,7 @@ class Configurable(Protocol):
     def default_config(self, sizes: Mapping[str, int], dtype: torch.dtype) -> Mapping[str, int]:
         """Return a configuration that is allowed on every GPU."""
 
-    def problem(self, sizes: Mapping[str, int], dtype: torch.dtype, card: Accelerator) -> Problem:
+    def problem(self, sizes: Mapping[str, int], dtype: torch.dtype, gpu: Accelerator) -> Problem:
         """Return the problem whose solutions are the configurations that may be fast on a GPU."""
 
 
@@ -71,9 +71,9 @@ def chosen(
         device: Device of the inputs. Only results of this GPU are used; there are none for other
             devices.
     """
-    card = _card(device)
-    if card is not None:
-        return chosen_on(operator, sizes, dtype, card)
+    gpu = _gpu(device)
+    if gpu is not None:
+        return chosen_on(operator, sizes, dtype, gpu)
     default = operator.default_config(dict(sizes), dtype)
     return KernelChoice(
         default, note=f"default configuration: nothing is measured on {device.type}"
@@ -84,7 +84,7 @@ def chosen_on(
     operator: Configurable,
     sizes: tuple[tuple[str, int], ...],
     dtype: torch.dtype,
-    card: Accelerator,
+    gpu: Accelerator,
 ) -> KernelChoice:
     """Return the choice of an operator on a GPU, which need not be here; see `chosen`.
 
@@ -93,8 +93,8 @@ def chosen_on(
     vendor's library.
     """
     default = operator.default_config(dict(sizes), dtype)
-    problem = operator.problem(dict(sizes), dtype, card)
-    entries = known_results(card).nearest(operator.name, dtype_name(dtype), dict(sizes))
+    problem = operator.problem(dict(sizes), dtype, gpu)
+    entries = known_results(gpu).nearest(operator.name, dtype_name(dtype), dict(sizes))
     for entry in entries:
         if entry.distance(dict(sizes)) > _FAR:
             break
@@ -106,18 +106,18 @@ def chosen_on(
 
 
 @lru_cache(maxsize=16)
-def known_results(card: Accelerator) -> TunedTable:
+def known_results(gpu: Accelerator) -> TunedTable:
     """Return the results of a GPU, the user's own before the shipped ones; read once in a process.
 
     A file that cannot be used is left out, with a warning that says why.
     """
     tables = []
-    for path in (own_path(card), shipped_path(card)):
+    for path in (own_path(gpu), shipped_path(gpu)):
         try:
-            tables.append(TunedTable.read(path, card))
+            tables.append(TunedTable.read(path, gpu))
         except ArtifactError as error:
             warnings.warn(f"tuned kernels: {error}", RuntimeWarning, stacklevel=2)
-            tables.append(TunedTable(card.name))
+            tables.append(TunedTable(gpu.name))
     own, shipped = tables
     return own.over(shipped)
 
@@ -129,7 +129,7 @@ def forget_choices() -> None:
 
 
 @lru_cache(maxsize=16)
-def _card(device: torch.device) -> Accelerator | None:
+def _gpu(device: torch.device) -> Accelerator | None:
     return Accelerator.here(device.index) if device.type == "cuda" else None
 
 

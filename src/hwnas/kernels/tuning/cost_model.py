@@ -26,7 +26,7 @@ def features(task: TuningTask, trial: TuningTrial) -> dict[str, float]:
     for one, other in combinations_with_replacement(logs, 2):
         found[f"{one} * {other}"] = logs[one] * logs[other]
     if trial.footprint:
-        waves = trial.footprint.programs / task.card.multiprocessors
+        waves = trial.footprint.programs / task.gpu.multiprocessors
         found["programs"] = math.log2(1 + trial.footprint.programs)
         found["idle"] = math.ceil(waves) / waves
         found["busiest_bytes"] = math.log2(1 + trial.footprint.busiest_bytes)
@@ -34,7 +34,7 @@ def features(task: TuningTask, trial: TuningTrial) -> dict[str, float]:
         found["registers"] = max(part.registers for part in trial.resources) / 32
         found["spilled_bytes"] = math.log2(1 + trial.spilled_bytes)
         found["shared_bytes"] = math.log2(1 + max(part.shared_bytes for part in trial.resources))
-        found["occupancy"] = trial.occupancy(task.card)
+        found["occupancy"] = trial.occupancy(task.gpu)
     return found | {f"size {name}": math.log2(1 + size) for name, size in task.sizes.items()}
 
 

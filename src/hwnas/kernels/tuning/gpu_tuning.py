@@ -35,7 +35,7 @@ class GpuTuning:
     """Settings for the tuning of operators on the current GPU.
 
     Attributes:
-        card: Current GPU.
+        gpu: Current GPU.
         timer: Timer of kernels and rivals.
         seconds: Time limit for each operator at some sizes; rivals besides the reference are timed
             after it.
@@ -46,7 +46,7 @@ class GpuTuning:
             is.
     """
 
-    card: Accelerator
+    gpu: Accelerator
     timer: GpuTimer
     seconds: float = 30.0
     proposer: Callable[[TuningTask, int], Proposer] = RuleProposer
@@ -74,9 +74,9 @@ class GpuTuning:
             StorageError: The file cannot be written.
         """
         end = time.monotonic() + self.seconds
-        TunedTable.read(own_path(self.card), self.card)  # raises before there is anything to lose
+        TunedTable.read(own_path(self.gpu), self.gpu)  # raises before there is anything to lose
         bench = self.bench(
-            operator, sizes, dtype, self.card, self.timer, torch.device("cuda"), self.seed
+            operator, sizes, dtype, self.gpu, self.timer, torch.device("cuda"), self.seed
         )
         rivals, absent = _raced(
             bench, {REFERENCE: lambda inputs: partial(operator.reference, **inputs)}
@@ -88,10 +88,10 @@ class GpuTuning:
             nonlocal best_us
             if trial.verdict == "timed" and trial.p50_us < best_us:
                 best_us = trial.p50_us
-                keep(self.card, entry(rivals, trial))
+                keep(self.gpu, entry(rivals, trial))
 
         outcome = tune(
-            task_of(operator, sizes, dtype, self.card),
+            task_of(operator, sizes, dtype, self.gpu),
             bench,
             self.proposer,
             seconds=end - time.monotonic(),
@@ -106,7 +106,7 @@ class GpuTuning:
         others, too = _raced(bench, self.rivals)
         outcome = replace(outcome, notes=(*outcome.notes, *absent, *too))
         kept = entry(rivals | others, best)
-        keep(self.card, kept)
+        keep(self.gpu, kept)
         return outcome, kept
 
     def _entry(
@@ -131,16 +131,16 @@ class GpuTuning:
         )
 
 
-def task_of(operator: Operator, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> TuningTask:
+def task_of(operator: Operator, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator) -> TuningTask:
     """Return the task, which starts with good configurations of near sizes and the default."""
-    problem = operator.problem(sizes, dtype, card)
-    entries = known_results(card).nearest(operator.name, dtype_name(dtype), sizes)
+    problem = operator.problem(sizes, dtype, gpu)
+    entries = known_results(gpu).nearest(operator.name, dtype_name(dtype), sizes)
     # The best known one comes first, so a run killed at any time saves nothing worse in its place.
     near = [entry.config for entry in entries if not problem.broken(entry.config)][:3]
     starts: dict[object, Config] = {}
     for config in (*near, operator.default_config(sizes, dtype)):
         starts.setdefault(key_of(config), config)
-    return TuningTask(operator.name, sizes, dtype, card, problem, tuple(starts.values()))
+    return TuningTask(operator.name, sizes, dtype, gpu, problem, tuple(starts.values()))
 
 
 def versions_here() -> dict[str, str]:
@@ -164,14 +164,14 @@ def _raced(
     return times, tuple(absent)
 
 
-def keep(card: Accelerator, entry: TunedEntry) -> None:
+def keep(gpu: Accelerator, entry: TunedEntry) -> None:
     """Save a result among the user's own; other processes may do so at the same time.
 
     Raises:
         ArtifactError: The file of the user's results is damaged, or of another GPU.
         StorageError: The file cannot be written.
     """
-    path = own_path(card)
+    path = own_path(gpu)
     with locked(path.parent):
-        TunedTable.read(path, card).with_entry(entry).write(path)
+        TunedTable.read(path, gpu).with_entry(entry).write(path)
     forget_choices()

@@ -57,9 +57,9 @@ class RuleProposer:
 
     def _by_rules(self, trial: TuningTrial) -> list[Config]:
         """Return the neighbours of a trial, those first that relieve its bottleneck."""
-        card = self._task.card
-        few = trial.footprint is not None and trial.footprint.programs < 2 * card.multiprocessors
-        crowded = bool(trial.resources) and trial.occupancy(card) < 0.25
+        gpu = self._task.gpu
+        few = trial.footprint is not None and trial.footprint.programs < 2 * gpu.multiprocessors
+        crowded = bool(trial.resources) and trial.occupancy(gpu) < 0.25
 
         def merit(neighbour: Config) -> int:
             change = {name: value - trial.config[name] for name, value in neighbour.items()}

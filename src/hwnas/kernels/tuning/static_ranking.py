@@ -19,7 +19,7 @@ _MOST = 20_000  # most solutions that are considered
 
 
 def ranked_statically(
-    name: str, sizes: Sizes, dtype: torch.dtype, card: Accelerator, count: int
+    name: str, sizes: Sizes, dtype: torch.dtype, gpu: Accelerator, count: int
 ) -> list[TuningTrial]:
     """Compile the configurations whose busiest multiprocessor reads least, and rank them.
 
@@ -27,7 +27,7 @@ def ranked_statically(
         name: Name of an operator in the registry, or ``"package.module:object"``.
         sizes: Sizes of the inputs.
         dtype: Type of the first input.
-        card: GPU, which need not be in this machine.
+        gpu: GPU, which need not be in this machine.
         count: Number of configurations to compile, 0.2 to 2 seconds each.
 
     Returns:
@@ -36,13 +36,13 @@ def ranked_statically(
     """
     operator = OPERATORS.find(name)
     inputs = operator.example(sizes, dtype, torch.Generator().manual_seed(0), torch.device("cpu"))
-    solutions = islice(operator.problem(sizes, dtype, card).solutions(), _MOST)
+    solutions = islice(operator.problem(sizes, dtype, gpu).solutions(), _MOST)
     untried = (
-        TuningTrial(config, "untried", footprint=footprint(operator, inputs, sizes, config, card))
+        TuningTrial(config, "untried", footprint=footprint(operator, inputs, sizes, config, gpu))
         for config in solutions
     )
     chosen = heapq.nsmallest(count, untried, key=_busiest_bytes)
-    requests = [CompileRequest(name, sizes, dtype, trial.config, card) for trial in chosen]
+    requests = [CompileRequest(name, sizes, dtype, trial.config, gpu) for trial in chosen]
     compiled = [
         TuningTrial(trial.config, "failed", answer, trial.footprint)
         if isinstance(answer, str)
@@ -52,7 +52,7 @@ def ranked_statically(
 
     def order(trial: TuningTrial) -> tuple[bool, int, float, float]:
         bad = trial.verdict == "failed"
-        return bad, trial.spilled_bytes, _busiest_bytes(trial), -trial.occupancy(card)
+        return bad, trial.spilled_bytes, _busiest_bytes(trial), -trial.occupancy(gpu)
 
     return sorted(compiled, key=order)
 

@@ -33,7 +33,7 @@ class TuningTask:
         operator: Name of the operator.
         sizes: Sizes of the inputs.
         dtype: Type of the first input.
-        card: GPU on which the operator is to be fast.
+        gpu: GPU on which the operator is to be fast.
         problem: Problem whose solutions are the allowed configurations.
         starts: Configurations to be tried first: the default, and good ones of other sizes.
     """
@@ -41,7 +41,7 @@ class TuningTask:
     operator: str
     sizes: Sizes
     dtype: torch.dtype
-    card: Accelerator
+    gpu: Accelerator
     problem: Problem
     starts: tuple[Config, ...] = ()
 
@@ -89,19 +89,19 @@ class TuningTrial:
         """Bytes of spilled registers per thread, summed over the kernels."""
         return sum(part.spilled_bytes for part in self.resources)
 
-    def occupancy(self, card: Accelerator) -> float:
+    def occupancy(self, gpu: Accelerator) -> float:
         """Return the least occupancy of the kernels."""
-        return min((part.occupancy(card) for part in self.resources), default=0.0)
+        return min((part.occupancy(gpu) for part in self.resources), default=0.0)
 
 
 def footprint(
-    operator: Operator, inputs: Inputs, sizes: Sizes, config: Config, card: Accelerator
+    operator: Operator, inputs: Inputs, sizes: Sizes, config: Config, gpu: Accelerator
 ) -> Footprint:
     """Return the number of programs and the traffic of a configuration, from its kernels' grids."""
     first: torch.Tensor = next(iter(inputs.values()))
     launches = operator.launches(inputs, operator.outputs(inputs), config)
     grids = [math.prod(launch.grid) for launch in launches]
-    share = max(-(-programs // card.multiprocessors) / programs for programs in grids)
+    share = max(-(-programs // gpu.multiprocessors) / programs for programs in grids)
     return Footprint(sum(grids), share * operator.traffic(sizes, first.dtype, config))
 
 

@@ -1,7 +1,7 @@
 """Tuning results of one GPU, stored in a file that people can read.
 
-Results that are shipped with hwnas are in ``hwnas/kernels/tuned/<card>.json``. The user's own, in
-``$HWNAS_HOME/kernels/<card>.json``, take precedence.
+Results that are shipped with hwnas are in ``hwnas/kernels/tuned/<gpu>.json``. The user's own, in
+``$HWNAS_HOME/kernels/<gpu>.json``, take precedence.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ class TunedTable:
     entries: tuple[TunedEntry, ...] = ()
 
     @classmethod
-    def read(cls, path: Path, card: Accelerator) -> TunedTable:
+    def read(cls, path: Path, gpu: Accelerator) -> TunedTable:
         """Return the results of a GPU from a file; empty if there is no file.
 
         Raises:
             ArtifactError: The file is damaged, of another version of hwnas, or of another GPU.
         """
         if not path.exists():
-            return cls(card.name)
+            return cls(gpu.name)
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             schema, device = data["schema"], str(data["device"])
@@ -142,9 +142,9 @@ class TunedTable:
             raise ArtifactError(
                 f"{path}: schema {schema!r} is not {SCHEMA}; use the hwnas version that wrote it"
             )
-        if device != card.name:
+        if device != gpu.name:
             raise ArtifactError(
-                f"{path} holds results of {device!r}, expected {card.name!r}; results of one GPU "
+                f"{path} holds results of {device!r}, expected {gpu.name!r}; results of one GPU "
                 "do not apply to another. Delete it and tune again"
             )
         return cls(device, found)
@@ -178,11 +178,11 @@ class TunedTable:
         return sorted(near, key=lambda entry: entry.distance(sizes))
 
 
-def own_path(card: Accelerator) -> Path:
+def own_path(gpu: Accelerator) -> Path:
     """Return the path of the user's own results."""
-    return home() / "kernels" / f"{card.key}.json"
+    return home() / "kernels" / f"{gpu.key}.json"
 
 
-def shipped_path(card: Accelerator) -> Path:
+def shipped_path(gpu: Accelerator) -> Path:
     """Return the path of the shipped results; the file exists for some GPUs only."""
-    return Path(__file__).parents[1] / "tuned" / f"{card.key}.json"
+    return Path(__file__).parents[1] / "tuned" / f"{gpu.key}.json"

@@ -237,8 +237,8 @@ class _Tuning:
 
     def _hopeless(self, trial: TuningTrial) -> str:
         """Return why a trial is not worth timing, by the compiler's report; empty if it is."""
-        card, best = self.task.card, _best(self.trials)
-        if not trial.occupancy(card):
+        gpu, best = self.task.gpu, _best(self.trials)
+        if not trial.occupancy(gpu):
             return "one program needs more resources than a multiprocessor has"
         if best is None:
             return ""
@@ -247,7 +247,7 @@ class _Tuning:
         assert trial.footprint
         assert best.footprint
         more = trial.footprint.busiest_bytes / max(best.footprint.busiest_bytes, 1)
-        if more > _BYTES and trial.occupancy(card) <= best.occupancy(card):
+        if more > _BYTES and trial.occupancy(gpu) <= best.occupancy(gpu):
             return f"it reads {more:.1f} times as much as the best, with no more warps"
         if len(self.model) < 2 * _TRUSTED:
             return ""

@@ -20,9 +20,9 @@ from torch.overrides import TorchFunctionMode
 from hwnas.kernels.verifier.calls import NO_ARRAY
 from hwnas.kernels.verifier.snooping import asking_line
 
-__all__ = ["CARD", "disguised", "is_on_host", "put_on_host"]
+__all__ = ["FAKE_GPU", "disguised", "is_on_host", "put_on_host"]
 
-CARD = torch.device("cuda", 0)  # device that disguised tensors report
+FAKE_GPU = torch.device("cuda", 0)  # device that disguised tensors report
 PROPERTIES = SimpleNamespace(
     name="NVIDIA H200",
     major=9,
@@ -40,7 +40,7 @@ PROPERTIES = SimpleNamespace(
 _EVENT = SimpleNamespace(query=lambda: True, synchronize=lambda: None, wait=lambda *_: None)
 _STREAM = SimpleNamespace(
     cuda_stream=0,
-    device=CARD,
+    device=FAKE_GPU,
     device_index=0,
     query=lambda: True,
     synchronize=lambda: None,
@@ -48,7 +48,7 @@ _STREAM = SimpleNamespace(
     wait_event=lambda event: None,
     record_event=lambda event=None: event or _EVENT,
 )
-_ATTRIBUTES: dict[str, Any] = {"device": CARD, "is_cuda": True, "is_cpu": False}
+_ATTRIBUTES: dict[str, Any] = {"device": FAKE_GPU, "is_cuda": True, "is_cpu": False}
 _METHODS: dict[str, Any] = {"get_device": 0, "__dlpack_device__": (2, 0), "is_pinned": False}
 _METHODS |= {"is_shared": True}
 _CHANGED = ("type", "numpy", "__array__", "__repr__")
@@ -93,20 +93,20 @@ class _Devices(TorchFunctionMode):
         wanted = [each for each in (*args, *kwargs.values()) if _is_device(each)]
         given = list(_tensors((*args, *kwargs.values())))
         if func is torch.Tensor.cuda:
-            func, args, kwargs, wanted = torch.Tensor.to, args[:1], {}, [CARD]
+            func, args, kwargs, wanted = torch.Tensor.to, args[:1], {}, [FAKE_GPU]
             args = (*args, "cpu")
         elif func is torch.Tensor.cpu:
             wanted = [torch.device("cpu")]
         made = func(*map(_here, args), **{name: _here(value) for name, value in kwargs.items()})
         if not isinstance(made, Tensor):
             return made
-        card = str(wanted[0]).startswith("cuda") if wanted else None
-        if card is None:
-            card = any(not is_on_host(each) for each in given)
-        moved = any(made is each and is_on_host(each) == card for each in given)
+        on_gpu = str(wanted[0]).startswith("cuda") if wanted else None
+        if on_gpu is None:
+            on_gpu = any(not is_on_host(each) for each in given)
+        moved = any(made is each and is_on_host(each) == on_gpu for each in given)
         if moved:  # PyTorch would copy the tensor
             made = made.clone()
-        if not card:
+        if not on_gpu:
             put_on_host(made)
         elif is_on_host(made) and not any(made is each for each in given):
             delattr(made, _MARK)
@@ -164,11 +164,11 @@ def disguised(disguise: bool) -> Iterator[None]:
             if name in _METHODS:
                 return _METHODS[name]
             if name in ("numpy", "__array__"):
-                raise TypeError(f"can't convert {CARD} {NO_ARRAY}")
+                raise TypeError(f"can't convert {FAKE_GPU} {NO_ARRAY}")
             if name == "type" and not args and not kwargs:
                 return plain[name](this).replace("torch.", "torch.cuda.")
             if name == "__repr__":
-                return plain[name](this, *args, **kwargs)[:-1] + f", device='{CARD}')"
+                return plain[name](this, *args, **kwargs)[:-1] + f", device='{FAKE_GPU}')"
             return plain[name](this, *args, **kwargs)
 
         return get

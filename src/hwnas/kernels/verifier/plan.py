@@ -97,14 +97,14 @@ class VerificationCall:
 
 
 def plan(
-    specification: Specification, random: Random, *, on_card: bool, calls: int
+    specification: Specification, random: Random, *, on_gpu: bool, calls: int
 ) -> list[VerificationCall]:
     """Return all calls of a kernel in order; calls that can crash its process come last.
 
     Args:
         specification: Definition of what the kernel has to compute.
         random: Source of all random inputs.
-        on_card: Whether the kernel runs on a GPU, where single memory accesses are not observed.
+        on_gpu: Whether the kernel runs on a GPU, where single memory accesses are not observed.
         calls: Least number of repeated small calls; if 0, neither these nor the calls of the
             largest sizes are made.
 
@@ -133,7 +133,7 @@ def plan(
     trials += _similar(specification, random)
     trials += _many(specification, random, calls)
     trials += _largest(specification, random) if calls else []
-    if on_card:
+    if on_gpu:
         trials = [t for t in trials if t.aim not in _ON_CPU and t.process != "programs"]
     return sorted(trials, key=lambda trial: trial.call.layout in FENCED)
 

@@ -71,9 +71,9 @@ def verify(
     with contextlib.ExitStack() as stack:
         fork_server = fork_server or stack.enter_context(ForkServer())
         specification = _specification(candidate, reference, fork_server, limits)
-        on_card = fork_server.device.type != "cpu"
+        on_gpu = fork_server.device.type != "cpu"
         calls = 0 if candidate.path is None else _CALLS
-        trials = plan(specification, Random(seed), on_card=on_card, calls=calls)
+        trials = plan(specification, Random(seed), on_gpu=on_gpu, calls=calls)
         if candidate.path is None:  # hwnas's own operators do not try to cheat
             trials = [trial for trial in trials if not trial.plain or trial.aim == "options"]
         refuse_signature(candidate, list(trials[0].question.inputs))

@@ -46,10 +46,10 @@ class KernelFeatures:
     @property
     def note(self) -> str:
         """Remark on the GPU that the features assume; empty if there is nothing to remark."""
-        if self.hardware.startswith(self.site.card.name):
+        if self.hardware.startswith(self.site.gpu.name):
             return ""
         found = f"the GPU is {self.hardware}" if self.hardware else "no GPU was found"
-        return f"{found}; the resource usage of kernels is predicted for {self.site.card.name}"
+        return f"{found}; the resource usage of kernels is predicted for {self.site.gpu.name}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,8 +106,8 @@ def kernel_features(device: str, hardware: str = "") -> KernelFeatures | None:
 def _features(target: Target, hardware: str) -> KernelFeatures:
     from hwnas.deploy.matching.kernel_cost import KernelSite
 
-    card = hardware or processor_of(target.device.hardware)
-    return KernelFeatures(KernelSite.of(target, card), card)
+    gpu = hardware or processor_of(target.device.hardware)
+    return KernelFeatures(KernelSite.of(target, gpu), gpu)
 
 
 @lru_cache(maxsize=4)  # networks of one space, however many, consist of the same operators

@@ -38,7 +38,7 @@ from hwnas.search.engine.study import SearchStudy
 from hwnas.search.engine.trial_identity import TrialIdentity
 from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.evaluation.scores import ScoreStore
-from hwnas.search.objectives.candidate_costs import CandidateCosts, if_priced, prices_of
+from hwnas.search.objectives.candidate_costs import CandidateCosts, check_costs, predict_costs
 from hwnas.search.objectives.objective import Objective, violations
 from hwnas.search.samplers import knowledge_of_space, make_sampler
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
@@ -238,11 +238,11 @@ class _Search:
             if not asked:
                 return  # every network of the space was evaluated
             candidates = [candidate for _, candidate in asked]
-            prices = self._price(candidates)
-            found = self._evaluate(study, asked, prices)
-            for (trial, candidate), price, outcome in zip(asked, prices, found, strict=True):
+            costs = self._predict_costs(candidates)
+            found = self._evaluate(study, asked, costs)
+            for (trial, candidate), cost, outcome in zip(asked, costs, found, strict=True):
                 own += 1
-                done += self._finish(study, trial, candidate, price, outcome, done, patience)
+                done += self._finish(study, trial, candidate, cost, outcome, done, patience)
 
     def _receive(self, study: SearchStudy, done: int) -> tuple[int, int]:
         """Take over the results and the abandoned candidates of other searches.
@@ -273,7 +273,7 @@ class _Search:
         study: SearchStudy,
         trial: Trial,
         candidate: Candidate,
-        price: CandidateCosts,
+        costs: CandidateCosts,
         outcome: Outcome | None,
         done: int,
         patience: Patience,
@@ -284,9 +284,9 @@ class _Search:
             patience.succeeded()
             return True
         if isinstance(outcome, Evaluation):
-            outcome = if_priced(candidate, self.objectives, price, outcome)
+            outcome = check_costs(candidate, self.objectives, costs, outcome)
         if isinstance(outcome, Evaluation):
-            frozen = self._tell(study, trial, price, outcome)
+            frozen = self._tell(study, trial, costs, outcome)
             patience.succeeded()
             self.on_trial(scored(frozen, self.objectives), done + 1)
             return True
@@ -356,12 +356,12 @@ class _Search:
         self,
         study: SearchStudy,
         asked: Sequence[tuple[Trial, Candidate]],
-        prices: Sequence[CandidateCosts],
+        costs: Sequence[CandidateCosts],
     ) -> list[Outcome | None]:
         """Return the outcomes of a batch; None for candidates that stop before the last rung."""
         outcomes: list[Outcome | None] = [None] * len(asked)
         going = list(range(len(asked)))
-        metrics = self._metrics(prices[0])
+        metrics = self._metrics(costs[0])
         for rung, share in enumerate(self.rungs.rungs):
             fidelity = replace(self.fidelity, share=share)
             candidates = [asked[i][1] for i in going]
@@ -374,7 +374,7 @@ class _Search:
             values = {}
             for i, outcome in found.items():
                 if isinstance(outcome, Evaluation):
-                    values[i] = {**outcome.values, **prices[i].values}
+                    values[i] = {**outcome.values, **costs[i].values}
                 else:
                     outcomes[i] = outcome
             trials = [asked[i][0] for i in values]
@@ -383,21 +383,21 @@ class _Search:
             going = [i for i, goes in zip(values, promoted, strict=True) if goes]
         return outcomes
 
-    def _metrics(self, price: CandidateCosts) -> list[str]:
+    def _metrics(self, costs: CandidateCosts) -> list[str]:
         """Return the metrics that the objectives need from the evaluator."""
-        return [o.label for o in self.objectives if o.label not in price.values]
+        return [o.label for o in self.objectives if o.label not in costs.values]
 
-    def _price(self, candidates: Sequence[Candidate]) -> list[CandidateCosts]:
-        return prices_of(self.space, candidates, self.objectives, self.costs)
+    def _predict_costs(self, candidates: Sequence[Candidate]) -> list[CandidateCosts]:
+        return predict_costs(self.space, candidates, self.objectives, self.costs)
 
     def _tell(
-        self, study: SearchStudy, trial: Trial, price: CandidateCosts, evaluation: Evaluation
+        self, study: SearchStudy, trial: Trial, costs: CandidateCosts, evaluation: Evaluation
     ) -> FrozenTrial:
-        values = {**evaluation.values, **price.values}
+        values = {**evaluation.values, **costs.values}
         trial.set_user_attr("evaluation", evaluation.to_json())
-        trial.set_user_attr("counted", dict(price.counted))
-        trial.set_user_attr("estimates", {k: e.to_json() for k, e in price.estimates.items()})
-        seen = as_limits_see(values, price.estimates)
+        trial.set_user_attr("counted", dict(costs.counted))
+        trial.set_user_attr("estimates", {k: e.to_json() for k, e in costs.estimates.items()})
+        seen = as_limits_see(values, costs.estimates)
         for label, violation in violations(self.objectives, seen).items():
             trial.set_constraint(label, violation)
         return study.tell(trial, [values[o.label] for o in self.objectives])

@@ -15,7 +15,7 @@ from hwnas.search.evaluation.evaluate import Evaluation
 from hwnas.search.objectives.objective import COUNTED, Objective
 from hwnas.search_spaces import Candidate, SearchSpace, Workload
 
-__all__ = ["CandidateCosts", "if_priced", "prices_of"]
+__all__ = ["CandidateCosts", "check_costs", "predict_costs"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CandidateCosts:
     counted: Mapping[str, int]
 
 
-def prices_of(
+def predict_costs(
     space: SearchSpace,
     candidates: Sequence[Candidate],
     objectives: Sequence[Objective],
@@ -60,10 +60,10 @@ def prices_of(
             traced[batch] = [space.network.workload(c.network, batch) for c in candidates]
         return traced[batch]
 
-    predicted = [objective for objective in objectives if objective.priced_on]
+    predicted = [objective for objective in objectives if objective.all_targets]
     found: dict[str, list[Estimate]] = {}
     for objective in predicted:
-        for label, name in zip(objective.costs, objective.priced_on, strict=True):
+        for label, name in zip(objective.costs, objective.all_targets, strict=True):
             if label not in costs:
                 raise ConfigError(f"no cost source for {objective.label}; pass costs[{label!r}]")
             if label not in found:
@@ -81,16 +81,16 @@ def prices_of(
     ]
 
 
-def if_priced(
+def check_costs(
     candidate: Candidate,
     objectives: Sequence[Objective],
-    price: CandidateCosts,
+    costs: CandidateCosts,
     evaluation: Evaluation,
 ) -> Outcome:
     """Return the evaluation, or a failure if a cost of the candidate is not finite."""
-    for label in (o.label for o in objectives if o.label in price.values):
-        if not math.isfinite(price.values[label]):
-            value = price.values[label]
+    for label in (o.label for o in objectives if o.label in costs.values):
+        if not math.isfinite(costs.values[label]):
+            value = costs.values[label]
             return Failure(
                 "bad result",
                 f"the predicted {label} of {candidate.id} is {value}; expected a finite number",

@@ -93,22 +93,22 @@ class Objective:
         return self.metric in DEVICE_METRICS or self.metric in COUNTED
 
     @property
-    def priced_on(self) -> tuple[str, ...]:
+    def all_targets(self) -> tuple[str, ...]:
         """All targets that the value depends on; empty if the metric has no target."""
         return self.targets or (() if self.target is None else (self.target,))
 
     @property
     def costs(self) -> tuple[str, ...]:
         """Labels of the metric on each target that the value depends on."""
-        return tuple(label_on(self.metric, target) for target in self.priced_on)
+        return tuple(label_on(self.metric, target) for target in self.all_targets)
 
     def on_targets(self, by_label: Mapping[str, T]) -> dict[str, T]:
         """Return what is given by label of the metric on a target, by target name."""
-        return {t: by_label[each] for t, each in zip(self.priced_on, self.costs, strict=True)}
+        return {t: by_label[each] for t, each in zip(self.all_targets, self.costs, strict=True)}
 
     def reduced(self, costs: Mapping[str, float]) -> float:
         """Return the worst or the sum of the costs on the targets, given by target name."""
-        values = [costs[target] for target in self.priced_on]
+        values = [costs[target] for target in self.all_targets]
         return math.fsum(values) if self.reduce == "sum" else max(values)
 
     def estimate(self, estimates: Mapping[str, Estimate]) -> Estimate:
@@ -119,7 +119,7 @@ class Objective:
         on the same data, so their errors are not independent.
         """
         if not self.targets:
-            [target] = self.priced_on
+            [target] = self.all_targets
             return estimates[target]
         mean = self.reduced({t: e.mean for t, e in estimates.items()})
         upper = self.reduced({t: e.interval90[1] for t, e in estimates.items()})
@@ -213,7 +213,7 @@ def check_objectives(
                 f"{'more' if directions[metric] == 'maximize' else 'less'} of it is better; "
                 f'write direction = "{directions[metric]}"'
             )
-        if (metric in DEVICE_METRICS) != bool(objective.priced_on):
+        if (metric in DEVICE_METRICS) != bool(objective.all_targets):
             wanted = "needs a target" if metric in DEVICE_METRICS else "takes no target"
             raise ConfigError(f"objective {metric!r} {wanted}; see `hwnas devices`")
     labels = [objective.label for objective in objectives]

@@ -103,10 +103,10 @@ def _spread(
 ) -> Codes:
     """Draw random networks for the start, evenly spread over the first known cost."""
     drawn = random_start(knowledge, history, _SPREAD * count, rng)
-    prices = knowledge.price(drawn)
-    if len(drawn) <= count or not prices:
+    predicted = knowledge.predict(drawn)
+    if len(drawn) <= count or not predicted:
         return drawn[:count]
-    order = np.argsort(next(iter(prices.values())).values, kind="stable")
+    order = np.argsort(next(iter(predicted.values())).values, kind="stable")
     cells = np.array_split(order, count)
     return rng.permutation(drawn[[cell[rng.integers(len(cell))] for cell in cells]])
 

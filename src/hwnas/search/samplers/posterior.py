@@ -104,15 +104,15 @@ class Posterior:
             draws: Hyperparameters by the index of an objective; missing ones are fitted.
         """
         observed = knowledge.parts(history.codes)
-        prices = knowledge.price(history.codes)
+        predicted = knowledge.predict(history.codes)
         objectives = []
         for j, (losses, sign) in enumerate(zip(history.losses.T, history.signs, strict=True)):
             scale = scale_of(losses, sign > 0)
             values = scale(losses)
-            price = prices.get(j)
-            if price is not None:
-                values = values - scale(sign * price.values)
-            exact = price is not None and np.abs(values).max() < _EXACT
+            cost = predicted.get(j)
+            if cost is not None:
+                values = values - scale(sign * cost.values)
+            exact = cost is not None and np.abs(values).max() < _EXACT
             surrogate = None if exact else Surrogate.fitted(observed, values, draws.get(j))
             objectives.append(_Learnt(scale, surrogate))
         missed = [
@@ -149,16 +149,16 @@ class Posterior:
     def _predict(
         self, codes: Codes, signs: Losses, draws: int | None
     ) -> tuple[Losses, Losses, Numbers]:
-        parts, prices = self.knowledge.parts(codes), self.knowledge.price(codes)
+        parts, predicted = self.knowledge.parts(codes), self.knowledge.predict(codes)
         cross, own = covariances(parts, self.observed, self._used(draws)), parts.variances
         means, deviations = np.zeros((2, len(codes), len(self.objectives)))
         for j, objective in enumerate(self.objectives):
             if objective.surrogate is not None:
                 means[:, j], deviations[:, j] = objective.surrogate.predict_from(cross, own, draws)
-            if j in prices:
-                means[:, j] += objective.scale(signs[j] * prices[j].values)
+            if j in predicted:
+                means[:, j] += objective.scale(signs[j] * predicted[j].values)
                 # Observed errors of a known cost may lower its deviation, but never raise it.
-                deviations[:, j] = np.minimum(deviations[:, j], prices[j].deviations)
+                deviations[:, j] = np.minimum(deviations[:, j], predicted[j].deviations)
         feasible = self.knowledge.allowed(codes).astype(np.float64)
         for limit in self.limits:
             mean, deviation = limit.predict_from(cross, own, draws)

@@ -65,9 +65,9 @@ class PredictedFront(BatchSampler):
         predicts = self._learnt(knowledge, history)
 
         def score(codes: Codes) -> tuple[Losses, Losses]:
-            prices = knowledge.price(codes)
+            predicted = knowledge.predict(codes)
             columns = [
-                sign * prices[j].values if j in prices else predicts[j](codes)
+                sign * predicted[j].values if j in predicted else predicts[j](codes)
                 for j, sign in enumerate(history.signs)
             ]
             return np.column_stack(columns), 0.5 - knowledge.allowed(codes).astype(np.float64)
@@ -78,11 +78,11 @@ class PredictedFront(BatchSampler):
         return candidates[allowed[pick_spread(losses[allowed], count)]]
 
     def _learnt(self, knowledge: SpaceFeatures, history: History) -> dict[int, Predict]:
-        priced = knowledge.price(history.codes[:1])
+        known = knowledge.predict(history.codes[:1])
         return {
             j: self.learn(knowledge, history.codes, losses, self.seed)
             for j, losses in enumerate(history.losses.T)
-            if j not in priced
+            if j not in known
         }
 
 

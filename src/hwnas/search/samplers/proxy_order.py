@@ -31,8 +31,8 @@ class ProxyOrder(BatchSampler):
         """See `BatchSampler.plan`."""
 
         def score(codes: Codes) -> tuple[np.ndarray, np.ndarray]:
-            prices = knowledge.price(codes)
-            known = [history.signs[j] * price.values for j, price in prices.items()]
+            predicted = knowledge.predict(codes)
+            known = [history.signs[j] * cost.values for j, cost in predicted.items()]
             return np.column_stack([-knowledge.proxy(codes), *known]), 0.5 - knowledge.allowed(
                 codes
             )

@@ -56,8 +56,8 @@ class SpaceFeatures:
             being better; None if there are none.
         size: Function from codes to the sizes of the networks, one number each, (N,); None if
             unknown.
-        price: Function from codes to the objectives that can be predicted without an evaluation, by
-            the objective's index.
+        predict: Function from codes to the objectives that can be predicted without an
+            evaluation, by the objective's index.
         allowed: Function from codes to whether each network keeps the limits on predicted
             objectives, (N,) bool.
         known_limits: Labels of the limits that ``allowed`` checks.
@@ -74,7 +74,7 @@ class SpaceFeatures:
     statistics: Callable[[Codes], Numbers] | None = None
     scores: Callable[[Codes], Numbers] | None = None
     size: Callable[[Codes], Numbers] | None = None
-    price: Callable[[Codes], Mapping[int, PredictedObjective]] = lambda codes: {}
+    predict: Callable[[Codes], Mapping[int, PredictedObjective]] = lambda codes: {}
     allowed: Callable[[Codes], npt.NDArray[np.bool_]] = lambda codes: np.ones(len(codes), bool)
     known_limits: frozenset[str] = frozenset()
     canonical: Callable[[Codes], Codes] = lambda codes: codes

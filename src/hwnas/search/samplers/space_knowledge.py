@@ -50,9 +50,9 @@ def knowledge_of_space(
         statistics=known.statistics if known.has_steps else None,
         scores=known.scores if known.has_scores else None,
         size=known.size if known.has_steps else None,
-        price=known.prices,
+        predict=known.predict,
         allowed=known.allowed,
-        known_limits=frozenset(o.label for o in known.priced.values() if o.limit is not None),
+        known_limits=frozenset(o.label for o in known.predictable.values() if o.limit is not None),
         canonical=space.canonical,
         macs=known.macs if known.has_steps else None,
     )
@@ -65,7 +65,7 @@ class _Known:
     space: SearchSpace
     objectives: tuple[Objective, ...]
     costs: Mapping[str, CostSource]
-    priced: dict[int, Objective] = field(init=False)
+    predictable: dict[int, Objective] = field(init=False)
     """Objectives with a known cost, by their index."""
     has_steps: bool = field(init=False)
     has_scores: bool = field(init=False)
@@ -73,16 +73,16 @@ class _Known:
     def __post_init__(self) -> None:
         self._steps = _Remembered(self._taken)
         self._blocks = _Remembered(self._looked_at)
-        self._values = _Remembered(self._priced)
+        self._values = _Remembered(self._known_costs)
         one = np.zeros((1, len(self.space.choices)), dtype=np.int64)
         self.has_steps = self.space.steps(one) is not None
         published = self.space.published(one)
         self.has_scores = published is not None and shipped_scores(*published) is not None
         counted = self.space.counted(one)
-        self.priced = {
+        self.predictable = {
             j: o
             for j, o in enumerate(self.objectives)
-            if o.metric in counted or (self.has_steps and o.priced_on and self._predicts(o))
+            if o.metric in counted or (self.has_steps and o.all_targets and self._predicts(o))
         }
 
     def statistics(self, codes: Codes) -> Numbers:
@@ -108,7 +108,7 @@ class _Known:
         assert found is not None
         return found
 
-    def prices(self, codes: Codes) -> dict[int, PredictedObjective]:
+    def predict(self, codes: Codes) -> dict[int, PredictedObjective]:
         """Return the values of the objectives with a known cost, by index."""
         none = np.zeros(len(codes))
         return {j: PredictedObjective(value, none) for j, (value, _) in self._values(codes).items()}
@@ -141,15 +141,15 @@ class _Known:
         assert isinstance(predictor, DevicePredictor)
         return predictor.logs(predictor.blocks(self._steps(codes), self._blocks(codes)))
 
-    def _priced(self, codes: Codes) -> dict[int, tuple[Numbers, Numbers]]:
+    def _known_costs(self, codes: Codes) -> dict[int, tuple[Numbers, Numbers]]:
         """Return each known cost and the value that its limit applies to, both (N,), by index."""
         counted = self.space.counted(codes) if len(codes) else {}
         logs: dict[str, tuple[Numbers, Numbers]] = {}
         found = {}
-        for j, objective in self.priced.items():
+        for j, objective in self.predictable.items():
             if not len(codes):
                 found[j] = np.zeros(0), np.zeros(0)
-            elif objective.priced_on:
+            elif objective.all_targets:
                 for label in objective.costs:
                     if label not in logs:
                         logs[label] = self._logs(label, codes)

@@ -64,10 +64,10 @@ class Stratified(BatchSampler):
         if self.most_macs is not None and knowledge.macs is not None and len(drawn):
             small = knowledge.macs(drawn) <= self.most_macs
             drawn = drawn[small] if small.any() else drawn[[np.argmin(knowledge.macs(drawn))]]
-        prices = knowledge.price(drawn)
-        if len(drawn) <= count or not prices:
+        predicted = knowledge.predict(drawn)
+        if len(drawn) <= count or not predicted:
             return rng.permutation(drawn)[:count]
-        costs = np.log(np.maximum(next(iter(prices.values())).values, np.finfo(float).tiny))
+        costs = np.log(np.maximum(next(iter(predicted.values())).values, np.finfo(float).tiny))
         kept = costs >= costs.max() - np.log(self.range)
         rows = _one_of_each(costs[kept], _unevenness(knowledge, drawn[kept]), count, rng)
         found: Codes = drawn[kept][rows]

@@ -19,7 +19,7 @@ from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search.objectives.front import non_dominated
 from hwnas.search.objectives.objective import Direction
 from hwnas.search.samplers import BatchSampler, PredictedObjective, SpaceFeatures, make_sampler
-from hwnas.search.tables.hints import Calibration, known_prices
+from hwnas.search.tables.hints import Calibration, known_costs
 from hwnas.search.tables.hypervolume_metric import HypervolumeMetric, Rows, tight_box, wide_box
 from hwnas.search.tables.table import Column, ObjectiveTable
 from hwnas.search_spaces.tabular import Codes
@@ -95,13 +95,13 @@ def bench_search(
             "many as there are networks, and at least 1 seed"
         )
     measure = _Measure(table, test)
-    prices = {} if known is None else known_prices(table, known)
+    predicted = {} if known is None else known_costs(table, known)
     rows = []
     for seed in range(seeds):
         if calibration is not None:
-            prices = calibration.prices(table, seed)
+            predicted = calibration.predict(table, seed)
         samples = 0 if calibration is None else calibration.samples * len(calibration.learners)
-        knowledge = knowledge_of(table, prices)
+        knowledge = knowledge_of(table, predicted)
         made = make_sampler(sampler, seed, options or {}, evals, _BATCH, knowledge)
         found, seconds = searched_rows(table, made, evals)
         for count in sorted({*(n for n in _MILESTONES if n < evals), evals}):
@@ -111,7 +111,9 @@ def bench_search(
     return rows
 
 
-def knowledge_of(table: ObjectiveTable, prices: Mapping[int, PredictedObjective]) -> SpaceFeatures:
+def knowledge_of(
+    table: ObjectiveTable, predicted: Mapping[int, PredictedObjective]
+) -> SpaceFeatures:
     """Return what a sampler knows of a table: networks, features, proxy scores, predicted costs.
 
     Networks whose output does not depend on their input are excluded from evaluation.
@@ -120,10 +122,10 @@ def knowledge_of(table: ObjectiveTable, prices: Mapping[int, PredictedObjective]
     def of_rows(values: Numbers | None) -> Callable[[Codes], Numbers] | None:
         return None if values is None else lambda codes: values[table.rows_of(codes)]
 
-    def priced(codes: Codes) -> dict[int, PredictedObjective]:
-        rows = table.rows_of(codes) if prices else slice(0)
+    def predict(codes: Codes) -> dict[int, PredictedObjective]:
+        rows = table.rows_of(codes) if predicted else slice(0)
         return {
-            j: PredictedObjective(p.values[rows], p.deviations[rows]) for j, p in prices.items()
+            j: PredictedObjective(p.values[rows], p.deviations[rows]) for j, p in predicted.items()
         }
 
     return SpaceFeatures(
@@ -131,7 +133,7 @@ def knowledge_of(table: ObjectiveTable, prices: Mapping[int, PredictedObjective]
         of_rows(table.statistics),
         of_rows(shipped_scores(table.space, table.codes)),
         of_rows(table.size),
-        priced,
+        predict,
         lambda codes: table.connected[table.rows_of(codes)],
         alike=table.space.canonical,
         rows=table.codes[np.sort(list(table.row_of.values()))],

@@ -17,7 +17,7 @@ from hwnas.predictors.models.transfer import Transfer, transfer
 from hwnas.search.samplers import PredictedObjective
 from hwnas.search.tables.table import Column, ObjectiveTable, column_names
 
-__all__ = ["Calibration", "known_prices"]
+__all__ = ["Calibration", "known_costs"]
 
 _POOL = 900  # first rows, which supply the known devices' costs and the rows to measure
 _META_TRAIN = (
@@ -26,11 +26,11 @@ _META_TRAIN = (
 )  # fmt: skip
 """Meta-training devices of HELP (Lee et al., NeurIPS 2021)."""
 
-Prices = Mapping[int, PredictedObjective]
+PredictedCosts = Mapping[int, PredictedObjective]
 """Expected costs of all rows of a table, by the index of the objective."""
 
 
-def known_prices(table: ObjectiveTable, array: str) -> Prices:
+def known_costs(table: ObjectiveTable, array: str) -> PredictedCosts:
     """Return the true values of the objectives that are read from an array, as known costs.
 
     Raises:
@@ -92,7 +92,7 @@ class Calibration:
             )
         return cls(samples, learners)
 
-    def prices(self, table: ObjectiveTable, seed: int) -> Prices:
+    def predict(self, table: ObjectiveTable, seed: int) -> PredictedCosts:
         """Predict the costs of all rows from measurements of some of the first 900 rows."""
         rng = np.random.default_rng(seed)
         pool = np.arange(min(_POOL, len(table.codes)))

@@ -266,7 +266,7 @@ def _timed(
 def _tell_of_limit(job: Job, goal: SearchGoal, found: Cascading) -> None:
     """Warn if the mean latency of the cascade exceeds the limit that holds for a single network."""
     mean = None if found.cascade is None else found.cascade.measured_ms
-    limits = [o.limit for o in goal.objectives if o.priced_on == (found.target,)]
+    limits = [o.limit for o in goal.objectives if o.all_targets == (found.target,)]
     for limit in limits:
         if mean is not None and limit is not None and mean.p50 > limit:
             job.reporter.note(

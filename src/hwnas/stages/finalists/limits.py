@@ -199,7 +199,7 @@ def _delivered(
     objective: Objective, rows: Sequence[Mapping[str, Any]], costs: Mapping[str, MeasuredCost]
 ) -> list[_Delivered]:
     """Return the known values of an objective: a score on each split, or at most one cost."""
-    if objective.priced_on:
+    if objective.all_targets:
         if not costs.keys() >= set(objective.costs):
             return []
         on = objective.on_targets(costs)

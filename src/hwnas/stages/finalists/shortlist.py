@@ -231,7 +231,7 @@ def _correction(
     ]
     if not known:
         return lambda value: value
-    if objective.priced_on:
+    if objective.all_targets:
         ratio = median(found / expected for expected, found in known)
         return lambda value: value * ratio
     shift = median(found - expected for expected, found in known)

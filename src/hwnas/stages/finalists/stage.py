@@ -86,7 +86,7 @@ def cost_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
     """Return the first objective on devices that a bundle was measured for, or None."""
     costs = costs_of(bundle)
     for objective in objectives:
-        if objective.priced_on and costs.keys() >= set(objective.costs):
+        if objective.all_targets and costs.keys() >= set(objective.costs):
             on = objective.on_targets(costs)
             return objective.reduced({target: cost.value for target, cost in on.items()})
     return None

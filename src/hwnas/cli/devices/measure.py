@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwnas.cli.app import DEVICES, Json, app, out, print_json
-from hwnas.cli.device_options import Store, store_of
+from hwnas.cli.devices.options import Store, store_of
 
 if TYPE_CHECKING:
     from hwnas.predictors.devices.store import DeviceStore
@@ -76,7 +76,7 @@ def devices(
     """List the targets that can be used, and the devices that costs can be predicted for."""
     if context.invoked_subcommand is not None:
         return
-    from hwnas.cli.device_tables import print_known_devices, print_targets
+    from hwnas.cli.devices.tables import print_known_devices, print_targets
     from hwnas.deploy.targets.catalogue import devices
     from hwnas.predictors.devices.prediction import known_devices
 
@@ -98,7 +98,7 @@ def devices(
 
 
 def _show(name: str, store: DeviceStore, as_json: bool) -> None:
-    from hwnas.cli.device_tables import print_known_device
+    from hwnas.cli.devices.tables import print_known_device
     from hwnas.predictors.devices.device import DevicePredictor
     from hwnas.predictors.devices.prediction import known_devices
 

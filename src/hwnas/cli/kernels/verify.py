@@ -1,4 +1,4 @@
-"""Command that verifies a kernel, and the group of commands on kernels."""
+"""Command that verifies a kernel."""
 
 from __future__ import annotations
 
@@ -7,24 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwnas.cli.app import MORE, app, out
+from hwnas.cli.app import out
+from hwnas.cli.kernels.group import kernels
 
 if TYPE_CHECKING:
     from hwnas.kernels.verifier import KernelVerdict
-
-kernels = typer.Typer(help="Operators in Triton: check, time and tune them.", no_args_is_help=True)
-app.add_typer(kernels, name="kernels", rich_help_panel=MORE)
-
-
-@kernels.callback()
-def check_installed() -> None:
-    """Refuse all commands of the group without Triton."""
-    from hwnas.deploy.runtimes.checks import missing_package
-    from hwnas.errors import ConfigError
-
-    if reason := missing_package("triton", "'hwnas[kernels]'"):
-        raise ConfigError(f"hwnas kernels cannot be used: {reason}")
-
 
 _MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "not applicable": "-"}
 

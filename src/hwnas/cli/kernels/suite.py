@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwnas.cli.app import out
-from hwnas.cli.kernels import kernels
+from hwnas.cli.kernels.group import kernels
 
 if TYPE_CHECKING:
     from hwnas.kernels.suite.correctness import CaseResult
@@ -58,9 +58,9 @@ def suite(
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if reason := chosen.unavailable(place):
         raise DeviceError(f"backend {backend} cannot be used: {reason}")
-    cases, card = Case.all({**OPERATORS, **CHAINS}, operators or ()), Accelerator.named(device)
+    cases, gpu = Case.all({**OPERATORS, **CHAINS}, operators or ()), Accelerator.named(device)
     with ThreadPoolExecutor(1) as aside:
-        compiling = aside.submit(compiled_suite, cases if backend == "triton" else [], card)
+        compiling = aside.submit(compiled_suite, cases if backend == "triton" else [], gpu)
         verdicts = list(run_suite(cases, chosen, place, seed))
         if found := compiling.result():
             verdicts = [v.with_resources(of) for v, of in zip(verdicts, found, strict=True)]

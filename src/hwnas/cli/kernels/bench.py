@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwnas.cli.app import out
-from hwnas.cli.kernels import kernels
+from hwnas.cli.kernels.group import kernels
 
 if TYPE_CHECKING:
     from hwnas.kernels.suite.bench import Timing
@@ -74,9 +74,9 @@ def bench(
     chosen = [backend_named(name) for name in dict.fromkeys(backend or _BACKENDS)]
     cases = Case.measured({**OPERATORS, **CHAINS}, operators or (), dtype, batch or (1,))
     if torch.cuda.is_available():
-        card = Accelerator.here()
-        device, name = torch.device("cuda"), card.name
-        timer: Timer = GpuTimer() if warm else GpuTimer.cold(card)
+        gpu = Accelerator.here()
+        device, name = torch.device("cuda"), gpu.name
+        timer: Timer = GpuTimer() if warm else GpuTimer.cold(gpu)
     else:
         device, name, timer = torch.device("cpu"), "cpu", ProcessorTimer()
     timings: list[Timing] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwnas.cli.app import DEVICES, Json, Targets, app, out, print_json
-from hwnas.cli.device_options import (
+from hwnas.cli.devices.options import (
     Classes,
     Image,
     Input,
@@ -57,7 +57,7 @@ def predict(
 ) -> None:
     """Predict the cost of a network on known devices, with a 90% interval, without running it."""
     from hwnas.api.devices import predictions
-    from hwnas.cli.device_tables import print_predictions
+    from hwnas.cli.devices.tables import print_predictions
 
     kept = store_of(store)
     if model == Path("gemm"):
@@ -118,7 +118,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Show the costliest operators of a network, predicted beside profiled."""
-    from hwnas.cli.device_tables import print_operators
+    from hwnas.cli.devices.tables import print_operators
     from hwnas.deploy.onnx.workload import read_workload
     from hwnas.predictors.devices.device import DevicePredictor
     from hwnas.predictors.explain import explain, profiled

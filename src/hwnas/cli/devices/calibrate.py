@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwnas.cli.app import DEVICES, Json, app, out, print_json
-from hwnas.cli.device_options import Classes, Image, Preset, Space, Store, space_of, store_of
+from hwnas.cli.devices.options import Classes, Image, Preset, Space, Store, space_of, store_of
 from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Calibrate a device from a few well-chosen networks that are measured on it."""
-    from hwnas.cli.device_tables import print_export
+    from hwnas.cli.devices.tables import print_export
     from hwnas.predictors.devices.calibration import export_chosen
 
     kept = store_of(store)
@@ -108,7 +108,7 @@ def _calibrate_networks(
     store: DeviceStore,
     as_json: bool,
 ) -> None:
-    from hwnas.cli.device_tables import print_reading
+    from hwnas.cli.devices.tables import print_reading
     from hwnas.deploy.targets.device import Target
     from hwnas.predictors.devices.calibration import MeasuredMetric, calibrate
 
@@ -123,7 +123,7 @@ def _calibrate_networks(
 
 
 def _show_calibrated(profiles: list[DeviceProfile], store: DeviceStore, as_json: bool) -> None:
-    from hwnas.cli.device_tables import print_calibrated
+    from hwnas.cli.devices.tables import print_calibrated
 
     if as_json:
         print_json([profile.description() for profile in profiles])

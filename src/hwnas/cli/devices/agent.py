@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hwnas.cli.app import DEVICES, Json, app, out, print_json
-from hwnas.cli.devices import devices_app
+from hwnas.cli.devices.measure import devices_app
 from hwnas.errors import ConfigError
 
 agent = typer.Typer(help="Measure networks on this machine for other hosts.", no_args_is_help=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwnas.cli.app import Json, out, print_json
-from hwnas.cli.kernels import kernels
+from hwnas.cli.kernels.group import kernels
 from hwnas.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -73,15 +73,15 @@ def tune(
     from hwnas.kernels.tuning.proposers import proposer_named
 
     proposing = proposer_named(proposer)
-    card = _card_here(device)
-    timer = GpuTimer() if warm else GpuTimer.cold(card)
-    tuning, model = GpuTuning(card, timer, seconds, proposing, seed=seed), CostModel()
+    gpu = _gpu_here(device)
+    timer = GpuTimer() if warm else GpuTimer.cold(gpu)
+    tuning, model = GpuTuning(gpu, timer, seconds, proposing, seed=seed), CostModel()
     told = []
     for row in rows:
         outcome, entry = tuning.tune(found, row, kind, model)
         told.append({"sizes": row, "best": entry and entry.to_json(), **_counted(outcome)})
         if not as_json:
-            _show_tuned(told[-1], card)
+            _show_tuned(told[-1], gpu)
     if as_json:
         print_json(told)
 
@@ -96,7 +96,7 @@ def _refuse_unused(context: typer.Context, static: bool) -> None:
             raise ConfigError(f"--{name} has no effect here: {instead}. Leave it out")
 
 
-def _card_here(device: str | None) -> Accelerator:
+def _gpu_here(device: str | None) -> Accelerator:
     """Return the GPU of this machine; raise if it is not the named one."""
     import torch
 
@@ -105,10 +105,10 @@ def _card_here(device: str | None) -> Accelerator:
     instead = "; --static ranks configurations for another GPU, without timing them"
     if not torch.cuda.is_available():
         raise DeviceError(f"kernels are tuned on a GPU, and none was found{instead}")
-    card = Accelerator.here()
-    if device not in (None, card.key):
-        raise DeviceError(f"the GPU of this machine is {card.key}, not {device}{instead}")
-    return card
+    gpu = Accelerator.here()
+    if device not in (None, gpu.key):
+        raise DeviceError(f"the GPU of this machine is {gpu.key}, not {device}{instead}")
+    return gpu
 
 
 def _counted(outcome: TuningResult) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _counted(outcome: TuningResult) -> dict[str, Any]:
     return {"verdicts": dict(verdicts), "refused": refused, "notes": list(outcome.notes)}
 
 
-def _show_tuned(row: dict[str, Any], card: Accelerator) -> None:
+def _show_tuned(row: dict[str, Any], gpu: Accelerator) -> None:
     from hwnas.kernels.sizes import sizes_text
     from hwnas.kernels.tuning.tuned import own_path
 
@@ -127,7 +127,7 @@ def _show_tuned(row: dict[str, Any], card: Accelerator) -> None:
         out.print(f"  {sizes_text(best['config'])}", soft_wrap=True, markup=False)
         for name, times in {"triton": best["times"], **best["rivals"]}.items():
             out.print(f"  {name:<12} {times['p50_us']:8.2f} us ({best['timing']})", markup=False)
-        out.print(f"  kept in {own_path(card)}", soft_wrap=True, markup=False)
+        out.print(f"  kept in {own_path(gpu)}", soft_wrap=True, markup=False)
     for note in row["refused"]:
         out.print(f"  refused: {note}", soft_wrap=True, markup=False)
     for note in row["notes"]:
@@ -148,20 +148,20 @@ def _rank(
     from hwnas.kernels.tuning.static_ranking import ranked_statically
     from hwnas.terminal import table_of
 
-    card = Accelerator.named(device)
-    ranked = [(one, ranked_statically(operator, one, dtype, card, count)) for one in sizes]
+    gpu = Accelerator.named(device)
+    ranked = [(one, ranked_statically(operator, one, dtype, gpu, count)) for one in sizes]
     if as_json:
         print_json(
             [
-                {"sizes": one, "device": card.key, "measured": False, **_static_row(trial, card)}
+                {"sizes": one, "device": gpu.key, "measured": False, **_static_row(trial, gpu)}
                 for one, trials in ranked
                 for trial in trials
             ]
         )
         return
     for one, trials in ranked:
-        rows = [_static_row(trial, card) for trial in trials]
-        out.print(f"{sizes_text(one)}, compiled for {card.name}", soft_wrap=True, markup=False)
+        rows = [_static_row(trial, gpu) for trial in trials]
+        out.print(f"{sizes_text(one)}, compiled for {gpu.name}", soft_wrap=True, markup=False)
         shown = [[sizes_text(row.pop("config")), *map(str, row.values())] for row in rows]
         out.print(table_of(["configuration", *rows[0]], shown))
     out.print(
@@ -169,12 +169,12 @@ def _rank(
     )
 
 
-def _static_row(trial: TuningTrial, card: Accelerator) -> dict[str, Any]:
+def _static_row(trial: TuningTrial, gpu: Accelerator) -> dict[str, Any]:
     assert trial.footprint
     found: dict[str, Any] = {"config": trial.config, "programs": trial.footprint.programs}
     found["busiest_bytes"] = round(trial.footprint.busiest_bytes)
     found["registers"] = max((part.registers for part in trial.resources), default=None)
     found["spilled_bytes"] = trial.spilled_bytes if trial.resources else None
     found["shared_bytes"] = max((part.shared_bytes for part in trial.resources), default=None)
-    found["occupancy"] = round(trial.occupancy(card), 3)
+    found["occupancy"] = round(trial.occupancy(gpu), 3)
     return found | {"reason": trial.reason}
