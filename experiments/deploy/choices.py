@@ -100,7 +100,7 @@ def re_measured(subject: str, found: Sweep, devices: Sequence[Device]) -> list[R
     chosen = found.chosen
     rivals = {"chosen": chosen}
     for rule in ("fp32", "int8"):
-        always = [e for e in found.contenders if e.variant == rule and e.runs]
+        always = [e for e in found.results if e.variant == rule and e.runs]
         rivals |= {rule: always[0]} if always else {}
     subjects = {
         name: (str(each.made.model), each.target)

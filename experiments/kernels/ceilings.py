@@ -25,7 +25,7 @@ def measure_ceilings(place: Place, _: None) -> dict[str, Any]:
     timer = place.timer("warm")
 
     def rate(amount: float, run: Any) -> dict[str, Any]:
-        times = Times.of(timer.stopwatch(run)(_RUNS))
+        times = Times.of(timer.prepare(run)(_RUNS))
         return {"rate": amount / (times.p50_us * 1e-6), "times": times.to_json()}
 
     found = {COPY: rate(2 * size, lambda: target.copy_(source))}

@@ -21,7 +21,7 @@ from hwnas.kernels.launch import cannot_run
 from hwnas.kernels.operator import Config
 from hwnas.kernels.resources import Resources
 from hwnas.kernels.suite.gpu_bench import GpuBench
-from hwnas.kernels.suite.timer import GpuTimer, Stopwatch
+from hwnas.kernels.suite.timer import CallTimer, GpuTimer
 
 __all__ = ["CACHES", "Place"]
 
@@ -104,9 +104,9 @@ class Place:
 class _TimerInTurn(GpuTimer):
     folder: Path = Path()
 
-    def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
+    def prepare(self, run: Callable[[], object]) -> CallTimer:
         with self._alone():
-            timed = super().stopwatch(run)
+            timed = super().prepare(run)
 
         def alone(runs: int) -> Sequence[float]:
             with self._alone():
@@ -135,7 +135,7 @@ class _SimulatedTimer(GpuTimer):
     def description(self) -> str:
         return f"simulated, {super().description}"
 
-    def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
+    def prepare(self, run: Callable[[], object]) -> CallTimer:
         run()
         base = 10.0 + next(_moments) % 7
         return lambda runs: [base + i % 3 for i in range(runs)]

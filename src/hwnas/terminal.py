@@ -129,8 +129,8 @@ def print_measurement(console: Console, name: str, measurement: Measurement) -> 
         if name in measurement.settings:
             console.print(f"{name}: {measurement.settings[name]}", soft_wrap=True, markup=False)
     if measurement.conditions:
-        told = ", ".join(f"{name} {value}" for name, value in measurement.conditions.items())
-        console.print(told, soft_wrap=True, markup=False)
+        conditions = ", ".join(f"{name} {value}" for name, value in measurement.conditions.items())
+        console.print(conditions, soft_wrap=True, markup=False)
     if measurement.contended:
         console.print(
             "disturbed by other processes: close them and measure again, with a longer --patience"

@@ -69,8 +69,8 @@ def test_report_warns_about_disturbed_timings(job: Job, goal: SearchGoal) -> Non
     timed = read_measurements(out / "measurements.parquet")
     contended = known.contended + sum(row.measurement.contended for row in timed)
     warnings = gather(job, goal, summarise(job, goal)).warnings
-    told = [warning for warning in warnings if "disturbed by other processes" in warning]
-    assert bool(told) == bool(contended)
+    limit_messages = [warning for warning in warnings if "disturbed by other processes" in warning]
+    assert bool(limit_messages) == bool(contended)
 
 
 def test_report_hypervolume_counts_only_networks_that_keep_the_limits(

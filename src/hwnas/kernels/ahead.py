@@ -77,15 +77,15 @@ def compile_in_child(requests: Sequence[CompileRequest], seconds: float = 60.0) 
     """
     answers: list[Compiled] = []
     while len(answers) < len(requests):
-        with tempfile.TemporaryFile("w+") as told:
-            child = _started(requests[len(answers) :], told)
+        with tempfile.TemporaryFile("w+") as stderr:
+            child = _started(requests[len(answers) :], stderr)
             answers += _answers(child, seconds)
             if len(answers) < len(requests):
-                answers.append(_end(child, told, seconds))
+                answers.append(_end(child, stderr, seconds))
     return answers
 
 
-def _started(requests: Sequence[CompileRequest], told: IO[str]) -> subprocess.Popen[str]:
+def _started(requests: Sequence[CompileRequest], stderr: IO[str]) -> subprocess.Popen[str]:
     """Start the child process, which reads all requests from a file."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -96,7 +96,7 @@ def _started(requests: Sequence[CompileRequest], told: IO[str]) -> subprocess.Po
             [sys.executable, "-m", __name__],
             stdin=lines,
             stdout=subprocess.PIPE,
-            stderr=told,
+            stderr=stderr,
             text=True,
             env=environment,
         )
@@ -119,11 +119,11 @@ def _answers(child: subprocess.Popen[str], seconds: float) -> Iterator[Compiled]
             yield answer if isinstance(answer, str) else tuple(Resources(**row) for row in answer)
 
 
-def _end(child: subprocess.Popen[str], told: IO[str], seconds: float) -> str:
+def _end(child: subprocess.Popen[str], stderr: IO[str], seconds: float) -> str:
     """Return why a process ended before it had answered all requests."""
     if child.returncode >= 0:  # errors are answers, so it did not reach its requests
-        told.seek(0)
-        last = told.read().strip().splitlines()[-1:]
+        stderr.seek(0)
+        last = stderr.read().strip().splitlines()[-1:]
         raise DeviceError(f"the process that compiles kernels failed: {''.join(last)}")
     return f"the compiler took more than {seconds:g} s or crashed (signal {-child.returncode})"
 

@@ -38,7 +38,7 @@ from hwnas.search.training import read_rows
 from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import calibrated
-from hwnas.stages.finalists.limits import costs_of, of_bundle, overall, told
+from hwnas.stages.finalists.limits import costs_of, limit_messages, of_bundle, overall
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
 from hwnas.stages.finalists.stage import cost_of, picks, read_bundles, score_of
@@ -279,7 +279,7 @@ def _delivered(
         delivered={
             o.label: cost for o in goal.objectives if (cost := cost_of(bundle, [o])) is not None
         },
-        missed_limits=tuple(told(checks)),
+        missed_limits=tuple(limit_messages(checks)),
         limit_state=overall(checks) if checks else None,
     )
 
@@ -407,11 +407,12 @@ def _limits(job: Job, goal: SearchGoal) -> list[str]:
     warnings = []
     for name, bundle in _bundles(job, goal).items():
         warnings += [
-            f"Finalist {name}: {line}." for line in told(of_bundle(bundle, goal.objectives))
+            f"Finalist {name}: {line}."
+            for line in limit_messages(of_bundle(bundle, goal.objectives))
         ]
     dropped = [each for each in read_tried(job.folder.output(goal.target)) if not each.packed]
     for each in dropped:
-        why = each.reason if each.state == "failed" else "; ".join(told(each.limits))
+        why = each.reason if each.state == "failed" else "; ".join(limit_messages(each.limits))
         if why:
             warnings.append(f"Another candidate took the place of {each.id}: {why}.")
     return warnings

@@ -158,8 +158,8 @@ def _search(
         spent += fidelity.share - reached.get(candidate.id, 0.0)
         reached[candidate.id] = fidelity.share
         value = outcome.values.get(first.label)
-        told = "" if value is None else f", {first.label} {value:.4g}"
-        advance(min(1.0, spent / whole), f"{candidate.id} at {fidelity.share:.0%}{told}")
+        shown = "" if value is None else f", {first.label} {value:.4g}"
+        advance(min(1.0, spent / whole), f"{candidate.id} at {fidelity.share:.0%}{shown}")
 
     def on_trial(trial: Scored, complete: int) -> None:
         nonlocal best

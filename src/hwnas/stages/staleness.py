@@ -124,9 +124,9 @@ def _reasons(
 def _now(folder: RunFolder, stage: RecipeStage, stored: Identity, anywhere: bool) -> Identity:
     """Return the stored inputs, with current values for those that can be read at once."""
     settings = settings_of(folder.recipe, stage) | code_of(folder.recipe, stage)
-    told = {k: v for k, v in stored.inputs.items() if not ("." in k or k in ("seed", "objective"))}
+    named = {k: v for k, v in stored.inputs.items() if not ("." in k or k in ("seed", "objective"))}
     inputs: Mapping[str, Any] = {
-        k: v for k, v in told.items() if not k.startswith("code of ")
+        k: v for k, v in named.items() if not k.startswith("code of ")
     } | settings
     if stage == "calibrate" and not anywhere:
         hardware = processor_of(Target.parse(str(stored.inputs["target"])).device.hardware)

@@ -31,7 +31,7 @@ class Machine:
         self.runs = 0
         self._slowdown, self._neighbours = slowdown, neighbours
 
-    def stopwatch(
+    def timer(
         self,
         ms: float,
         threads: int = 1,
@@ -51,7 +51,7 @@ class Machine:
 
 def test_interleave_takes_only_the_wanted_rounds_on_a_quiet_machine() -> None:
     machine = Machine(lambda _: 1.0)
-    anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
+    anchor, network = machine.timer(1.0), machine.timer(2.0)
     before = machine.runs
     shares: list[float] = []
     interleave([anchor], [network], SETTINGS.retries, shares.append)
@@ -64,7 +64,7 @@ def test_interleave_takes_only_the_wanted_rounds_on_a_quiet_machine() -> None:
 
 def test_interleave_repeats_disturbed_rounds() -> None:
     machine = Machine(lambda run: 3.0 if 60 <= run < 90 else 1.0)
-    anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
+    anchor, network = machine.timer(1.0), machine.timer(2.0)
     interleave([anchor], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("wall").p80 == pytest.approx(2.0)
@@ -72,8 +72,8 @@ def test_interleave_repeats_disturbed_rounds() -> None:
 
 def test_interleave_repeats_rounds_with_a_slow_reference_model() -> None:
     machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.4 if 20 <= run < 60 else 1.0)
-    anchor = machine.stopwatch(1.0)
-    network = machine.stopwatch(2.0, anchor=anchor)
+    anchor = machine.timer(1.0)
+    network = machine.timer(2.0, anchor=anchor)
     interleave([], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("cpu").p80 == pytest.approx(2.0)
@@ -82,8 +82,8 @@ def test_interleave_repeats_rounds_with_a_slow_reference_model() -> None:
 
 def test_interleave_reports_permanent_load_by_other_processes() -> None:
     machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.0 + 0.2 * (run // 6 % 3))
-    anchor = machine.stopwatch(1.0)
-    network = machine.stopwatch(2.0, anchor=anchor)
+    anchor = machine.timer(1.0)
+    network = machine.timer(2.0, anchor=anchor)
     interleave([], [network], SETTINGS.retries)
     assert network.clean < network.wanted
 
@@ -93,7 +93,7 @@ def test_interleave_waits_for_a_quiet_machine_with_patience() -> None:
         return 1.0 + 0.2 * (run // 6 % 3) if run < 400 else 1.0
 
     machines = [Machine(lambda _: 1.0, neighbours=busy) for _ in range(2)]
-    networks = [machine.stopwatch(2.0, anchor=machine.stopwatch(1.0)) for machine in machines]
+    networks = [machine.timer(2.0, anchor=machine.timer(1.0)) for machine in machines]
     for patience_s, machine, network in zip((0.0, 2.0), machines, networks, strict=True):
         clock = partial(getattr, machine, "wall")
         interleave([], [network], SETTINGS.retries, patience_s=patience_s, clock=clock)
@@ -104,18 +104,18 @@ def test_interleave_waits_for_a_quiet_machine_with_patience() -> None:
 
 def test_interleave_accepts_only_rounds_near_the_usual_latency() -> None:
     machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.5 if run < 40 else 1.0)
-    network = machine.stopwatch(2.0, usual_ms=2.0)
+    network = machine.timer(2.0, usual_ms=2.0)
     interleave([], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("cpu").p80 == pytest.approx(2.0)
-    slow = machine.stopwatch(2.0, usual_ms=1.5)
+    slow = machine.timer(2.0, usual_ms=1.5)
     interleave([], [slow], SETTINGS.retries)
     assert slow.clean == 0
 
 
 def test_interleave_reports_disturbance_and_keeps_the_cpu_time_right() -> None:
     machine = Machine(lambda _: 2.0)
-    anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
+    anchor, network = machine.timer(1.0), machine.timer(2.0)
     interleave([anchor], [network], SETTINGS.retries)
     assert network.clean == 0
     assert network.quantiles("cpu").p50 == pytest.approx(2.0)
@@ -124,8 +124,8 @@ def test_interleave_reports_disturbance_and_keeps_the_cpu_time_right() -> None:
 
 def test_interleave_judges_multithreaded_rounds_by_the_best_round() -> None:
     machine = Machine(lambda run: 2.0 if run % 40 < 10 else 1.0)
-    anchor = machine.stopwatch(1.0, threads=2, parallel=1.6)
-    network = machine.stopwatch(8.0, threads=2, parallel=1.6)
+    anchor = machine.timer(1.0, threads=2, parallel=1.6)
+    network = machine.timer(8.0, threads=2, parallel=1.6)
     interleave([anchor], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("wall").p80 == pytest.approx(5.0)
@@ -133,7 +133,7 @@ def test_interleave_judges_multithreaded_rounds_by_the_best_round() -> None:
 
 def test_interleave_retries_slow_networks_less_often() -> None:
     machine = Machine(lambda _: 2.0)
-    anchor, slow = machine.stopwatch(1.0), machine.stopwatch(2_000.0)
+    anchor, slow = machine.timer(1.0), machine.timer(2_000.0)
     before = machine.cpu
     interleave([anchor], [slow], SETTINGS.retries)
     assert machine.cpu - before == pytest.approx(2.0 * 3 * 5 + 0.002 * 3 * 10)
@@ -141,8 +141,8 @@ def test_interleave_retries_slow_networks_less_often() -> None:
 
 def test_latency_timer_takes_fewer_rounds_of_slow_networks() -> None:
     machine = Machine(lambda _: 1.0)
-    assert machine.stopwatch(2_000.0).wanted == 5
-    assert machine.stopwatch(0.001).wanted == SETTINGS.rounds
+    assert machine.timer(2_000.0).wanted == 5
+    assert machine.timer(0.001).wanted == SETTINGS.rounds
 
 
 @pytest.mark.parametrize(

@@ -53,15 +53,15 @@ def test_sweep_times_supported_variants_and_chooses_the_fastest(
         exported, tmp_path, "fp32", "bf16", "fp16", "int8",
         evaluator=Answers(BATCHES), progress=lambda share, _: shares.append(share),
     )  # fmt: skip
-    assert [(each.variant, each.target) for each in found.contenders] == [
+    assert [(each.variant, each.target) for each in found.results] == [
         ("fp32", "cpu-onnxruntime-fp32-b1-t1"),
         ("fp32", "cpu-pytorch-fp32-b1-t1"),
         ("fp16", "cpu-onnxruntime-fp16-b1-t1"),
         ("int8", "cpu-onnxruntime-int8-b1-t1"),
     ]
-    assert all(each.measurement is not None for each in found.contenders)
-    assert found.chosen.latency_ms == min(each.latency_ms for each in found.contenders)
-    by_name = {each.target: each for each in found.contenders}
+    assert all(each.measurement is not None for each in found.results)
+    assert found.chosen.latency_ms == min(each.latency_ms for each in found.results)
+    by_name = {each.target: each for each in found.results}
     assert by_name["cpu-pytorch-fp32-b1-t1"].difference < 1e-4
     assert by_name["cpu-onnxruntime-int8-b1-t1"].difference > 1e-4
     assert by_name["cpu-onnxruntime-int8-b1-t1"].bytes < exported.path.stat().st_size
@@ -74,7 +74,7 @@ def test_sweep_times_supported_variants_and_chooses_the_fastest(
 
 def test_sweep_without_images_chooses_only_exact_variants(exported: Export, tmp_path: Path) -> None:
     found = swept(exported, tmp_path, "fp32", "int8")
-    plain, _, rounded = found.contenders
+    plain, _, rounded = found.results
     assert rounded.measurement is not None  # the variant is timed nevertheless
     assert "no images" in rounded.refusal
     assert found.chosen.variant == "fp32"
@@ -93,7 +93,7 @@ def test_sweep_refuses_variants_that_lose_too_much_accuracy(
             return replace(quality, loss=0.0 if exact else 0.03)
 
     found = swept(exported, tmp_path, "fp32", "int8", evaluator=Strict(BATCHES), max_loss=0.02)
-    assert found.contenders[2].refusal == "it loses 0.03 in accuracy; at most 0.02 is allowed"
+    assert found.results[2].refusal == "it loses 0.03 in accuracy; at most 0.02 is allowed"
     assert found.chosen.variant == "fp32"
 
 
@@ -121,8 +121,8 @@ def test_write_variants_packs_all_variants_into_a_bundle(packed: Bundle, tmp_pat
         meaning=packed.outputs, evaluator=Answers(BATCHES), settings=QUICK,
     )  # fmt: skip
     # Give int8 the lowest latency, whatever it is on this machine.
-    slow = [each for each in found.contenders if each.variant != "int8"]
-    fast = next(each for each in found.contenders if each.variant == "int8")
+    slow = [each for each in found.results if each.variant != "int8"]
+    fast = next(each for each in found.results if each.variant == "int8")
     quick = replace(fast, measurement=replace(fast.measurement, cpu_ms=_tiny(fast)))
     chosen = Sweep((*slow, quick), 1.0)
     write_variants(packed, chosen, tmp_path / "bundle")

@@ -16,7 +16,7 @@ from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.suite.backends import Backend, ReferenceBackend, TritonBackend
 from hwnas.kernels.suite.bench import Timing, bench_case, run_bench
 from hwnas.kernels.suite.cases import Case
-from hwnas.kernels.suite.timer import ProcessorTimer, Stopwatch, Times
+from hwnas.kernels.suite.timer import CallTimer, ProcessorTimer, Times
 
 CPU = torch.device("cpu")
 CASE = Case("pointwise", OPERATORS["pointwise"], torch.float32, OPERATORS["pointwise"].checked[0])
@@ -46,7 +46,7 @@ class ListedTimer:
     def __init__(self, *times_us: float) -> None:
         self.left, self.asked = list(times_us), []
 
-    def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
+    def prepare(self, run: Callable[[], object]) -> CallTimer:
         run()
         own = self.left.pop(0)
 
@@ -133,7 +133,7 @@ def test_bench_marks_cases_that_it_did_not_reach_in_time(monkeypatch: pytest.Mon
 
 def test_processor_timer_measures_more_time_for_more_work() -> None:
     less, more = (
-        Times.of(ProcessorTimer().stopwatch(torch.ones(2**power).neg_)(10)) for power in (10, 22)
+        Times.of(ProcessorTimer().prepare(torch.ones(2**power).neg_)(10)) for power in (10, 22)
     )
     assert 0 < less.p20_us < more.p20_us
     assert "processor, " in ProcessorTimer().description

@@ -110,7 +110,7 @@ def test_keep_stores_all_entries_of_concurrent_threads(
 @pytest.mark.parametrize("timer", [GpuTimer(), GpuTimer(graph=False), GpuTimer(2**27)])
 def test_gpu_timer_measures_more_time_for_more_work(timer: GpuTimer) -> None:
     small, large = (torch.ones(2**power, device="cuda") for power in (16, 26))
-    less, more = (Times.of(timer.stopwatch(values.neg_)(10)) for values in (small, large))
+    less, more = (Times.of(timer.prepare(values.neg_)(10)) for values in (small, large))
     assert 0 < less.p50_us < more.p50_us
 
 

@@ -27,10 +27,10 @@ def bundle(finished: Path, tmp_path: Path) -> Bundle:
 def test_sweep_of_a_run_uses_its_images_and_training(finished: Path, tmp_path: Path) -> None:
     options = SweepOptions(max_loss=0.5, finetune_minutes=0.05)
     found = sweep_network(finished, HERE, options, tmp_path / "out", QUIET)
-    assert [each.variant for each in found.contenders] == [
+    assert [each.variant for each in found.results] == [
         "fp32", "fp16", "int8", "int8-mixed", "int8-qat", "sparse-2of4",
     ]  # fmt: skip
-    plain, *others = found.contenders
+    plain, *others = found.results
     assert plain.quality is not None
     assert (plain.quality.loss, plain.refusal) == (0, "")
     for each in others:
@@ -43,7 +43,7 @@ def test_sweep_of_a_run_uses_its_images_and_training(finished: Path, tmp_path: P
     written.verify()
     assert written.artifacts[0].variant == found.chosen.variant
     assert written.description["sweep"]["tested"]["n"] == found.tested.n
-    trained = next(each for each in found.contenders if each.variant == "sparse-2of4")
+    trained = next(each for each in found.results if each.variant == "sparse-2of4")
     assert trained.made is not None
 
 
@@ -51,15 +51,15 @@ def test_sweep_of_a_bundle_needs_data_outside_its_run(finished: Path, bundle: Bu
     options = SweepOptions(("fp32", "int8"), max_loss=0.5)
     inside = next(iter(read_bundles(finished / "bundles").values()))
     judged = sweep_network(inside.folder, HERE, options, reporter=QUIET)
-    assert all(each.quality is not None for each in judged.contenders)
+    assert all(each.quality is not None for each in judged.results)
     timed = sweep_network(bundle.folder, HERE, options, reporter=QUIET)
-    assert [bool(each.refusal) for each in timed.contenders] == [False, True]
+    assert [bool(each.refusal) for each in timed.results] == [False, True]
     again = sweep_network(
         bundle.folder, HERE, SweepOptions(("int8",), 0.5, data="digits"), reporter=QUIET
     )
-    assert again.contenders[0].quality is not None
-    assert again.contenders[0].answers is not None
-    assert again.contenders[0].answers.share > 0.5
+    assert again.results[0].quality is not None
+    assert again.results[0].answers is not None
+    assert again.results[0].answers.share > 0.5
 
 
 @pytest.mark.slow

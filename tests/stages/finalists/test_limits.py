@@ -12,11 +12,11 @@ from hwnas.stages.finalists.limits import (
     LimitCheck,
     best_kept,
     limit_checks,
+    limit_messages,
     none_keeps,
     overall,
     recheck,
     shortfall,
-    told,
 )
 
 HERE, THERE = "cpu-onnxruntime-fp32-b1-t1", "cpu-openvino-fp32-b1-t1"
@@ -54,7 +54,7 @@ def test_limit_checks_compare_the_measured_latency(ms: float, state: str) -> Non
     [check] = limit_checks([at_most(1.0)], [], [measured(ms)])
     assert (check.state, check.value, check.kind) == (state, ms, "measured")
     assert overall([check]) == state
-    assert (check.excess > 0) == (state != "kept") == bool(told([check]))
+    assert (check.excess > 0) == (state != "kept") == bool(limit_messages([check]))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_limit_checks_decide_on_validation_scores(value: float, state: str) -> N
     assert [check.split for check in checks] == ["validation", "test"]
     assert overall(checks) == state, "test images decide nothing"
     assert checks[1].state == "broken"
-    assert "0.5 (evaluated on test images)" in told(checks)[-1], "but they are shown"
+    assert "0.5 (evaluated on test images)" in limit_messages(checks)[-1], "but they are shown"
 
 
 def test_limit_checks_are_exact_for_counts_and_skip_missing_values() -> None:

@@ -38,9 +38,9 @@ def test_picked_returns_the_trial_of_a_network_without_a_bundle(job: Job, goal: 
 
 @pytest.fixture
 def notes(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    told: list[str] = []
-    monkeypatch.setattr(job.reporter, "note", lambda text, **values: told.append(text))
-    return told
+    limit_messages: list[str] = []
+    monkeypatch.setattr(job.reporter, "note", lambda text, **values: limit_messages.append(text))
+    return limit_messages
 
 
 def test_picked_returns_a_network_that_breaks_a_limit_only_by_id(

@@ -107,9 +107,9 @@ def _show(name: str, store: DeviceStore, as_json: bool) -> None:
         store.load(name)  # raises an error that suggests the closest name
     for each in known:
         predictor = DevicePredictor.of_known(each.profile, shipped=each.origin == "shipped")
-        foretold = predictor.held_out() if each.origin == "store" else []
+        predicted = predictor.held_out() if each.origin == "store" else []
         if as_json:
             costs = zip(each.profile.networks, each.profile.costs.tolist(), strict=True)
             print_json({**each.to_json(), "networks": dict(costs)})
         else:
-            print_known_device(out, each, foretold)
+            print_known_device(out, each, predicted)

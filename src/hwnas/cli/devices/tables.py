@@ -148,7 +148,7 @@ def print_known_devices(console: Console, known: Sequence[KnownDevice]) -> None:
     console.print(table_of(columns, rows, "Devices for which costs can be predicted"))
 
 
-def print_known_device(console: Console, known: KnownDevice, foretold: Sequence[Estimate]) -> None:
+def print_known_device(console: Console, known: KnownDevice, predicted: Sequence[Estimate]) -> None:
     """Print one device: costs measured on it, beside predictions from its other networks."""
     profile = known.profile
     console.print(f"{profile.device}: {profile.metric}{_error(profile)}", style="bold")
@@ -167,7 +167,7 @@ def print_known_device(console: Console, known: KnownDevice, foretold: Sequence[
             console.print(f"    {name}: {value}", soft_wrap=True, markup=False)
     rows = [
         [name, f"{cost:.4g}", _interval(estimate)]
-        for name, cost, estimate in zip(profile.networks, profile.costs, foretold, strict=False)
+        for name, cost, estimate in zip(profile.networks, profile.costs, predicted, strict=False)
     ]
     if rows:
         columns = ["network", f"{profile.kind} {profile.metric}", "predicted from the others"]

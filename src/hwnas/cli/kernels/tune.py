@@ -76,14 +76,14 @@ def tune(
     gpu = _gpu_here(device)
     timer = GpuTimer() if warm else GpuTimer.cold(gpu)
     tuning, model = GpuTuning(gpu, timer, seconds, proposing, seed=seed), CostModel()
-    told = []
+    results = []
     for row in rows:
         outcome, entry = tuning.tune(found, row, kind, model)
-        told.append({"sizes": row, "best": entry and entry.to_json(), **_counted(outcome)})
+        results.append({"sizes": row, "best": entry and entry.to_json(), **_counted(outcome)})
         if not as_json:
-            _show_tuned(told[-1], gpu)
+            _show_tuned(results[-1], gpu)
     if as_json:
-        print_json(told)
+        print_json(results)
 
 
 def _refuse_unused(context: typer.Context, static: bool) -> None:

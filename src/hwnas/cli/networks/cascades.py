@@ -84,10 +84,10 @@ def _show(run: Path, found: Cascading) -> None:
         out.print(f"cascade  {found.folder}, verified", soft_wrap=True, markup=False)
         out.print(f"next: hwnas run {found.folder} image.png", soft_wrap=True, markup=False)
         return
-    told = "the best single network takes less time (measured)"
+    reason = "the best single network takes less time (measured)"
     if not found.timed_images:
-        told = f"no cascade is expected to need less {costs.name} than the best single network"
-    out.print(f"no cascade was written: at this accuracy {told}", soft_wrap=True)
+        reason = f"no cascade is expected to need less {costs.name} than the best single network"
+    out.print(f"no cascade was written: at this accuracy {reason}", soft_wrap=True)
     if found.single is not None:
         command = f"hwnas export {run} --pick {found.single.name} --out my-model"
         out.print(f"next: {command}", soft_wrap=True, markup=False)

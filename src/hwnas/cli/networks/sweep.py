@@ -62,8 +62,8 @@ def _show(found: Sweep) -> None:
     from hwnas.terminal import metric_text, table_of
 
     columns = ["variant", "target", "measured ms", "difference", "quality", "loss", "size"]
-    out.print(table_of(columns, [_row(each) for each in found.contenders], "Variants"))
-    for each in found.contenders:
+    out.print(table_of(columns, [_row(each) for each in found.results], "Variants"))
+    for each in found.results:
         if each.refusal:
             out.print(
                 f"{each.variant} on {each.target}: {each.refusal}", soft_wrap=True, markup=False

@@ -55,17 +55,17 @@ def _write_bundle(bundle: Bundle, found: Sweep, folder: Path) -> None:
     golden = bundle.golden()
     inputs = bundle.preprocessing(golden["images"]).contiguous().numpy()
     artifacts = []
-    for contender in found.able:
-        artifact = _artifact(bundle, contender)
-        assert contender.made is not None
+    for result in found.able:
+        artifact = _artifact(bundle, result)
+        assert result.made is not None
         if not (folder / artifact.file).exists():
-            copy_model(contender.made.model, folder / artifact.file)
-        artifact = replace(artifact, beside=_beside(folder / artifact.file, contender))
+            copy_model(result.made.model, folder / artifact.file)
+        artifact = replace(artifact, beside=_beside(folder / artifact.file, result))
         if artifact.golden not in golden:
             golden[artifact.golden] = outputs_of(
-                contender.made.model, [inputs], Target.parse(contender.target)
+                result.made.model, [inputs], Target.parse(result.target)
             )
-        artifacts.append({**artifact.to_json(), **_results(contender)})
+        artifacts.append({**artifact.to_json(), **_results(result)})
     arrays: dict[str, Any] = golden
     np.savez_compressed(folder / GOLDEN, **arrays)
     tested = {} if found.tested is None else {"tested": found.to_json()["tested"]}
@@ -77,11 +77,11 @@ def _write_bundle(bundle: Bundle, found: Sweep, folder: Path) -> None:
     seal(folder, description, artifacts)
 
 
-def _artifact(bundle: Bundle, contender: VariantResult) -> Artifact:
-    target = Target.parse(contender.target)
-    runtime, variant = target.device.runtime, contender.variant
-    plain = contender.made is not None and contender.made.model == bundle.onnx_file
-    exact = contender.difference is not None and contender.difference <= TOLERANCE
+def _artifact(bundle: Bundle, result: VariantResult) -> Artifact:
+    target = Target.parse(result.target)
+    runtime, variant = target.device.runtime, result.variant
+    plain = result.made is not None and result.made.model == bundle.onnx_file
+    exact = result.difference is not None and result.difference <= TOLERANCE
     return Artifact(
         bundle.onnx_file.name if plain else f"model.{variant}.onnx",
         variant,
@@ -92,9 +92,9 @@ def _artifact(bundle: Bundle, contender: VariantResult) -> Artifact:
     )
 
 
-def _beside(model: Path, contender: VariantResult) -> tuple[str, ...]:
+def _beside(model: Path, result: VariantResult) -> tuple[str, ...]:
     """Write the files that the variant's runtime reads beside an ONNX file; return their names."""
-    target = Target.parse(contender.target)
+    target = Target.parse(result.target)
     if target.device.runtime != "triton":
         return ()
     from hwnas.deploy.matching.plan import plan_file
@@ -104,8 +104,8 @@ def _beside(model: Path, contender: VariantResult) -> tuple[str, ...]:
     return (plan.name,)
 
 
-def _results(contender: VariantResult) -> dict[str, Any]:
+def _results(result: VariantResult) -> dict[str, Any]:
     """Return the results of the sweep for one variant on one target."""
-    known = contender.to_json()
+    known = result.to_json()
     names = ("target", "made", "difference", "answers", "quality", "measurement")
     return {name: known[name] for name in names}

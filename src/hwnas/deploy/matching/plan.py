@@ -151,8 +151,8 @@ class KernelPlan:
         there = {"target": self.target, "GPU": self.card, **self.versions}
         wrong = [name for name in here if there.get(name) != here[name]]
         if wrong:
-            told = (f"{name} {there.get(name)} instead of {here[name]}" for name in wrong)
-            return f"the kernel plan was made for {', '.join(told)}"
+            differences = (f"{name} {there.get(name)} instead of {here[name]}" for name in wrong)
+            return f"the kernel plan was made for {', '.join(differences)}"
         changed = {call.operator for call in self.calls if call.revision != _revision_now(call)}
         if changed:
             return f"changed since the kernel plan was made: {', '.join(sorted(changed))}"

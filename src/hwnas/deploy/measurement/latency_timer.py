@@ -239,20 +239,20 @@ def interleave(
             until all networks have enough clean rounds.
         clock: Clock for ``patience_s``.
     """
-    stopwatches = [*rivals, *others]
-    wanted = sum(stopwatch.wanted for stopwatch in stopwatches)
+    timers = [*rivals, *others]
+    wanted = sum(timer.wanted for timer in timers)
     end = clock() + patience_s
     done = 0
     while waiting := [
         each
-        for each in stopwatches
+        for each in timers
         if each.clean < each.wanted and (each.may_retry(retries) or clock() < end)
     ]:
-        for stopwatch in dict.fromkeys([*rivals, *waiting]):
-            stopwatch.time_round()
+        for timer in dict.fromkeys([*rivals, *waiting]):
+            timer.time_round()
         if progress is not None:
             # After a quicker round, earlier rounds may no longer be clean.
-            done = max(done, sum(stopwatch.clean for stopwatch in stopwatches))
+            done = max(done, sum(timer.clean for timer in timers))
             progress(done / wanted)
     if progress is not None:
         progress(1.0)

@@ -88,11 +88,11 @@ def measure_together(
     found: dict[str, Measurement] = {}
     for index, place in enumerate(places):
         own = {k: s for k, s in subjects.items() if s.target.device.hardware == place}
-        told = _share_of(progress, index, len(places))
+        report = _share_of(progress, index, len(places))
         if place in HARDWARE:
-            found |= _measure_here(own, settings, told)
+            found |= _measure_here(own, settings, report)
         else:
-            found |= measure_elsewhere(place, own, settings, told)
+            found |= measure_elsewhere(place, own, settings, report)
     return {name: found[name] for name in subjects}
 
 
@@ -125,25 +125,25 @@ def _measure_here(
             )
             for name, subject in subjects.items()
         }
-        stopwatches = [stopwatch for _, stopwatch in started.values()]
-        interleave([], stopwatches, settings.retries, progress, settings.patience_s)
+        timers = [timer for _, timer in started.values()]
+        interleave([], timers, settings.retries, progress, settings.patience_s)
         if lasting:
             known.remember({lasting[n]: watch.quick_ms for n, (_, watch) in started.items()})
     now = conditions()
     processors = {place: processor_of(place) for place in {t.device.hardware for t in targets}}
     time_now = datetime.now(UTC).isoformat(timespec="seconds")
     found = {}
-    for name, (session, stopwatch) in started.items():
+    for name, (session, timer) in started.items():
         target = subjects[name].target
         clock = _clock(target)
         found[name] = Measurement(
             target=target.name,
             clock=clock,
-            cpu_ms=stopwatch.quantiles("cpu"),
-            wall_ms=stopwatch.quantiles("wall"),
-            n=stopwatch.wanted,
-            contended=stopwatch.clean < stopwatch.wanted,
-            anchor_ms=stopwatch.anchor_ms,
+            cpu_ms=timer.quantiles("cpu"),
+            wall_ms=timer.quantiles("wall"),
+            n=timer.wanted,
+            contended=timer.clean < timer.wanted,
+            anchor_ms=timer.anchor_ms,
             hardware=processors[target.device.hardware],
             versions=versions(RUNTIMES[target.device.runtime].packages),
             settings=session.settings,

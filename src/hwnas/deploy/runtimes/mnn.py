@@ -54,13 +54,13 @@ class MNN:
         command = [sys.executable, "-c", _CONVERT, "-f", "ONNX", "--bizCode", "hwnas"]
         command += ["--modelFile", os.fspath(artifact), "--MNNModel", os.fspath(converted)]
         try:  # in its own process, because the converter aborts on unsupported files
-            told = subprocess.run(
+            output = subprocess.run(
                 command, capture_output=True, text=True, timeout=_CONVERT_SECONDS, errors="replace"
             ).stdout
         except subprocess.TimeoutExpired:
-            told = f"no result within {_CONVERT_SECONDS} s"
+            output = f"no result within {_CONVERT_SECONDS} s"
         if not converted.is_file():
-            raise refused(artifact, "MNN", _complaint(told))
+            raise refused(artifact, "MNN", _complaint(output))
         return converted
 
     def load(self, executable: Path, target: Target) -> ArraySession:
@@ -93,13 +93,13 @@ class MNN:
                 outputs = tensors.convert(outputs, layout)
             return np.array(outputs.read())
 
-        told = {name: str(value) for name, value in settings.items()}
-        return ArraySession(executable, compute, shape, threads, told)
+        output = {name: str(value) for name, value in settings.items()}
+        return ArraySession(executable, compute, shape, threads, output)
 
 
-def _complaint(told: str) -> str:
+def _complaint(output: str) -> str:
     """Return the line of the converter's output that states the error, without its prefix."""
-    lines = [re.sub(r"^(\[.*?\]|[\s:=>\d])*", "", line) for line in told.splitlines()]
+    lines = [re.sub(r"^(\[.*?\]|[\s:=>\d])*", "", line) for line in output.splitlines()]
     wrong = [each for each in lines if re.search("not support|fail|error", each, re.IGNORECASE)]
     return [*wrong, *filter(None, reversed(lines)), "the converter gave no message"][0]
 

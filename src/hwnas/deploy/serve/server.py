@@ -342,8 +342,8 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send an error found by the base class in the format of all other errors."""
         self.close_connection = True
-        told = ": ".join(filter(None, (message or HTTPStatus(code).phrase, explain)))
-        self._send(error_answer(code, told))
+        text = ": ".join(filter(None, (message or HTTPStatus(code).phrase, explain)))
+        self._send(error_answer(code, text))
         self.server.count("other", code)
 
     def log_message(self, format: str, *arguments: object) -> None:

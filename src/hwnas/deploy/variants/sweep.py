@@ -158,20 +158,20 @@ class Sweep:
     """Results of all variants on all devices.
 
     Attributes:
-        contenders: Results in the order of variants and devices.
+        results: Results in the order of variants and devices.
         max_loss: Largest allowed loss of a variant in the first metric, in its unit.
         tested: Quality of the chosen variant on images that had no part in the choice, if there are
             any.
     """
 
-    contenders: tuple[VariantResult, ...]
+    results: tuple[VariantResult, ...]
     max_loss: float
     tested: Quality | None = None
 
     @property
     def able(self) -> list[VariantResult]:
         """Variants that can be chosen, the fastest first."""
-        able = [each for each in self.contenders if not each.refusal]
+        able = [each for each in self.results if not each.refusal]
         return sorted(able, key=lambda each: each.latency_ms)
 
     @property
@@ -182,7 +182,7 @@ class Sweep:
             ArtifactError: No variant can be chosen; the message gives the reason for each.
         """
         if not self.able:
-            reasons = "; ".join(f"{c.variant} on {c.target}: {c.refusal}" for c in self.contenders)
+            reasons = "; ".join(f"{c.variant} on {c.target}: {c.refusal}" for c in self.results)
             raise ArtifactError(f"no variant can be chosen: {reasons or 'none was made'}")
         return self.able[0]
 
@@ -193,7 +193,7 @@ class Sweep:
             "max_loss": self.max_loss,
             "chosen": [self.chosen.variant, self.chosen.target],
             "tested": None if self.tested is None else self.tested.to_json(),
-            "contenders": [each.to_json() for each in self.contenders],
+            "contenders": [each.to_json() for each in self.results],
         }
 
 
@@ -229,20 +229,20 @@ def sweep(
     """
     _check(material, variants, devices)
     trial = _Trial.of(material, meaning, evaluator)
-    contenders = []
+    results = []
     for done, variant in enumerate(variants):
         progress(0.6 * done / len(variants), f"making {variant.name}")
-        contenders += trial.contenders(variant, devices, folder / f"{variant.name}.onnx")
+        results += trial.results_of(variant, devices, folder / f"{variant.name}.onnx")
     subjects = {
         f"{index}": TimedNetwork(each.made.model, Target.parse(each.target))
-        for index, each in enumerate(contenders)
+        for index, each in enumerate(results)
         if each.made is not None and each.runs
     }
     measured = measure_together(
         subjects, settings, lambda share: progress(0.6 + 0.4 * share, "timing")
     )
     timed = [
-        replace(each, measurement=measured.get(f"{index}")) for index, each in enumerate(contenders)
+        replace(each, measurement=measured.get(f"{index}")) for index, each in enumerate(results)
     ]
     return Sweep(tuple(timed), material.max_loss)
 
@@ -292,7 +292,7 @@ class _Trial:
             )
         return cls(material, inputs, expected, meaning, evaluator)
 
-    def contenders(
+    def results_of(
         self, variant: Variant, devices: Sequence[Device], path: Path
     ) -> list[VariantResult]:
         """Return the results of a variant on each of the devices that has its format."""
@@ -307,19 +307,19 @@ class _Trial:
             made = variant.make(self.material, path)
         except ArtifactError as error:
             return [VariantResult(variant.name, t.name, refusal=str(error)) for t in targets]
-        return [self._contender(variant.name, made, target) for target in targets]
+        return [self._result(variant.name, made, target) for target in targets]
 
-    def _contender(self, variant: str, made: ConvertedNetwork, target: Target) -> VariantResult:
-        contender = VariantResult(variant, target.name, made, model_bytes(made.model))
+    def _result(self, variant: str, made: ConvertedNetwork, target: Target) -> VariantResult:
+        result = VariantResult(variant, target.name, made, model_bytes(made.model))
         try:
             outputs = outputs_of(made.model, self.inputs(), target)
         except ArtifactError as error:
-            return replace(contender, refusal=str(error))
+            return replace(result, refusal=str(error))
         if not np.isfinite(outputs).all():
-            return replace(contender, refusal="some of its outputs are NaN or infinite")
-        return self._judged(contender, outputs)
+            return replace(result, refusal="some of its outputs are NaN or infinite")
+        return self._judged(result, outputs)
 
-    def _judged(self, contender: VariantResult, outputs: NDArray[Any]) -> VariantResult:
+    def _judged(self, result: VariantResult, outputs: NDArray[Any]) -> VariantResult:
         difference = relative_error(outputs, self.expected)
         agreed = None
         if self.meaning is not None:
@@ -330,7 +330,7 @@ class _Trial:
             quality = self.evaluator.judge(outputs, self.expected)
             refusal = self._too_large(quality)
         return replace(
-            contender, difference=difference, answers=agreed, quality=quality, refusal=refusal
+            result, difference=difference, answers=agreed, quality=quality, refusal=refusal
         )
 
     def _too_large(self, quality: Quality) -> str:

@@ -15,7 +15,7 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.ahead import Compiled
 from hwnas.kernels.operator import Config, Operator, Sizes
 from hwnas.kernels.resources import compile_ahead
-from hwnas.kernels.suite.timer import GpuTimer, Stopwatch, Times, done
+from hwnas.kernels.suite.timer import CallTimer, GpuTimer, Times, done
 from hwnas.kernels.suite.tolerance import exact_outputs, worst_error
 from hwnas.kernels.tuning.trial import Footprint, footprint, key_of
 
@@ -52,7 +52,7 @@ class GpuBench:
         generator = torch.Generator().manual_seed(seed)
         self.inputs = operator.example(sizes, dtype, generator, device)
         self._truth = exact_outputs(operator.reference, self.inputs)
-        self._stopwatches: dict[Any, Stopwatch] = {}
+        self._timers: dict[Any, CallTimer] = {}
 
     def footprint(self, config: Config) -> Footprint:
         """Return the number of programs and the memory traffic of a configuration."""
@@ -78,16 +78,16 @@ class GpuBench:
     def times_us(self, config: Config, runs: int) -> Sequence[float]:
         """Return the times of some runs of a configuration, in microseconds."""
         key = key_of(config)
-        if key not in self._stopwatches:
-            if len(self._stopwatches) == _READY:
-                del self._stopwatches[next(iter(self._stopwatches))]
+        if key not in self._timers:
+            if len(self._timers) == _READY:
+                del self._timers[next(iter(self._timers))]
             run = self._started(config, self._operator.outputs(self.inputs))
-            self._stopwatches[key] = done(partial(self._timer.stopwatch, run))
-        return done(partial(self._stopwatches[key], runs))
+            self._timers[key] = done(partial(self._timer.prepare, run))
+        return done(partial(self._timers[key], runs))
 
     def rival(self, run: Callable[[], object]) -> Times:
         """Time another implementation of the operator in the same way."""
-        return Times.of(self._timer.stopwatch(run)(_RUNS))
+        return Times.of(self._timer.prepare(run)(_RUNS))
 
     def _compiled(self, config: Config) -> Compiled:
         launches = self._operator.launches(self.inputs, self._operator.outputs(self.inputs), config)

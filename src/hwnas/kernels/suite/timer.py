@@ -19,11 +19,11 @@ import torch
 from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import Accelerator
 
-__all__ = ["GpuTimer", "ProcessorTimer", "Stopwatch", "Timer", "Times", "done"]
+__all__ = ["CallTimer", "GpuTimer", "ProcessorTimer", "Timer", "Times", "done"]
 
 T = TypeVar("T")
 
-Stopwatch = Callable[[int], Sequence[float]]  # from a number of runs, their times in microseconds
+CallTimer = Callable[[int], Sequence[float]]  # from a number of runs, their times in microseconds
 
 _REPLAY_US = 500.0  # length of a replay, against which its launch is negligible
 _MOST_COPIES = 50
@@ -70,8 +70,8 @@ class Timer(Protocol):
         """Timing method in words, for results."""
         ...
 
-    def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
-        """Return a stopwatch of a call, which is first run a few times so that it is compiled."""
+    def prepare(self, run: Callable[[], object]) -> CallTimer:
+        """Return a timer of a call, which is first run a few times so that it is compiled."""
         ...
 
 
@@ -102,17 +102,17 @@ class GpuTimer:
         graph = "CUDA graph" if self.graph else "started from Python"
         return f"{graph}, second-level cache {'cold' if self.flush_bytes else 'warm'}"
 
-    def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
-        """Return a stopwatch of a call, which is first run a few times so that it is compiled."""
+    def prepare(self, run: Callable[[], object]) -> CallTimer:
+        """Return a timer of a call, which is first run a few times so that it is compiled."""
         if not self.flush_bytes:
-            return self._stopwatch(run)
+            return self._prepared(run)
         scratch = _scratch(self.flush_bytes)
 
         def flushed() -> None:
             scratch.zero_()
             run()
 
-        both, alone = self._stopwatch(flushed), self._stopwatch(scratch.zero_)
+        both, alone = self._prepared(flushed), self._prepared(scratch.zero_)
 
         def difference(runs: int) -> list[float]:
             flush_us = float(np.median(alone(runs)))
@@ -121,7 +121,7 @@ class GpuTimer:
 
         return difference
 
-    def _stopwatch(self, run: Callable[[], object]) -> Stopwatch:
+    def _prepared(self, run: Callable[[], object]) -> CallTimer:
         side = torch.cuda.Stream()  # a capture requires an earlier run on another stream
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -150,8 +150,8 @@ class ProcessorTimer:
         """Timing method in words, for results."""
         return f"processor, {torch.get_num_threads()} threads, started from Python, caches warm"
 
-    def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
-        """Return a stopwatch of a call, which is first run a few times so that it is compiled."""
+    def prepare(self, run: Callable[[], object]) -> CallTimer:
+        """Return a timer of a call, which is first run a few times so that it is compiled."""
         run()
         copies = _copies(_took_us(run, 1))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from hwnas.kernels.suite.timer import Stopwatch, Timer, Times
+from hwnas.kernels.suite.timer import CallTimer, Timer, Times
 
 __all__ = ["fair", "raced", "why"]
 
@@ -17,21 +17,21 @@ _SECONDS = 10.0  # after which no round begins; some layers take one second on a
 
 
 def raced(
-    contenders: Mapping[str, Callable[[], object]], timer: Timer
+    calls: Mapping[str, Callable[[], object]], timer: Timer
 ) -> tuple[dict[str, Times], dict[str, str]]:
     """Return times by name, and by name the reasons why others have none."""
-    stopwatches: dict[str, Stopwatch] = {}
+    timers: dict[str, CallTimer] = {}
     absent = {}
-    for name, run in contenders.items():
+    for name, run in calls.items():
         try:
-            stopwatches[name] = timer.stopwatch(run)
+            timers[name] = timer.prepare(run)
         except Exception as error:  # each library raises errors of its own
             absent[name] = why(error)
-    times: dict[str, list[float]] = {name: [] for name in stopwatches}
+    times: dict[str, list[float]] = {name: [] for name in timers}
     end = time.monotonic() + _SECONDS
     for _ in range(_ROUNDS):
-        for name, stopwatch in stopwatches.items():
-            times[name] += stopwatch(_RUNS)
+        for name, timed in timers.items():
+            times[name] += timed(_RUNS)
         if time.monotonic() > end:
             break
     return {name: Times.of(found) for name, found in times.items()}, absent

@@ -81,9 +81,9 @@ class KernelCall:
 
     def message(self) -> bytes:
         """Return the call as it is sent."""
-        told, tensors = inputs_to(self.inputs)
+        header, tensors = inputs_to(self.inputs)
         options = {k: v for k, v in vars(self).items() if k != "inputs"}
-        return message({"inputs": told, **options}, tensors)
+        return message({"inputs": header, **options}, tensors)
 
     @classmethod
     def received(cls, header: Mapping[str, Any], tensors: Sequence[Tensor]) -> KernelCall:
@@ -120,8 +120,8 @@ class CallOutcome:
 
     def message(self) -> bytes:
         """Return the outcome as it is sent, without what the requesting process adds."""
-        told = {"error": self.error, "facts": self.facts, "watched": self.watched}
-        return message(told, self.outputs)
+        header = {"error": self.error, "facts": self.facts, "watched": self.watched}
+        return message(header, self.outputs)
 
     @classmethod
     def received(cls, header: Mapping[str, Any], tensors: Sequence[Tensor]) -> CallOutcome:

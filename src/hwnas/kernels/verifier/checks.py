@@ -202,11 +202,11 @@ def unpatched(results: Results) -> KernelCheck:
     def how(result: Result) -> float:
         return extreme_error(result) if result.trial.aim == "plain extremes" else error(result)
 
-    def told(result: Result) -> bool:  # integers have no infinities to be right about
+    def is_comparable(result: Result) -> bool:  # integers have no infinities to be right about
         floating = all(dtype.is_floating_point for dtype in result.truth.dtypes)
         return floating or not any(map(_is_special, result.trial.question.inputs.values()))
 
-    return _compared("unpatched", list(filter(told, plain)), how)
+    return _compared("unpatched", list(filter(is_comparable, plain)), how)
 
 
 def _is_special(value: object) -> bool:

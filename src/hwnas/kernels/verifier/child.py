@@ -241,11 +241,11 @@ def _examples(header: Mapping[str, Any]) -> _Job:
             generator = Generator().manual_seed(asked["seed"])
             try:
                 inputs = module.inputs(asked["sizes"], DTYPES[asked["dtype"]], generator)
-                told, tensors = inputs_to(dict(inputs))
+                content, tensors = inputs_to(dict(inputs))
             except Exception as error:
                 tell(message({"error": error_text(error, header["path"])}))
             else:
-                tell(message({"inputs": told}, tensors))
+                tell(message({"inputs": content}, tensors))
 
     return job
 
@@ -279,8 +279,8 @@ def _calls(header: Mapping[str, Any]) -> _Job:
 
     def job(module: Any, parts: _Parts, tell: _Tell) -> None:
         session.run = _OPERATORS[header["operator"]] if module is None else module.run
-        for told, tensors in parts:
-            tell(session.outcome(KernelCall.received(told, tensors)).message())
+        for content, tensors in parts:
+            tell(session.outcome(KernelCall.received(content, tensors)).message())
 
     return job
 

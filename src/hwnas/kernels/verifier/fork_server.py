@@ -64,7 +64,7 @@ class JobResult:
     """Result of a job that has ended.
 
     Attributes:
-        told: Messages that the job sent before it ended.
+        answers: Messages that the job sent before it ended.
         how: Reason why the job ended early, or None.
         hung: Whether the job was killed, for taking too long or sending a damaged answer.
         refused: Forbidden system calls of the job, as the fork server observed them.
@@ -72,7 +72,7 @@ class JobResult:
         seconds: Time in seconds that each answer took.
     """
 
-    told: Sequence[tuple[dict[str, Any], list[Tensor]]]
+    answers: Sequence[tuple[dict[str, Any], list[Tensor]]]
     how: str | None
     hung: bool = False
     refused: Sequence[str] = ()
@@ -135,11 +135,11 @@ class ForkServer:
             with theirs:
                 socket.send_fds(self._control, [b"!"], [theirs.fileno(), log.fileno()])
             pid = self._word()
-            told: list[tuple[dict[str, Any], list[Tensor]]] = []
+            answers: list[tuple[dict[str, Any], list[Tensor]]] = []
             seconds: list[float] = []
             hung, how, ended = True, None, False
             try:
-                hung, how = _talk(mine, [first, *parts], told, seconds, limits)
+                hung, how = _talk(mine, [first, *parts], answers, seconds, limits)
                 mine.close()
                 ended = not hung and bool(select.select([self._control], [], [], limits.seconds)[0])
             finally:
@@ -148,9 +148,9 @@ class ForkServer:
                         os.killpg(pid, signal.SIGKILL)
             status = self._word()
             seen = json.loads(self._exactly(self._word()))
-            whole = len(told) == len(parts) + 1
+            whole = len(answers) == len(parts) + 1
             how = how or (None if whole else _how(status, hung, limits, log, path))
-            return JobResult(told, how, hung, seen["refused"], seen["unguarded"], seconds)
+            return JobResult(answers, how, hung, seen["refused"], seen["unguarded"], seconds)
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -189,7 +189,7 @@ class ForkServer:
 def _talk(
     channel: socket.socket,
     parts: Sequence[bytes],
-    told: list[tuple[dict[str, Any], list[Tensor]]],
+    answers: list[tuple[dict[str, Any], list[Tensor]]],
     seconds: list[float],
     limits: JobLimits,
 ) -> tuple[bool, str | None]:
@@ -222,7 +222,7 @@ def _talk(
             return True, str(error)
         if len(found) != 1:
             return True, "the kernel's process sent back damaged results"
-        told += found
+        answers += found
         seconds.append(time.monotonic() - start)
     return False, None
 

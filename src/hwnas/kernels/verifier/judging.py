@@ -158,7 +158,7 @@ def unseen_bits(coarse: Result, fine: Result) -> float:
         tolerance = TOLERANCES[after.dtype]
         allowed = tolerance.absolute + tolerance.relative * now.abs()
         right = (now - then).double()
-        told = right.abs() > 3 * allowed
+        certain = right.abs() > 3 * allowed
         wrong = ((after.double() - before.double()) - right).abs() / (2 * allowed)
-        worst = max(worst, wrong[told].max().item() if told.any() else 0.0)
+        worst = max(worst, wrong[certain].max().item() if certain.any() else 0.0)
     return worst

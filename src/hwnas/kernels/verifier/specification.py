@@ -141,8 +141,8 @@ class FileSpecification:
             for sizes, dtype, seed in asked
         ]
         return [
-            None if "error" in told else inputs_from(told["inputs"], tensors)
-            for told, tensors in self._done("examples", parts)
+            None if "error" in header else inputs_from(header["inputs"], tensors)
+            for header, tensors in self._done("examples", parts)
         ]
 
     def truths(
@@ -155,12 +155,12 @@ class FileSpecification:
         """
         parts = []
         for inputs, _ in questions:
-            told, tensors = inputs_to(inputs)
-            parts.append(message({"inputs": told}, tensors))
+            header, tensors = inputs_to(inputs)
+            parts.append(message({"inputs": header}, tensors))
         answers = self._done("truths", parts)
         return [
-            None if "error" in told else _split(tensors, told["exact"], dtype)
-            for (told, tensors), (_, dtype) in zip(answers, questions, strict=True)
+            None if "error" in header else _split(tensors, header["exact"], dtype)
+            for (header, tensors), (_, dtype) in zip(answers, questions, strict=True)
         ]
 
     def options(self, inputs: Inputs) -> dict[str, list[Any]]:
@@ -218,12 +218,12 @@ def answers_of(
     Raises:
         ConfigError: The import raised an error, or the file has no function ``run`` to call.
     """
-    told = list(ended.told)
-    if told and "unloadable" in told[0][0]:
-        raise ConfigError(f"{path} cannot be imported: {told[0][0]['unloadable']}")
-    if told and not told[0][0].get("callable") and not asked_for_rules:
+    answers = list(ended.answers)
+    if answers and "unloadable" in answers[0][0]:
+        raise ConfigError(f"{path} cannot be imported: {answers[0][0]['unloadable']}")
+    if answers and not answers[0][0].get("callable") and not asked_for_rules:
         raise ConfigError(f"{path}: `run` is not a function")
-    return told[1:]
+    return answers[1:]
 
 
 def _values_of(value: Any) -> list[Any]:

@@ -161,13 +161,13 @@ class _Process:
             ended = self._fork_server.job(header, parts, candidate.path, limits)
             self._refused |= dict.fromkeys(ended.refused)
             self._unguarded = self._unguarded or ended.unguarded
-            if not ended.told:
+            if not ended.answers:
                 self.unloadable = f"while it was imported: {ended.how}"
                 return []
-            told = answers_of(ended, candidate.name)
+            answers = answers_of(ended, candidate.name)
             outcomes += [
                 replace(CallOutcome.received(*each), seconds=seconds)
-                for each, seconds in zip(told, ended.seconds[1:], strict=False)
+                for each, seconds in zip(answers, ended.seconds[1:], strict=False)
             ]
             if len(outcomes) == len(trials):
                 break

@@ -144,24 +144,25 @@ def inputs_to(inputs: Inputs) -> tuple[dict[str, Any], list[Tensor]]:
     Raises:
         ConfigError: An input is not a tensor, a number, a text or None.
     """
-    told: dict[str, Any] = {}
+    header: dict[str, Any] = {}
     tensors: list[Tensor] = []
     for name, value in inputs.items():
         if isinstance(value, Tensor):
-            told[name] = {"tensor": len(tensors)}
+            header[name] = {"tensor": len(tensors)}
             tensors.append(value)
         elif value is None or isinstance(value, bool | int | float | str):
-            told[name] = {"value": value}
+            header[name] = {"value": value}
         else:
             raise ConfigError(
                 f"input {name!r} is a {type(value).__name__}; inputs are tensors, numbers, texts "
                 "and None"
             )
-    return told, tensors
+    return header, tensors
 
 
-def inputs_from(told: Mapping[str, Any], tensors: Sequence[Tensor]) -> Inputs:
+def inputs_from(header: Mapping[str, Any], tensors: Sequence[Tensor]) -> Inputs:
     """Return the inputs of a description and its tensors, as the inverse of `inputs_to`."""
     return {
-        name: tensors[of["tensor"]] if "tensor" in of else of["value"] for name, of in told.items()
+        name: tensors[of["tensor"]] if "tensor" in of else of["value"]
+        for name, of in header.items()
     }

@@ -92,14 +92,14 @@ def evolve(
         individuals = genes.complete(population, known)
     scores = _scored(score, individuals)
     evaluations = len(individuals)
-    told = on_generation or (lambda number, individuals, losses: None)
-    told(1, individuals, scores.losses)
+    report = on_generation or (lambda number, individuals, losses: None)
+    report(1, individuals, scores.losses)
     selection = ALGORITHMS[algorithm](scores, generator)
     limited = nullcontext if has_one_thread() else one_thread  # limiting takes 5 % of the time
     for number in range(2, generations + 1):
         individuals, scores, born = _next(genes, selection, score, individuals, scores, limited)
         evaluations += born
-        told(number, individuals, scores.losses)
+        report(number, individuals, scores.losses)
     return result_of(individuals.cpu().numpy(), scores, evaluations)
 
 

@@ -146,10 +146,10 @@ def searched_rows(
 ) -> tuple[Rows, list[float]]:
     """Return the rows that a sampler evaluates, in order, and its cumulative seconds at each."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    told = [_told(column, sampler) for column in table.columns]
+    minimised = [_minimised(column, sampler) for column in table.columns]
     study = optuna.create_study(
         storage=InMemoryStorage(),
-        directions=[direction for direction, _ in told],
+        directions=[direction for direction, _ in minimised],
         sampler=sampler,
     )
     nearest = _Nearest(table)
@@ -162,14 +162,14 @@ def searched_rows(
         spent += time.perf_counter() - start
         row = nearest(code)
         start = time.perf_counter()
-        study.tell(trial, [float(values[row]) for _, values in told])
+        study.tell(trial, [float(values[row]) for _, values in minimised])
         spent += time.perf_counter() - start
         rows.append(row)
         seconds.append(spent)
     return np.array(rows, dtype=np.int64), seconds
 
 
-def _told(column: Column, sampler: BaseSampler) -> tuple[Direction, Numbers]:
+def _minimised(column: Column, sampler: BaseSampler) -> tuple[Direction, Numbers]:
     """Return the direction and values of an objective as they are given to a sampler.
 
     Optuna's samplers are given errors in place of accuracies: the reference point of Optuna's TPE

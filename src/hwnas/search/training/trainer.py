@@ -148,9 +148,11 @@ def _fit(
     config = schedule.config
     optimizer = _optimizer(network, config)
     average = MovingAverage(network, config.ema) if config.ema else None
-    position, told = Position(0, 0.0, run, settings=config.continuable), ""
+    position, notice = Position(0, 0.0, run, settings=config.continuable), ""
     if checkpoint is not None and checkpoint.exists():
-        schedule, position, told = _resumed(checkpoint, network, optimizer, average, schedule, run)
+        schedule, position, notice = _resumed(
+            checkpoint, network, optimizer, average, schedule, run
+        )
     device = next(network.parameters()).device
     autocast = _autocast(config, device)
     network.train()
@@ -174,9 +176,9 @@ def _fit(
         if average is not None:
             average.update(index)
         seconds = clock.seconds
-        note = "; ".join(each for each in (told, found.note) if each)
+        note = "; ".join(each for each in (notice, found.note) if each)
         on_row(TrainingPoint(index, schedule.epoch(index), seconds, *losses, rate, share, note))
-        told = ""
+        notice = ""
         index += 1
         due = workers.rank == 0 and seconds - last_saved > config.checkpoint_seconds
         if checkpoint is not None and due and _is_finite(network):
@@ -208,11 +210,11 @@ def _resumed(
     """
     found = read_position(checkpoint)
     if found is not None and found.run == run and schedule.continued(found) is None:
-        told = (
+        notice = (
             f"trained again from the start: the checkpoint has {found.step} steps with other "
             "settings, more than the training has now"
         )
-        return schedule, Position(0, 0.0, run, settings=schedule.config.continuable), told
+        return schedule, Position(0, 0.0, run, settings=schedule.config.continuable), notice
     loaded = load_checkpoint(checkpoint, network, optimizer, run, average)
     continued = schedule.continued(loaded)
     assert continued is not None

@@ -74,11 +74,11 @@ class Workers:
             if error is not None:
                 raise error
             return value
-        told = torch.tensor([float(error is not None), value], dtype=torch.float64)
+        agreed = torch.tensor([float(error is not None), value], dtype=torch.float64)
         try:
-            told = told.to(self._device)
-            torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
-            failed, largest = told.tolist()
+            agreed = agreed.to(self._device)
+            torch.distributed.all_reduce(agreed, torch.distributed.ReduceOp.MAX)
+            failed, largest = agreed.tolist()
             reports = self._reports(error) if failed else []
         except Exception as lost:  # another worker is gone
             raise _agreed(error or lost) from None

@@ -275,8 +275,8 @@ def load_weights(network: nn.Module, path: Path) -> None:
         ],
     }
     if any(problems.values()):
-        told = "; ".join(f"{what}: {_shown(names)}" for what, names in problems.items() if names)
-        raise ArtifactError(f"space.weights: {path.name} does not fit the model; {told}")
+        listed = "; ".join(f"{what}: {_shown(names)}" for what, names in problems.items() if names)
+        raise ArtifactError(f"space.weights: {path.name} does not fit the model; {listed}")
     network.load_state_dict(given)
 
 

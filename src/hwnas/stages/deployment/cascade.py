@@ -30,7 +30,7 @@ from hwnas.errors import ConfigError
 from hwnas.interval import wilson_interval
 from hwnas.search import Split
 from hwnas.stages.deployment.cascade_costs import Costs, Saved, costs_of, latencies_ms
-from hwnas.stages.finalists.limits import best_kept, none_keeps, of_bundle, told
+from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
 from hwnas.stages.finalists.stage import read_bundles
 from hwnas.stages.job import Job, SearchGoal
 
@@ -188,7 +188,7 @@ def _affordable(job: Job, goal: SearchGoal) -> dict[str, Bundle]:
     if bundles and not able:
         raise none_keeps(checks, "cascade")
     for name in bundles:
-        for line in told(checks[name]):
+        for line in limit_messages(checks[name]):
             what = "is used anyway" if name in able else "is left out"
             job.reporter.note(f"finalist {name} {what}: {line}")
     return {name: bundles[name] for name in able}

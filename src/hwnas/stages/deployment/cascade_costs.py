@@ -92,8 +92,8 @@ def _energies_mj(
     try:
         counter = energy_counter(target.device.hardware)
     except EnergyUnavailable as error:
-        foretold = {name: _predicted_mj(bundle, target) for name, bundle in bundles.items()}
-        known = {name: energy for name, energy in foretold.items() if energy is not None}
+        predicted = {name: _predicted_mj(bundle, target) for name, bundle in bundles.items()}
+        known = {name: energy for name, energy in predicted.items() if energy is not None}
         if len(known) < len(bundles):
             raise EnergyUnavailable(
                 f"{error}; or run `hwnas calibrate --target {target.name} --from TABLE.csv`"

@@ -30,13 +30,13 @@ __all__ = [
     "best_kept",
     "costs_of",
     "limit_checks",
+    "limit_messages",
     "measured_costs",
     "none_keeps",
     "of_bundle",
     "overall",
     "recheck",
     "shortfall",
-    "told",
 ]
 
 LimitState = Literal["kept", "within noise", "broken"]
@@ -166,7 +166,7 @@ def shortfall(checks: Iterable[LimitCheck]) -> tuple[int, float]:
     return _STATES.index(overall(decisive)), sum(check.excess for check in decisive)
 
 
-def told(checks: Iterable[LimitCheck]) -> list[str]:
+def limit_messages(checks: Iterable[LimitCheck]) -> list[str]:
     """Return a line for each limit that is not kept."""
     return [check.text for check in checks if check.state != "kept"]
 
@@ -185,7 +185,7 @@ def none_keeps(
 ) -> InfeasibleError:
     """Return the error for a choice among networks, at least one, that all break a limit."""
     name = min(checks, key=lambda each: shortfall(checks[each]))
-    missed = "; ".join(told(check for check in checks[name] if check.decides))
+    missed = "; ".join(limit_messages(check for check in checks[name] if check.decides))
     advice = "relax the limit"
     if purpose == "pick":
         advice = f"take it anyway with --pick {name}, or {advice}"

@@ -12,7 +12,7 @@ from hwnas.plugin import closest
 from hwnas.search import Scored
 from hwnas.search.objectives.objective import LATENCY
 from hwnas.search.training import load_weights
-from hwnas.stages.finalists.limits import best_kept, none_keeps, of_bundle, told
+from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.stage import PICKS, latency_of, make_bundles, picks, read_bundles
 from hwnas.stages.job import Job, SearchGoal
@@ -65,7 +65,7 @@ def picked(
         raise none_keeps(checks)
     chosen = named.get(wanted, wanted)
     if chosen in bundles:
-        _tell(job, chosen, told(checks[chosen]))
+        _tell(job, chosen, limit_messages(checks[chosen]))
         return bundles[chosen]
     trials = [t for t in found(job.folder.path, goal).trials if t.candidate.id == chosen]
     if not trials or max_latency_ms is not None:
@@ -87,7 +87,7 @@ def make_bundle(job: Job, goal: SearchGoal, trial: Scored, out: Path) -> None:
     for file in (out / name).iterdir():
         file.rename(out / file.name)
     (out / name).rmdir()
-    _tell(job, name, told(of_bundle(Bundle.load(out), goal.objectives)))
+    _tell(job, name, limit_messages(of_bundle(Bundle.load(out), goal.objectives)))
 
 
 def _tell(job: Job, name: str, missed: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from hwnas.errors import (
 from hwnas.search import Scored, SearchResult
 from hwnas.search.objectives.front import pick_spread
 from hwnas.search.objectives.objective import Objective, weighed
-from hwnas.stages.finalists.limits import LimitCheck, LimitState, overall, shortfall, told
+from hwnas.stages.finalists.limits import LimitCheck, LimitState, limit_messages, overall, shortfall
 
 __all__ = [
     "SHORTLIST",
@@ -158,7 +158,7 @@ def fill_shortlist(
                 note(f"finalist {name} failed: {outcome}")
                 continue
             made[name] = outcome
-            for line in told(outcome):
+            for line in limit_messages(outcome):
                 note(f"finalist {name}: {line}")
         kept = [name for name, checks in made.items() if overall(checks) == "kept"]
         missing = count - len(kept)

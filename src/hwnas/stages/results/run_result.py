@@ -20,11 +20,11 @@ from hwnas.stages.finalists.limits import (
     LimitCheck,
     LimitState,
     costs_of,
+    limit_messages,
     of_bundle,
     overall,
     recheck,
     shortfall,
-    told,
 )
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
@@ -103,7 +103,7 @@ class FrontRow:
     @property
     def missed_limits(self) -> list[str]:
         """Line for each limit that the network does not keep."""
-        return told(self.limits)
+        return limit_messages(self.limits)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with the fields of this row."""

@@ -82,12 +82,12 @@ def _file(model: str) -> Path:
 
 def _telling(step: float = 0.02) -> Callable[[float], None]:
     """Return a function that prints progress, in steps of at least ``step``."""
-    told = -step
+    reported = -step
 
     def tell(share: float) -> None:
-        nonlocal told
-        if share >= told + step:
-            told = share
+        nonlocal reported
+        if share >= reported + step:
+            reported = share
             print(f"{share:.3f}", flush=True)
 
     return tell
