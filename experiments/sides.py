@@ -17,7 +17,7 @@ from hwnas.experiment import Experiment
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.evaluate import score
 from hwnas.search_spaces import Workload
-from hwnas.stages.finalists.stage import read_bundles, score_of
+from hwnas.stages.finalists.bundles import read_bundles, score_of
 from hwnas.stages.job import RunInputs
 
 __all__ = [

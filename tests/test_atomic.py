@@ -21,7 +21,7 @@ from hwnas.atomic import (
 from hwnas.deploy.bundles.bundle import SEAL
 from hwnas.errors import StorageError
 from hwnas.predictors.devices.store import DeviceStore
-from hwnas.stages.finalists.stage import read_bundles
+from hwnas.stages.finalists.bundles import read_bundles
 
 ON_A_FULL_DISK = """
 import resource, signal, sys

@@ -33,6 +33,8 @@ from experiments.deploy.mutations import mutate
 from experiments.deploy.verdict import end_with
 from hwnas.deploy import (
     Bundle,
+    BundleFacts,
+    BundleNetwork,
     OutputMeaning,
     Preprocessing,
     Target,
@@ -118,23 +120,20 @@ def sources(folder: Path) -> list[Path]:
         )
         write_bundle(
             here / "bundle",
-            onnx=exported.path,
-            weights=network.state_dict(),
-            preprocessing=preprocessing,
-            outputs=meaning,
-            architecture=space.smallest(),
-            space="mobilenet",
-            task=name,
-            metrics=[
-                {"name": "accuracy", "value": 0.5, "kind": "evaluated", "split": "test", "n": 3}
-            ],
-            measurements=list(
-                measure({"a": exported.path}, Target.parse(TARGETS[0]), BRIEF).values()
+            BundleNetwork(
+                space.smallest(), exported, network.state_dict(), preprocessing, meaning, images
             ),
-            predictions=[],
-            export=exported,
-            golden_images=images,
-            provenance={"seed": 0},
+            BundleFacts(
+                space="mobilenet",
+                task=name,
+                provenance={"seed": 0},
+                metrics=[
+                    {"name": "accuracy", "value": 0.5, "kind": "evaluated", "split": "test", "n": 3}
+                ],
+                measurements=list(
+                    measure({"a": exported.path}, Target.parse(TARGETS[0]), BRIEF).values()
+                ),
+            ),
         )
         Image.fromarray(images[0, :, :, 0]).save(here / "image.png")
         made.append(here)

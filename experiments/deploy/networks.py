@@ -14,7 +14,16 @@ from torch import nn
 
 from experiments.own_models.models import MODELS
 from experiments.record import Results
-from hwnas.deploy import Bundle, Export, OutputMeaning, Preprocessing, export_onnx, write_bundle
+from hwnas.deploy import (
+    Bundle,
+    BundleFacts,
+    BundleNetwork,
+    Export,
+    OutputMeaning,
+    Preprocessing,
+    export_onnx,
+    write_bundle,
+)
 from hwnas.search_spaces import (
     Architecture,
     SearchSpace,
@@ -107,20 +116,8 @@ def packed(
         preprocessing(images),
         preprocessing,
     )
-    bundle = write_bundle(
-        folder / name,
-        onnx=made.path,
-        weights=network.state_dict(),
-        preprocessing=preprocessing,
-        outputs=OutputMeaning("class_scores", tuple(f"class {i}" for i in range(outputs))),
-        architecture=architecture,
-        space=name,
-        task="none: untrained",
-        metrics=[],
-        measurements=[],
-        predictions=[],
-        export=made,
-        golden_images=images,
-        provenance={"seed": 0},
-    )
+    meaning = OutputMeaning("class_scores", tuple(f"class {i}" for i in range(outputs)))
+    packed = BundleNetwork(architecture, made, network.state_dict(), preprocessing, meaning, images)
+    facts = BundleFacts(space=name, task="none: untrained", provenance={"seed": 0})
+    bundle = write_bundle(folder / name, packed, facts)
     return made, bundle

@@ -18,7 +18,7 @@ from hwnas.deploy import Bundle
 from hwnas.run_folder import RunFolder
 from hwnas.search import ImageData
 from hwnas.search.data.masks import VOID
-from hwnas.stages.finalists.stage import latency_of, picks, read_bundles, score_of
+from hwnas.stages.finalists.bundles import latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import RunInputs
 
 _PREDICTED_AT_ONCE = 256

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch import nn
 
-from hwnas.deploy import Bundle, Export, OutputMeaning, Preprocessing, export_onnx, write_bundle
+from hwnas.deploy import (
+    Bundle,
+    BundleFacts,
+    BundleNetwork,
+    Export,
+    OutputMeaning,
+    Preprocessing,
+    export_onnx,
+    write_bundle,
+)
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.search_spaces import MobileNetSpace, mobilenet
 
@@ -86,36 +95,41 @@ def measurement() -> Measurement:
 
 
 @pytest.fixture(scope="session")
-def contents(
+def to_pack(
     space: MobileNetSpace,
     network: nn.Module,
     exported: Export,
     preprocessing: Preprocessing,
     digits: NDArray[np.uint8],
-    measurement: Measurement,
-) -> dict[str, object]:
-    """Arguments of write_bundle."""
-    accuracy = {"name": "accuracy", "value": 0.97, "kind": "evaluated", "unit": "fraction"}
-    return {
-        "onnx": exported.path,
-        "weights": network.state_dict(),
-        "preprocessing": preprocessing,
-        "outputs": OutputMeaning("class_scores", DIGITS),
-        "architecture": space.smallest(),
-        "space": "mobilenet",
-        "task": "classification",
-        "metrics": [{**accuracy, "standard_error": 0.01, "n": 360, "split": "test"}],
-        "measurements": [measurement],
-        "predictions": [{"name": "latency", "value": 1.1, "kind": "predicted", "unit": "ms"}],
-        "export": exported,
-        "golden_images": digits[:5],
-        "provenance": {"recipe": "digits | <b>", "seed": 0, "hardware": {"cores": "2"}},
-    }
+) -> BundleNetwork:
+    return BundleNetwork(
+        space.smallest(),
+        exported,
+        network.state_dict(),
+        preprocessing,
+        OutputMeaning("class_scores", DIGITS),
+        digits[:5],
+    )
 
 
 @pytest.fixture(scope="session")
-def packed(contents: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return write_bundle(tmp_path_factory.mktemp("bundles") / "digits", **contents)
+def facts(measurement: Measurement) -> BundleFacts:
+    accuracy = {"name": "accuracy", "value": 0.97, "kind": "evaluated", "unit": "fraction"}
+    return BundleFacts(
+        space="mobilenet",
+        task="classification",
+        provenance={"recipe": "digits | <b>", "seed": 0, "hardware": {"cores": "2"}},
+        metrics=[{**accuracy, "standard_error": 0.01, "n": 360, "split": "test"}],
+        measurements=[measurement],
+        predictions=[{"name": "latency", "value": 1.1, "kind": "predicted", "unit": "ms"}],
+    )
+
+
+@pytest.fixture(scope="session")
+def packed(
+    to_pack: BundleNetwork, facts: BundleFacts, tmp_path_factory: pytest.TempPathFactory
+) -> Bundle:
+    return write_bundle(tmp_path_factory.mktemp("bundles") / "digits", to_pack, facts)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from hwnas.recipe import read_recipe
 from hwnas.search.evaluation.evaluate import score
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
 from hwnas.stages import RunInputs
-from hwnas.stages.finalists.stage import read_bundles, score_of
+from hwnas.stages.finalists.bundles import read_bundles, score_of
 
 MODEL = """
 from torch import nn

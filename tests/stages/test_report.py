@@ -7,9 +7,9 @@ import pytest
 
 from hwnas.stages import Job, SearchGoal
 from hwnas.stages.calibrate import calibrated
+from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.finalists.limits import of_bundle
 from hwnas.stages.finalists.shortlist import Shortlist, TriedFinalist
-from hwnas.stages.finalists.stage import read_bundles
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather, write_results
 from hwnas.stages.results.run_result import summarise

@@ -18,7 +18,7 @@ from experiments.setting import Setting, main
 from hwnas.errors import InfeasibleError
 from hwnas.experiment import cascade
 from hwnas.stages.deployment.cascade import CascadeOption, Cascading
-from hwnas.stages.finalists.stage import read_bundles, score_of
+from hwnas.stages.finalists.bundles import read_bundles, score_of
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Export of networks to ONNX, deployment bundles, runtimes, and latency measurement on targets."""
 
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.deploy.bundles.packing import write_bundle
+from hwnas.deploy.bundles.packing import BundleFacts, BundleNetwork, write_bundle
 from hwnas.deploy.bundles.sealed import SealCheck
 from hwnas.deploy.cascades.cascade import Cascade
 from hwnas.deploy.export.to_onnx import Export, export_onnx
@@ -17,6 +17,8 @@ from hwnas.deploy.targets.device import Device, Target
 __all__ = [
     "RUNTIMES",
     "Bundle",
+    "BundleFacts",
+    "BundleNetwork",
     "Cascade",
     "Device",
     "DeviceStatus",

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from hwnas.search.data.image_data import ImageData
-from hwnas.stages.finalists.stage import read_bundles
+from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.plan import stages_of
 

@@ -38,10 +38,10 @@ from hwnas.search.training import read_rows
 from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import calibrated
+from hwnas.stages.finalists.bundles import cost_of, picks, read_bundles, score_of
 from hwnas.stages.finalists.limits import costs_of, limit_messages, of_bundle, overall
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
-from hwnas.stages.finalists.stage import cost_of, picks, read_bundles, score_of
 from hwnas.stages.job import Job, RunStage, SearchGoal
 from hwnas.stages.measurements import MEASUREMENTS, Timed, read_measurements
 from hwnas.stages.results.run_result import (

@@ -3,6 +3,7 @@ import os
 import random
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
 
-from hwnas.deploy import Bundle, Measurement, Preprocessing, write_bundle
+from hwnas.deploy import (
+    Bundle,
+    BundleFacts,
+    BundleNetwork,
+    Measurement,
+    Preprocessing,
+    write_bundle,
+)
 from hwnas.deploy.bundles.checksums import render_sums, sha256
 from hwnas.errors import ArtifactError, DataError
 
@@ -245,14 +253,19 @@ def test_description_says_the_kind_of_each_number(packed: Bundle, measurement: M
 
 
 def test_bundle_verifies_weights_in_a_separate_file(
-    contents: dict[str, Any], packed: Bundle, digits: NDArray[np.uint8], tmp_path: Path
+    to_pack: BundleNetwork,
+    facts: BundleFacts,
+    packed: Bundle,
+    digits: NDArray[np.uint8],
+    tmp_path: Path,
 ) -> None:
     """A bundle without a checksum for these weights opens, but does not pass verification."""
     (tmp_path / "model").mkdir()
     model = tmp_path / "model" / "a.onnx"
-    whole = onnx.load(contents["onnx"])
+    whole = onnx.load(to_pack.export.path)
     onnx.save_model(whole, model, save_as_external_data=True, location="weights.bin")
-    bundle = write_bundle(tmp_path / "bundle", **{**contents, "onnx": model})
+    apart = replace(to_pack, export=replace(to_pack.export, path=model))
+    bundle = write_bundle(tmp_path / "bundle", apart, facts)
     bundle.verify()
     assert bundle.files == sorted([*FILES[:2], *FILES[3:], "model.onnx.data"])
     np.testing.assert_array_equal(bundle.predict(digits), packed.predict(digits))
@@ -279,12 +292,12 @@ def test_bundle_verifies_weights_in_a_separate_file(
 
 
 def test_bundle_files_get_the_mode_that_the_umask_allows(
-    contents: dict[str, Any], tmp_path: Path
+    to_pack: BundleNetwork, facts: BundleFacts, tmp_path: Path
 ) -> None:
     for mask, mode in ((0o022, 0o644), (0o027, 0o640)):
         before = os.umask(mask)
         try:
-            bundle = write_bundle(tmp_path / f"{mask}", **contents)
+            bundle = write_bundle(tmp_path / f"{mask}", to_pack, facts)
         finally:
             os.umask(before)
         modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in bundle.folder.iterdir()}

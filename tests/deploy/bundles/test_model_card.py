@@ -2,6 +2,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
 
-from hwnas.deploy import Bundle, Preprocessing, export_onnx, write_bundle
+from hwnas.deploy import (
+    Bundle,
+    BundleFacts,
+    BundleNetwork,
+    Preprocessing,
+    export_onnx,
+    write_bundle,
+)
 from hwnas.deploy.bundles.model_card import _run, card
 from hwnas.deploy.export.agreement import relative_error
 
@@ -58,7 +66,10 @@ def test_card_describes_values_and_shortens_long_label_lists(packed: Bundle) -> 
 
 @pytest.fixture(scope="module")
 def colour(
-    contents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, digits: NDArray[np.uint8]
+    to_pack: BundleNetwork,
+    facts: BundleFacts,
+    tmp_path_factory: pytest.TempPathFactory,
+    digits: NDArray[np.uint8],
 ) -> Bundle:
     """Bundle of a network that takes RGB images of 7 x 11 pixels."""
     torch.manual_seed(2)
@@ -66,10 +77,14 @@ def colour(
     folder = tmp_path_factory.mktemp("colour")
     made = export_onnx(network, (3, 7, 11), folder / "network.onnx")
     how = Preprocessing(7, 11, 3, (0.3, 0.5, 0.4), (0.2, 0.3, 0.25))
-    changes = {"onnx": made.path, "weights": network.state_dict(), "preprocessing": how}
-    images = np.repeat(digits[:5], 3, axis=3)
-    changes["golden_images"] = images
-    return write_bundle(folder / "bundle", **{**contents, **changes, "export": made})
+    changed = replace(
+        to_pack,
+        export=made,
+        weights=network.state_dict(),
+        preprocessing=how,
+        golden_images=np.repeat(digits[:5], 3, axis=3),
+    )
+    return write_bundle(folder / "bundle", changed, facts)
 
 
 def image_files() -> dict[str, tuple[Image.Image, dict[str, Any]]]:

@@ -1,5 +1,6 @@
 """Model repositories of Triton: protobuf parses config.pbtxt with the published ModelConfig."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-from numpy.typing import NDArray
 
-from hwnas.deploy import Bundle, OutputMeaning, write_bundle
+from hwnas.deploy import Bundle, BundleFacts, BundleNetwork, OutputMeaning, write_bundle
 from hwnas.deploy.bundles.model_repository import write_model_repository
 from hwnas.errors import ConfigError, StorageError
 
@@ -103,18 +103,20 @@ def test_model_repository_file_has_the_configured_shapes(
 
 
 def test_model_repository_writes_each_label_in_one_line(
-    contents: dict[str, Any], digits: NDArray[np.uint8], tmp_path: Path
+    to_pack: BundleNetwork, facts: BundleFacts, tmp_path: Path
 ) -> None:
     names = tuple(f'"{i}"\n\\ {{' for i in range(10))
-    changed = {**contents, "outputs": OutputMeaning("class_scores", names)}
-    made = write_model_repository(write_bundle(tmp_path / "bundle", **changed), tmp_path / "models")
+    odd = replace(to_pack, outputs=OutputMeaning("class_scores", names))
+    bundle = write_bundle(tmp_path / "bundle", odd, facts)
+    made = write_model_repository(bundle, tmp_path / "models")
     assert (made / "labels.txt").read_text().splitlines() == [f'"{i}" \\ {{' for i in range(10)]
 
 
 def test_model_repository_has_no_labels_for_values(
-    contents: dict[str, Any], tmp_path: Path, model_config: Any
+    to_pack: BundleNetwork, facts: BundleFacts, tmp_path: Path, model_config: Any
 ) -> None:
-    bundle = write_bundle(tmp_path / "bundle", **{**contents, "outputs": OutputMeaning("values")})
+    values = replace(to_pack, outputs=OutputMeaning("values"))
+    bundle = write_bundle(tmp_path / "bundle", values, facts)
     made = write_model_repository(bundle, tmp_path / "models")
     config = text_format.Parse((made / "config.pbtxt").read_text(), model_config())
     assert not config.output[0].label_filename

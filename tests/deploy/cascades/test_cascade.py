@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,16 @@ from onnx import helper, numpy_helper
 from PIL import Image
 from torch import nn
 
-from hwnas.deploy import Bundle, OutputMeaning, Preprocessing, Target, export_onnx, write_bundle
+from hwnas.deploy import (
+    Bundle,
+    BundleFacts,
+    BundleNetwork,
+    OutputMeaning,
+    Preprocessing,
+    Target,
+    export_onnx,
+    write_bundle,
+)
 from hwnas.deploy.cascades.cascade import Cascade, open_packed
 from hwnas.deploy.cascades.packing import write_cascade
 from hwnas.deploy.cascades.runner import CONFIDENCES, Runner, probabilities
@@ -35,15 +45,15 @@ TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 
 @pytest.fixture(scope="module")
 def big(
-    contents: dict[str, Any], digits: NDArray[np.uint8], tmp_path_factory: pytest.TempPathFactory
+    to_pack: BundleNetwork, facts: BundleFacts, tmp_path_factory: pytest.TempPathFactory
 ) -> Bundle:
     """Bundle of the large network, which takes larger images than the small network."""
     torch.manual_seed(1)
     network = nn.Sequential(nn.Conv2d(1, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(100, 10))
     folder = tmp_path_factory.mktemp("big")
     made = export_onnx(network, (1, 12, 12), folder / "network.onnx")
-    changes = {"onnx": made.path, "weights": network.state_dict(), "preprocessing": LARGER}
-    return write_bundle(folder / "bundle", **{**contents, **changes, "export": made})
+    changed = replace(to_pack, export=made, weights=network.state_dict(), preprocessing=LARGER)
+    return write_bundle(folder / "bundle", changed, facts)
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +206,14 @@ def test_cascade_finds_a_network_that_does_not_fit_its_labels(
 
 
 def test_write_cascade_refuses_networks_with_different_classes(
-    packed: Bundle, contents: dict[str, Any], digits: NDArray[np.uint8], tmp_path: Path
+    packed: Bundle,
+    to_pack: BundleNetwork,
+    facts: BundleFacts,
+    digits: NDArray[np.uint8],
+    tmp_path: Path,
 ) -> None:
     other = OutputMeaning("class_scores", tuple("abcdefghij"))
-    odd = write_bundle(tmp_path / "odd", **{**contents, "outputs": other})
+    odd = write_bundle(tmp_path / "odd", replace(to_pack, outputs=other), facts)
     with pytest.raises(ConfigError, match="scores of the same classes"):
         write_cascade(
             tmp_path / "two",

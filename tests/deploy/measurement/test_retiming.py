@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.deploy import Bundle, Target, TimingSettings, measure, write_bundle
+from hwnas.deploy import (
+    Bundle,
+    BundleFacts,
+    BundleNetwork,
+    Target,
+    TimingSettings,
+    measure,
+    write_bundle,
+)
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.retiming import retime
 from hwnas.errors import ConfigError
@@ -14,14 +22,13 @@ QUICK = TimingSettings(warmup=1, rounds=5, round_ms=1.0)
 
 
 def test_retime_compares_new_and_stored_latencies(
-    contents: dict[str, object], tmp_path: Path
+    to_pack: BundleNetwork, facts: BundleFacts, tmp_path: Path
 ) -> None:
     target = Target.parse("cpu-onnxruntime-fp32-b1-t1")
-    path = contents["onnx"]
-    assert isinstance(path, Path)
-    before = measure({"it": path}, target, QUICK)["it"]
+    before = measure({"it": to_pack.export.path}, target, QUICK)["it"]
     elsewhere = replace(before, target="phone-onnxruntime-fp32-b1-t1")
-    bundle = write_bundle(tmp_path / "a", **{**contents, "measurements": [before, elsewhere]})
+    known = replace(facts, measurements=[before, elsewhere])
+    bundle = write_bundle(tmp_path / "a", to_pack, known)
     here, there = retime(bundle, QUICK)
     assert here.name == "time of cpu-onnxruntime-fp32-b1-t1, model.onnx"
     assert f"{before.latency_ms:.4g} ms in the bundle" in here.detail
@@ -38,8 +45,8 @@ def test_retime_reports_another_processor(packed: Bundle, measurement: Measureme
 
 
 def test_retime_refuses_a_bundle_without_measurements(
-    contents: dict[str, object], tmp_path: Path
+    to_pack: BundleNetwork, facts: BundleFacts, tmp_path: Path
 ) -> None:
-    bundle = write_bundle(tmp_path / "a", **{**contents, "measurements": []})
+    bundle = write_bundle(tmp_path / "a", to_pack, replace(facts, measurements=[]))
     with pytest.raises(ConfigError, match="no measurements to repeat; time it with: hwnas measure"):
         retime(bundle)

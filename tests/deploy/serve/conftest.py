@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hwnas.deploy import Bundle, OutputMeaning, Preprocessing, export_onnx, write_bundle
+from hwnas.deploy import (
+    Bundle,
+    BundleFacts,
+    BundleNetwork,
+    OutputMeaning,
+    Preprocessing,
+    export_onnx,
+    write_bundle,
+)
 from hwnas.deploy.serve import BatchSettings, BundleServer, ServerLimits, Service
 
 
@@ -79,7 +87,8 @@ def _serving() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def masks_bundle(
-    contents: dict[str, Any],
+    to_pack: BundleNetwork,
+    facts: BundleFacts,
     preprocessing: Preprocessing,
     digits: NDArray[np.uint8],
     tmp_path_factory: pytest.TempPathFactory,
@@ -91,13 +100,13 @@ def masks_bundle(
     exported = export_onnx(
         network, preprocessing.input_shape, folder / "a.onnx", preprocessing(digits)
     )
-    changed = {
-        "onnx": exported.path,
-        "export": exported,
-        "weights": network.state_dict(),
-        "outputs": OutputMeaning("pixel_class_scores", ("paper", "ink")),
-    }
-    return write_bundle(folder / "bundle", **{**contents, **changed})
+    changed = replace(
+        to_pack,
+        export=exported,
+        weights=network.state_dict(),
+        outputs=OutputMeaning("pixel_class_scores", ("paper", "ink")),
+    )
+    return write_bundle(folder / "bundle", changed, facts)
 
 
 _LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"'

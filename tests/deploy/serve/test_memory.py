@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
 
-from hwnas.deploy import Bundle, Preprocessing, export_onnx, write_bundle
+from hwnas.deploy import (
+    Bundle,
+    BundleFacts,
+    BundleNetwork,
+    Preprocessing,
+    export_onnx,
+    write_bundle,
+)
 
 CLIENTS = 64
 RAW = "application/octet-stream"
@@ -33,7 +41,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def colour_bundle(contents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def colour_bundle(
+    to_pack: BundleNetwork, facts: BundleFacts, tmp_path_factory: pytest.TempPathFactory
+) -> Bundle:
     """Bundle of a network that takes RGB images of 64 x 64 pixels."""
     torch.manual_seed(0)
     preprocessing = Preprocessing(64, 64, 3, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -43,14 +53,14 @@ def colour_bundle(contents: dict[str, Any], tmp_path_factory: pytest.TempPathFac
     exported = export_onnx(
         network, preprocessing.input_shape, folder / "a.onnx", preprocessing(images), preprocessing
     )
-    changed = {
-        "onnx": exported.path,
-        "export": exported,
-        "weights": network.state_dict(),
-        "preprocessing": preprocessing,
-        "golden_images": images[:5],
-    }
-    return write_bundle(folder / "bundle", **{**contents, **changed})
+    changed = replace(
+        to_pack,
+        export=exported,
+        weights=network.state_dict(),
+        preprocessing=preprocessing,
+        golden_images=images[:5],
+    )
+    return write_bundle(folder / "bundle", changed, facts)
 
 
 class Served:

@@ -16,7 +16,7 @@ from hwnas.deploy.measurement.energy import RaplCounter
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.stages import Job, SearchGoal
 from hwnas.stages.deployment.cascade import make_cascade
-from hwnas.stages.finalists.stage import read_bundles, score_of
+from hwnas.stages.finalists.bundles import read_bundles, score_of
 
 Command = Callable[..., Any]
 TARGET = "cpu-onnxruntime-fp32-b1-t1"

@@ -10,7 +10,7 @@ from hwnas.deploy import Bundle
 from hwnas.errors import ArtifactError, ConfigError, DataError, StorageError
 from hwnas.progress import make_reporter
 from hwnas.stages.deployment.sweep import SweepOptions, sweep_network
-from hwnas.stages.finalists.stage import read_bundles
+from hwnas.stages.finalists.bundles import read_bundles
 
 HERE = ["cpu-onnxruntime-b1-t1"]
 QUIET = make_reporter(quiet=True)

@@ -8,8 +8,8 @@ from hwnas.deploy import Bundle
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.search import Scored
 from hwnas.stages import Job, SearchGoal
+from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.finalists.pick import picked
-from hwnas.stages.finalists.stage import read_bundles
 from hwnas.stages.search import found
 
 

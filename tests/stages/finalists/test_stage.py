@@ -19,8 +19,10 @@ from hwnas.search.objectives.objective import losses
 from hwnas.search.training import load_weights
 from hwnas.search_spaces import Architecture
 from hwnas.stages import Job, RunInputs, SearchGoal
+from hwnas.stages.finalists.bundles import picks, read_bundles, score_of
 from hwnas.stages.finalists.exporting import export_network
-from hwnas.stages.finalists.stage import choose, finalising, picks, read_bundles, score_of
+from hwnas.stages.finalists.shortlist import choose
+from hwnas.stages.finalists.stage import finalising
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather
 from hwnas.stages.results.run_result import summarise
@@ -201,7 +203,7 @@ def test_finalists_stage_replaces_a_network_that_cannot_be_exported(
             raise ArtifactError("its outputs are no numbers")
         return export_network(run_inputs, network, *rest)
 
-    monkeypatch.setattr("hwnas.stages.finalists.stage.export_network", exported)
+    monkeypatch.setattr("hwnas.stages.finalists.packing.export_network", exported)
     monkeypatch.setattr(
         "hwnas.stages.finalists.stage.measure",
         lambda models, target: dict.fromkeys(models, timed(1.0)),

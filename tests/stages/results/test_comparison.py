@@ -18,9 +18,9 @@ from hwnas.predictors import Estimate
 from hwnas.recipe import read_recipe
 from hwnas.search import Evaluation, Fidelity, run_search
 from hwnas.search_spaces import Candidate, Workload
+from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.finalists.limits import LimitCheck
 from hwnas.stages.finalists.shortlist import Shortlist, TriedFinalist
-from hwnas.stages.finalists.stage import read_bundles
 from hwnas.stages.results.comparison import compare_runs, write_comparison
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"

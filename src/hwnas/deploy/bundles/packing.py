@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,97 +27,119 @@ from hwnas.deploy.targets.device import Device, Target
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search_spaces import Architecture, Candidate
 
-__all__ = ["seal", "write_bundle"]
+__all__ = ["BundleFacts", "BundleNetwork", "seal", "write_bundle"]
 
 _KINDS = ("counted", "evaluated", "measured", "modelled", "predicted", "simulated", "table")
 
 
-def write_bundle(
-    folder: Path,
-    *,
-    onnx: Path,
-    weights: Mapping[str, Tensor],
-    preprocessing: Preprocessing,
-    outputs: OutputMeaning,
-    architecture: Architecture,
-    roles: Mapping[str, Architecture] | None = None,
-    space: str | Mapping[str, Any],
-    task: str | Mapping[str, Any],
-    metrics: Sequence[Mapping[str, Any]],
-    measurements: Sequence[Measurement],
-    predictions: Sequence[Mapping[str, Any]],
-    export: Export,
-    golden_images: NDArray[np.uint8],
-    provenance: Mapping[str, Any],
-) -> Bundle:
-    """Write a network as a bundle; the folder appears atomically and replaces an older one.
+@dataclass(frozen=True)
+class BundleNetwork:
+    """Exported network, with what is needed to run it and to check its outputs.
 
-    Args:
-        folder: Folder of the bundle.
-        onnx: Exported network.
-        weights: The same weights, by their names in the PyTorch module.
+    Attributes:
+        architecture: Architecture of the network, a point of its search space.
+        export: Result of the export, with the ONNX file and its accuracy.
+        weights: The weights of the ONNX file, by their names in the PyTorch module.
         preprocessing: Preprocessing from images to the network's input.
         outputs: Meaning of the network's outputs.
-        architecture: Architecture of the network, a point of its search space.
+        golden_images: A few images, uint8 (N, H, W, C), which are stored with their outputs.
         roles: Other searched parts of the candidate by role, such as the ``recipe`` that it was
             trained by.
+    """
+
+    architecture: Architecture
+    export: Export
+    weights: Mapping[str, Tensor]
+    preprocessing: Preprocessing
+    outputs: OutputMeaning
+    golden_images: NDArray[np.uint8]
+    roles: Mapping[str, Architecture] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BundleFacts:
+    """Facts about a network that its bundle states.
+
+    Attributes:
         space: Name or description of the search space.
         task: Name or description of the task.
+        provenance: Origin of the network, as JSON values.
         metrics: Objects with ``name``, ``value`` and ``kind``; if known, also ``unit``,
             ``standard_error``, ``n``, ``split`` and ``interval``.
         measurements: Latency measurements of the network.
         predictions: Objects as in ``metrics``, for numbers that were not measured.
-        export: Result of the export, with the accuracy of the ONNX file.
-        golden_images: A few images, uint8 (N, H, W, C), which are stored with their outputs.
-        provenance: Origin of the network, as JSON values.
 
     Raises:
         ConfigError: A number has no name, no value or no known kind.
+    """
+
+    space: str | Mapping[str, Any]
+    task: str | Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]] = ()
+    measurements: Sequence[Measurement] = ()
+    predictions: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        for number in (*self.metrics, *self.predictions):
+            _check_number(number)
+
+
+def write_bundle(folder: Path, network: BundleNetwork, facts: BundleFacts) -> Bundle:
+    """Write a network as a bundle; the folder appears atomically and replaces an older one.
+
+    Args:
+        folder: Folder of the bundle.
+        network: Network to pack.
+        facts: Facts that the bundle states about it.
+
+    Raises:
         ArtifactError: The ONNX file is damaged, or its input does not fit the preprocessing.
         StorageError: The folder cannot be written.
     """
-    for number in (*metrics, *predictions):
-        _check_number(number)
-    golden_outputs = _golden_outputs(onnx, preprocessing, outputs, golden_images)
-    description: dict[str, Any] = {
-        "schema": SCHEMA,
-        "id": Candidate.of(architecture, **(roles or {})).id,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "architecture": architecture.to_json(),
-        "space": space,
-        "task": task,
-        "inputs": [
-            {
-                "name": INPUT,
-                "dtype": "float32",
-                "shape": ["batch", *preprocessing.input_shape],
-            }
-        ],
-        "preprocessing": preprocessing.to_json(),
-        "outputs": {
-            "name": OUTPUT,
-            "dtype": "float32",
-            "shape": ["batch", *golden_outputs.shape[1:]],
-            **outputs.to_json(),
-        },
-        "labels": list(outputs.labels),
-        "metrics": [dict(metric) for metric in metrics],
-        "measurements": [measurement.to_json() for measurement in measurements],
-        "predictions": [dict(prediction) for prediction in predictions],
-        "max_relative_error": export.max_relative_error,
-        "export": export.to_json(),
-        "golden": {"images": len(golden_images), "tolerance": TOLERANCE},
-        "provenance": dict(provenance),
-    }
-    if roles:
-        description["roles"] = {role: found.to_json() for role, found in roles.items()}
+    golden_outputs = _golden_outputs(network)
+    description = _description(network, facts, golden_outputs.shape[1:])
     with replacing_folder(folder) as temporary:
-        copy_model(onnx, temporary / MODEL)
-        write_weights(temporary / WEIGHTS, weights)
-        np.savez_compressed(temporary / GOLDEN, images=golden_images, outputs=golden_outputs)
+        copy_model(network.export.path, temporary / MODEL)
+        write_weights(temporary / WEIGHTS, network.weights)
+        images = network.golden_images
+        np.savez_compressed(temporary / GOLDEN, images=images, outputs=golden_outputs)
         write_text(temporary / CARD, card(description))
         seal(temporary, description, [Artifact(MODEL, "fp32", "onnxruntime").to_json()])
     return Bundle.load(folder)
+
+
+def _description(
+    network: BundleNetwork, facts: BundleFacts, output_shape: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return the contents of bundle.json without ``artifacts`` and ``files``."""
+    inputs = {
+        "name": INPUT,
+        "dtype": "float32",
+        "shape": ["batch", *network.preprocessing.input_shape],
+    }
+    outputs = {"name": OUTPUT, "dtype": "float32", "shape": ["batch", *output_shape]}
+    roles = {role: found.to_json() for role, found in network.roles.items()}
+    return {
+        "schema": SCHEMA,
+        "id": Candidate.of(network.architecture, **network.roles).id,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "architecture": network.architecture.to_json(),
+        "space": facts.space,
+        "task": facts.task,
+        "inputs": [inputs],
+        "preprocessing": network.preprocessing.to_json(),
+        "outputs": {**outputs, **network.outputs.to_json()},
+        "labels": list(network.outputs.labels),
+        "metrics": [dict(metric) for metric in facts.metrics],
+        "measurements": [measurement.to_json() for measurement in facts.measurements],
+        "predictions": [dict(prediction) for prediction in facts.predictions],
+        "max_relative_error": network.export.max_relative_error,
+        "export": network.export.to_json(),
+        "golden": {"images": len(network.golden_images), "tolerance": TOLERANCE},
+        "provenance": dict(facts.provenance),
+        **({"roles": roles} if roles else {}),
+    }
 
 
 def seal(
@@ -157,15 +180,14 @@ def _check_number(number: Mapping[str, Any]) -> None:
         )
 
 
-def _golden_outputs(
-    onnx: Path, preprocessing: Preprocessing, outputs: OutputMeaning, images: NDArray[np.uint8]
-) -> NDArray[Any]:
-    session = RUNTIMES["onnxruntime"].load(onnx, Target(Device("cpu", "onnxruntime")))
+def _golden_outputs(network: BundleNetwork) -> NDArray[Any]:
+    model, preprocessing = network.export.path, network.preprocessing
+    session = RUNTIMES["onnxruntime"].load(model, Target(Device("cpu", "onnxruntime")))
     if session.input_shape != preprocessing.input_shape:
         raise ArtifactError(
-            f"{onnx} takes inputs of shape {session.input_shape}, but the preprocessing gives "
+            f"{model} takes inputs of shape {session.input_shape}, but the preprocessing gives "
             f"{preprocessing.input_shape}"
         )
-    found = session.run(preprocessing(images).contiguous().numpy())
-    outputs.describe(found)  # raises an error if the labels do not fit
+    found = session.run(preprocessing(network.golden_images).contiguous().numpy())
+    network.outputs.describe(found)  # raises an error if the labels do not fit
     return found

@@ -30,8 +30,8 @@ from hwnas.errors import ConfigError
 from hwnas.interval import wilson_interval
 from hwnas.search import Split
 from hwnas.stages.deployment.cascade_costs import Costs, Saved, costs_of, latencies_ms
+from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
-from hwnas.stages.finalists.stage import read_bundles
 from hwnas.stages.job import Job, SearchGoal
 
 __all__ = ["CascadeOption", "Cascading", "make_cascade"]

@@ -12,9 +12,10 @@ from hwnas.plugin import closest
 from hwnas.search import Scored
 from hwnas.search.objectives.objective import LATENCY
 from hwnas.search.training import load_weights
+from hwnas.stages.finalists.bundles import PICKS, latency_of, picks, read_bundles
 from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
-from hwnas.stages.finalists.stage import PICKS, latency_of, make_bundles, picks, read_bundles
+from hwnas.stages.finalists.stage import make_bundles
 from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.search import found
 

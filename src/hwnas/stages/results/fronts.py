@@ -13,8 +13,8 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, SearchResult
 from hwnas.search.objectives.front import knee
 from hwnas.search.objectives.objective import LATENCY, Objective, weighed
+from hwnas.stages.finalists.bundles import PICKS, picks, read_bundles
 from hwnas.stages.finalists.limits import LimitCheck, best_kept, none_keeps
-from hwnas.stages.finalists.stage import PICKS, picks, read_bundles
 from hwnas.stages.job import SearchGoal
 from hwnas.stages.results.run_result import (
     FrontRow,

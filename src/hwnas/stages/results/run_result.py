@@ -16,6 +16,7 @@ from hwnas.interval import is_proportion, metric_interval
 from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, Scored, SearchResult
 from hwnas.search.objectives.objective import LATENCY, Objective, label_on
+from hwnas.stages.finalists.bundles import cost_of, latency_of, picks, read_bundles, score_of
 from hwnas.stages.finalists.limits import (
     LimitCheck,
     LimitState,
@@ -28,7 +29,6 @@ from hwnas.stages.finalists.limits import (
 )
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
-from hwnas.stages.finalists.stage import cost_of, latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import Job, SearchGoal
 from hwnas.stages.search import found
 

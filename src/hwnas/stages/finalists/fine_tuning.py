@@ -1,0 +1,162 @@
+"""Fine-tuning of the finalists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hwnas.content import content_hash
+from hwnas.errors import ArtifactError, HwnasError, RunError
+from hwnas.identity import Identity, may_reuse
+from hwnas.progress import ProgressCallback
+from hwnas.recipe_keys import code_of
+from hwnas.search import Scored
+from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.evaluation.evaluate import own_training, recalibrate, weights_hash
+from hwnas.search.tasks.task import smoothed
+from hwnas.search.training import (
+    NetworkStep,
+    Teacher,
+    TrainConfig,
+    fit,
+    save_weights,
+    teacher_of,
+    weights_identity,
+)
+from hwnas.search_spaces import Candidate
+from hwnas.stages.finalists.failures import Failures
+from hwnas.stages.finalists.shortlist import is_own_fault
+from hwnas.stages.job import Job, RunInputs
+
+__all__ = ["fine_tune", "inherited_weights", "tuned_identity"]
+
+_RECALIBRATION_IMAGES = 2048
+
+
+def fine_tune(
+    job: Job,
+    finalists: Sequence[Scored],
+    weights: Mapping[str, Tensor] | None,
+    folder: Path,
+    advance: ProgressCallback,
+    failures: Failures,
+) -> dict[str, Path]:
+    """Return the files with the weights of the finalists, by id."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = []
+    for trial in finalists:
+        inherited = inherited_weights(job, trial.candidate, weights)
+        name = trial.candidate.id
+        tasks.append((trial.candidate, inherited, folder / f"{name}.safetensors"))
+    tuned: dict[str, Path] = {}
+    shared = job.run_inputs, None if weights is None else _teacher(job.run_inputs)
+    outcomes = map_tasks(_try_to_tune, shared, tasks, job.recipe.workers)
+    for done, (trial, outcome) in enumerate(zip(finalists, outcomes, strict=True), start=1):
+        if isinstance(outcome, HwnasError):
+            failures.take(trial.candidate.id, outcome)
+        else:
+            tuned[trial.candidate.id] = outcome
+        advance(0.5 * done / len(finalists), f"fine-tuned {done}/{len(finalists)}")
+    return tuned
+
+
+def inherited_weights(
+    job: Job, candidate: Candidate, weights: Mapping[str, Tensor] | None
+) -> dict[str, Tensor] | None:
+    """Return weights from the supernet, or those that the search trained and kept, if any."""
+    if weights is not None:
+        supernet = job.run_inputs.space.supernet()
+        supernet.shared.load_state_dict(weights)
+        return supernet.extract(candidate.network).state_dict()
+    return job.kept_weights(candidate)
+
+
+def _teacher(run_inputs: RunInputs) -> Teacher | None:
+    """Return the teacher of finalists with supernet weights, prepared once for all; or None."""
+    config = run_inputs.recipe.fine_tuning
+    teacher = None if config is None else teacher_of(run_inputs.space, config)
+    if config is None or teacher is None:
+        return None
+    return teacher.prepared(config.teacher_sees, run_inputs.task, run_inputs.data.train)
+
+
+def _try_to_tune(
+    shared: tuple[RunInputs, Teacher | None],
+    candidate: Candidate,
+    inherited: Mapping[str, Tensor] | None,
+    path: Path,
+) -> Path | HwnasError:
+    """Return the result of `_tune`, or the error of this candidate, so that the others continue."""
+    try:
+        return _tune(shared, candidate, inherited, path)
+    except HwnasError as error:
+        if is_own_fault(error):
+            return error
+        raise
+
+
+def _tune(
+    shared: tuple[RunInputs, Teacher | None],
+    candidate: Candidate,
+    inherited: Mapping[str, Tensor] | None,
+    path: Path,
+) -> Path:
+    """Fine-tune a candidate with inherited weights, or train it from scratch without them.
+
+    An existing file that was made from the same inputs is reused.
+    """
+    run_inputs, teacher = shared
+    identity = tuned_identity(run_inputs, candidate, inherited)
+    if _is_tuned(path, identity):
+        return path
+    recipe, space, task = run_inputs.recipe, run_inputs.space, run_inputs.task
+    data, shape = run_inputs.data, space.input_shape(candidate.network)
+    torch.manual_seed(recipe.seed)
+    network = space.build(candidate.network)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    config: TrainConfig | None = own_training(recipe.train, run_inputs.recipe_space, candidate)
+    if inherited is not None:
+        network.load_state_dict(inherited)
+        config = recipe.fine_tuning
+    if config is not None:
+        learned = smoothed(task, config.label_smoothing)
+        distillation = config.distillation, config.distillation_loss
+        step = NetworkStep(network, learned, shape, teacher, *distillation)
+        fit(network, step, data.train, config, recipe.seed)
+    recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+    save_weights(path, network.state_dict(), identity.key)
+    return path
+
+
+def _is_tuned(path: Path, identity: Identity) -> bool:
+    """Return whether the weights of a finalist exist and were made from the same inputs.
+
+    Raises:
+        RunError: The file is damaged, which another candidate would not change.
+    """
+    try:
+        return path.exists() and may_reuse(weights_identity(path), identity)
+    except ArtifactError as error:
+        raise RunError(str(error)) from error
+
+
+def tuned_identity(
+    run_inputs: RunInputs, candidate: Candidate, inherited: Mapping[str, Tensor] | None
+) -> Identity:
+    """Return the identity of the inputs that the weights of a finalist depend on."""
+    recipe, config = run_inputs.recipe, run_inputs.recipe.fine_tuning
+    if inherited is None:
+        config = own_training(recipe.train, run_inputs.recipe_space, candidate)
+    return Identity.of(
+        candidate=candidate.id,
+        space=run_inputs.space.fingerprint,
+        task=content_hash(run_inputs.task),
+        data=run_inputs.data.fingerprint,
+        inherited="none" if inherited is None else weights_hash(inherited),
+        training={} if config is None else config.identity,
+        seed=str(recipe.seed),
+        code=code_of(recipe, "finalists"),
+    )

@@ -1,0 +1,194 @@
+"""Export of finalists, their evaluation as exported, and their bundles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from hwnas.deploy.bundles.packing import BundleFacts, BundleNetwork, write_bundle
+from hwnas.deploy.export.to_onnx import Export
+from hwnas.deploy.measurement.measured_cost import MeasuredCost
+from hwnas.deploy.measurement.measurement import Measurement
+from hwnas.errors import ArtifactError
+from hwnas.interval import is_proportion, metric_interval
+from hwnas.search import Evaluation, Scored
+from hwnas.search.evaluation.evaluate import score
+from hwnas.search.objectives.objective import label_on, unit_of
+from hwnas.search.training import load_weights
+from hwnas.search_spaces import Architecture
+from hwnas.stages.finalists.exporting import examples, export_network
+from hwnas.stages.finalists.limits import LimitCheck, limit_checks
+from hwnas.stages.job import Job, RunInputs, SearchGoal
+from hwnas.stages.split_evaluator import Executed
+
+__all__ = ["ExportedFinalist", "export_finalist", "pack"]
+
+
+@dataclass(frozen=True)
+class ExportedFinalist:
+    """Exported finalist, with its scores in the runtime that it ships for."""
+
+    weights: Path
+    export: Export
+    validation: Evaluation
+    test: Evaluation
+
+
+def export_finalist(
+    run_inputs: RunInputs, trial: Scored, weights: Path, folder: Path
+) -> ExportedFinalist:
+    """Export a finalist with its weights, and evaluate the ONNX file.
+
+    Args:
+        run_inputs: Data, task and space of the run.
+        trial: Trial of the finalist.
+        weights: File with the weights.
+        folder: Folder for the ONNX file.
+
+    Raises:
+        ArtifactError: The network cannot be exported, or a metric of it is not finite.
+    """
+    architecture = trial.candidate.network
+    network = _network(run_inputs, architecture, weights)
+    shape = run_inputs.space.input_shape(architecture)
+    path = folder / f"{trial.candidate.id}.onnx"
+    export = export_network(run_inputs, architecture, network, path)
+    executed, task, data = Executed(path), run_inputs.task, run_inputs.data
+    validation = score(executed, task, data.validation, shape, "validation")
+    test = score(executed, task, data.test, shape, "test")
+    for evaluation in (validation, test):
+        for name, value in evaluation.values.items():
+            if not math.isfinite(value):
+                raise ArtifactError(
+                    f"network {trial.candidate.id} has {name} {value} on {evaluation.split} images"
+                )
+    return ExportedFinalist(weights, export, validation, test)
+
+
+def _network(run_inputs: RunInputs, architecture: Architecture, weights: Path) -> nn.Module:
+    network = run_inputs.space.build(architecture)
+    network.load_state_dict(load_weights(weights))
+    return network.eval()
+
+
+def pack(
+    job: Job,
+    goal: SearchGoal,
+    trial: Scored,
+    file: ExportedFinalist,
+    measured: Sequence[Measurement],
+    costs: Sequence[MeasuredCost],
+    folder: Path,
+) -> None:
+    """Write the verified bundle of a finalist into a folder named by its id.
+
+    Args:
+        job: Run of the finalist.
+        goal: Goal of the run that the finalist belongs to.
+        trial: Trial of the finalist.
+        file: The finalist as exported.
+        measured: Latency of the finalist on each target of the goal.
+        costs: Other measured costs of the finalist.
+        folder: Folder of the bundles.
+
+    Raises:
+        ArtifactError: The bundle does not pass its verification.
+    """
+    run_inputs, recipe = job.run_inputs, job.recipe
+    network = trial.candidate.network
+    shape = run_inputs.space.input_shape(network)
+    some = run_inputs.data.validation.first(examples(run_inputs))
+    images, _ = some.take(np.arange(len(some)))
+    units = {metric.name: metric.unit for metric in run_inputs.task.metrics}
+    metrics = [
+        *_metrics(file.test, units),
+        *_metrics(file.validation, units),
+        *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
+        *(cost.to_json() for cost in costs),
+    ]
+    packed = BundleNetwork(
+        network,
+        file.export,
+        load_weights(file.weights),
+        run_inputs.task.preprocessing.at(*shape[1:]),
+        run_inputs.task.meaning,
+        images,
+        trial.candidate.others,
+    )
+    facts = BundleFacts(
+        recipe.space.names[0],
+        run_inputs.task.name,
+        _provenance(job, goal, trial, limit_checks(goal.objectives, metrics, measured)),
+        metrics,
+        measured,
+        _predictions(goal, trial),
+    )
+    bundle = write_bundle(folder / trial.candidate.id, packed, facts)
+    bundle.verify()
+
+
+def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return each metric of an evaluation with its 95% interval."""
+    rows = []
+    for name, value in evaluation.values.items():
+        error = evaluation.standard_errors[name]
+        proportion = is_proportion(units[name])
+        interval = metric_interval(value, error, evaluation.n, proportion=proportion)
+        rows.append(
+            {
+                "name": name,
+                "value": value,
+                "unit": units[name],
+                "kind": "evaluated",
+                "runtime": "onnxruntime",
+                "split": evaluation.split,
+                "n": evaluation.n,
+                "standard_error": error,
+                "interval": interval.ends,
+                "interval_method": interval.method,
+            }
+        )
+    return rows
+
+
+def _predictions(goal: SearchGoal, trial: Scored) -> list[dict[str, Any]]:
+    """Return the predicted costs of a candidate on the targets of the goal."""
+    estimates = [trial.estimates.get(label_on(*each)) for each in goal.costs]
+    return [
+        {
+            "name": estimate.metric,
+            "value": estimate.mean,
+            "std": estimate.std,
+            "unit": unit_of(estimate.metric),
+            "kind": estimate.kind,
+            "target": estimate.target,
+        }
+        for estimate in estimates
+        if estimate is not None
+    ]
+
+
+def _provenance(
+    job: Job, goal: SearchGoal, trial: Scored, checks: Sequence[LimitCheck]
+) -> dict[str, Any]:
+    """Return the origin of a finalist, and how it keeps the limits."""
+    recipe, data = job.recipe, job.run_inputs.data
+    limits = {"limits": [check.to_json() for check in checks]} if checks else {}
+    return {
+        "run": recipe.name,
+        "seed": recipe.seed,
+        "recipe": recipe.hash,
+        "trial": trial.number,
+        "study": goal.study_name,
+        "data": {"source": recipe.data.source, "fingerprint": data.fingerprint},
+        "training_images": len(data.train),
+        **limits,
+        "versions": job.folder.about["versions"],
+        "machine": job.folder.about["machine"],
+    }
