@@ -25,6 +25,9 @@ from hwnas.search import (
     RayActors,
     Scored,
     ScoreStore,
+    SearchCallbacks,
+    SearchOptions,
+    StudyStorage,
     TrainEvaluator,
     run_search,
 )
@@ -89,14 +92,11 @@ def searched(setting: Setting, side: str, seed: int) -> Sequence[Scored]:
             run_inputs.searched if side == "joint" else run_inputs.space,
             run_inputs.recipe.objective,
             executor,
-            trials=config.trials,
-            sampler=config.sampler,
-            seed=seed,
-            batch=config.batch,
-            study=folder / "study.db",
-            study_name=side,
-            scores=ScoreStore(folder / "scores.jsonl"),
-            on_trial=on_trial,
+            SearchOptions(config.trials, config.sampler, seed=seed, batch=config.batch),
+            storage=StudyStorage(
+                folder / "study.db", side, scores=ScoreStore(folder / "scores.jsonl")
+            ),
+            callbacks=SearchCallbacks(on_trial),
         )
     finally:
         executor.close()

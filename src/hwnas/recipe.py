@@ -23,8 +23,8 @@ from hwnas.plugin import closest
 from hwnas.recipe_text import set_by_text
 from hwnas.search.data.image_data import DataConfig
 from hwnas.search.engine.rungs import Rungs
-from hwnas.search.engine.storage import check_storage
 from hwnas.search.objectives.objective import Objective
+from hwnas.search.study.storage import check_storage
 from hwnas.search.training import TrainConfig
 
 __all__ = [

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hwnas.search import Objective, RayActors, ScoreStore, SearchResult, run_search
+from hwnas.search import (
+    Objective,
+    RayActors,
+    ScoreStore,
+    SearchOptions,
+    SearchResult,
+    StudyStorage,
+    run_search,
+)
 from hwnas.search.engine.cluster import local_ray
 from hwnas.search.engine.executor import Executor
 from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
@@ -71,14 +79,15 @@ class Drive:
             Dials(9),
             OBJECTIVES,
             evaluator,
-            trials=self.trials,
-            batch=BATCH,
-            sampler=self.sampler,
-            sampler_options=self.options,
-            seed=SEED,
-            study=self.study,
-            scores=ScoreStore(self.folder / "scores.jsonl"),
-            first=[Dials(9).smallest(), Dials(9).largest()],
+            SearchOptions(
+                self.trials,
+                self.sampler,
+                self.options,
+                SEED,
+                BATCH,
+                first=[Dials(9).smallest(), Dials(9).largest()],
+            ),
+            storage=StudyStorage(self.study, scores=ScoreStore(self.folder / "scores.jsonl")),
         )
 
     def run(self) -> None:

@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,17 @@ from torch import Tensor, nn
 
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import DivergedError
-from hwnas.predictors import Estimate
+from hwnas.predictors import CostSource, Estimate
+from hwnas.search import (
+    Evaluator,
+    Executor,
+    Objective,
+    SearchCallbacks,
+    SearchOptions,
+    SearchResult,
+    StudyStorage,
+    run_search,
+)
 from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
 from hwnas.search_spaces import (
     Architecture,
@@ -228,3 +238,28 @@ def by_the_step(
     space: SearchSpace, rng: random.Random, random_subnets: int, *, step: int
 ) -> list[Architecture]:
     return [space.sample(random.Random(step))]
+
+
+def search_with(
+    space: SearchSpace,
+    objectives: Sequence[Objective],
+    evaluator: Evaluator | Executor,
+    costs: Mapping[str, CostSource] | None = None,
+    study: Path | None = None,
+    **given: Any,
+) -> SearchResult:
+    """Run a search whose options, storage and callbacks are given by the names of their fields."""
+    options, storage, callbacks = (
+        {each.name: given.pop(each.name) for each in fields(kind) if each.name in given}
+        for kind in (SearchOptions, StudyStorage, SearchCallbacks)
+    )
+    assert not given, f"unknown: {sorted(given)}"
+    return run_search(
+        space,
+        objectives,
+        evaluator,
+        SearchOptions(**options),
+        costs=costs,
+        storage=StudyStorage(study, **storage),
+        callbacks=SearchCallbacks(**callbacks),
+    )

@@ -16,7 +16,9 @@ from hwnas.search import (
     Objective,
     RayActors,
     ScoreStore,
+    SearchOptions,
     SearchResult,
+    StudyStorage,
     run_search,
 )
 from hwnas.search.engine.failure import Outcome
@@ -41,10 +43,10 @@ def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def searched(
     trials: int = 20, sampler: str = "random", dials: int = 6, **given: object
 ) -> SearchResult:
-    from own_parts import Dials, EvenDials
+    from own_parts import Dials, EvenDials, search_with
 
     given = {"objectives": [ACCURACY, PARAMS], "evaluator": EvenDials(), **given}
-    return run_search(Dials(dials), trials=trials, sampler=sampler, **given)
+    return search_with(Dials(dials), trials=trials, sampler=sampler, **given)
 
 
 def plain(path: Path) -> list[optuna.trial.FrozenTrial]:
@@ -171,7 +173,7 @@ def test_trial_has_predicted_and_counted_costs() -> None:
 def test_objective_over_targets_combines_their_predicted_costs(
     reduce: Reduction, tmp_path: Path
 ) -> None:
-    from own_parts import Dials, EvenDials, FormulaCost, Slower
+    from own_parts import FormulaCost, Slower
 
     both = Objective("latency_ms", "minimize", None, None, (TARGET, OTHER), reduce)
     given = {"objectives": [ACCURACY, both, LATENCY], "study": tmp_path / "study.db"}
@@ -181,9 +183,7 @@ def test_objective_over_targets_combines_their_predicted_costs(
         one, other = (trial.estimates[f"latency_ms@{target}"].mean for target in (TARGET, OTHER))
         assert other == 3 * one == 3 * trial.values[LATENCY.label]
         assert trial.values[both.label] == (other if reduce == "worst" else one + other)
-    again = run_search(
-        Dials(6), evaluator=EvenDials(), costs=costs, trials=8, sampler="random", **given
-    )
+    again = searched(8, costs=costs, **given)
     assert again.trials == result.trials, "what is on disk says the same"
 
 
@@ -224,9 +224,9 @@ def test_product_space_is_searched_jointly_and_resumed(sampler: str, tmp_path: P
 
     def run(trials: int) -> SearchResult:
         first = [space.smallest(), space.largest()]
-        return run_search(
-            space, [ACCURACY, PARAMS], evaluator, {}, trials, sampler, study=path, first=first
-        )
+        options = SearchOptions(trials, sampler, first=first)
+        storage = StudyStorage(path)
+        return run_search(space, [ACCURACY, PARAMS], evaluator, options, storage=storage)
 
     run(12)
     result = run(20)

@@ -18,7 +18,8 @@ import json, os, sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
 from ray.cluster_utils import Cluster
-from hwnas.search import Objective, RayActors, ScoreStore, run_search
+from hwnas.search import Objective, RayActors, SearchCallbacks, SearchOptions, StudyStorage
+from hwnas.search import run_search
 from hwnas.search.engine.cluster import connected_ray, map_tasks
 from own_parts import Dials
 from node_of import Where, process_of, quick
@@ -40,7 +41,8 @@ with connected_ray(cluster.address, [Path({here!r})]):
     actors = RayActors(Where(), 3)
     result = run_search(
         Dials(), [Objective("accuracy", "maximize"), Objective("params", "minimize")], actors,
-        trials=110, batch=4, study=Path({folder!r}) / "study.db", on_trial=on_trial,
+        SearchOptions(trials=110, batch=4), storage=StudyStorage(Path({folder!r}) / "study.db"),
+        callbacks=SearchCallbacks(on_trial),
     )
     actors.close()
     nodes = [int(t.standard_errors["node"]) for t in result.trials]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from hwnas.errors import ConfigError
-from hwnas.search import Objective, SearchResult, run_search
+from hwnas.search import Objective, SearchResult
 from hwnas.search.engine.rungs import Rungs, best, best_of_similar
 from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
 from hwnas.search.objectives.front import non_dominated
@@ -46,10 +46,10 @@ class Metered:
 
 
 def searched(objectives: list[Objective], trials: int = 60, **more: object) -> SearchResult:
-    from own_parts import Dials
+    from own_parts import Dials, search_with
 
     settings = {"evaluator": Metered(), "rungs": THREE, "sampler": "random", **more}
-    return run_search(Dials(8), objectives, trials=trials, batch=6, **settings)
+    return search_with(Dials(8), objectives, trials=trials, batch=6, **settings)
 
 
 @pytest.mark.parametrize("objectives", [[ACCURACY], BOTH], ids=["one", "two"])

@@ -15,12 +15,19 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hwnas.errors import RunError, StorageError
-from hwnas.search import Objective, ScoreStore, SearchResult, run_search
-from hwnas.search.engine import shared_study as module
-from hwnas.search.engine.shared_study import SharedStudy, Sharing
-from hwnas.search.engine.storage import close_storage, open_storage
-from hwnas.search.engine.study import SearchStudy
+from hwnas.search import (
+    Objective,
+    ScoreStore,
+    SearchOptions,
+    SearchResult,
+    StudyStorage,
+    run_search,
+)
 from hwnas.search.evaluation.evaluate import Evaluator
+from hwnas.search.study import shared_study as module
+from hwnas.search.study.search_study import SearchStudy
+from hwnas.search.study.shared_study import SharedStudy, Sharing
+from hwnas.search.study.storage import close_storage, open_storage
 
 OBJECTIVES = [Objective("accuracy", "maximize"), Objective("params", "minimize")]
 
@@ -231,11 +238,12 @@ def searched(url: str, folder: Path, driver: str, evaluator: Evaluator | None = 
         Dials(9),
         OBJECTIVES,
         evaluator or Paced(seconds=0.03),
-        trials=trials,
-        study=folder / f"{driver}.db",
-        sharing=Sharing(url, "search", driver),
-        scores=ScoreStore(folder / f"{driver}.jsonl"),
-        first=[Dials(9).smallest(), Dials(9).largest()],
+        SearchOptions(trials, first=[Dials(9).smallest(), Dials(9).largest()]),
+        storage=StudyStorage(
+            folder / f"{driver}.db",
+            sharing=Sharing(url, "search", driver),
+            scores=ScoreStore(folder / f"{driver}.jsonl"),
+        ),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.errors import InfeasibleError, RunError
-from hwnas.search import Fidelity, Objective, ScoreStore, SearchResult, Sharing, run_search
+from hwnas.search import Fidelity, Objective, ScoreStore, SearchResult, Sharing
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 ACCURACY = Objective("accuracy", "maximize")
@@ -24,7 +24,7 @@ def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def searched(folder: Path, trials: int = 10, **given: object) -> SearchResult:
-    from own_parts import Dials, EvenDials, Slower
+    from own_parts import Dials, EvenDials, Slower, search_with
 
     given = {
         "objectives": [ACCURACY, LATENCY],
@@ -35,7 +35,7 @@ def searched(folder: Path, trials: int = 10, **given: object) -> SearchResult:
         "sampler": "random",
         **given,
     }
-    return run_search(Dials(6), trials=trials, **given)
+    return search_with(Dials(6), trials=trials, **given)
 
 
 def history(folder: Path) -> list[FrozenTrial]:

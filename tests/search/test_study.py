@@ -17,10 +17,10 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.errors import RunError, StorageError
-from hwnas.search.engine.loop import run_search
-from hwnas.search.engine.study import SearchStudy
+from hwnas.search import SearchOptions, StudyStorage, run_search
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import make_sampler
+from hwnas.search.study.search_study import SearchStudy
 
 OBJECTIVES = [Objective("accuracy", "maximize"), Objective("params", "minimize", limit=3)]
 HERE = Path(__file__).parent
@@ -315,11 +315,11 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from own_parts import Dials, Slow
-from hwnas.search import Objective, ScoreStore, run_search
+from hwnas.search import Objective, SearchCallbacks, SearchOptions, StudyStorage, run_search
 run_search(
     Dials(), [Objective("accuracy", "maximize"), Objective("params", "minimize")], Slow(),
-    trials=200, study=Path({path!r}),
-    on_trial=lambda trial, complete: print(trial.candidate.id, flush=True),
+    SearchOptions(trials=200), storage=StudyStorage(Path({path!r})),
+    callbacks=SearchCallbacks(lambda trial, complete: print(trial.candidate.id, flush=True)),
 )
 """
 
@@ -345,7 +345,9 @@ def test_study_loses_no_finished_trial_if_killed(
     assert [t.user_attrs["candidate"] for t in complete][: len(finished)] == finished
     evaluator = EvenDials()
     objectives = [Objective("accuracy", "maximize"), Objective("params", "minimize")]
-    result = run_search(Dials(), objectives, evaluator, trials=60, study=path)
+    result = run_search(
+        Dials(), objectives, evaluator, SearchOptions(60), storage=StudyStorage(path)
+    )
     assert [t.candidate.id for t in result.trials][: len(complete)] == [
         t.user_attrs["candidate"] for t in complete
     ]

@@ -5,10 +5,9 @@ from hwnas.search.data.manifest import DataManifest, manifest_difference
 from hwnas.search.engine.executor import Executor, InProcess, RayActors
 from hwnas.search.engine.failure import Failure
 from hwnas.search.engine.loop import run_search
+from hwnas.search.engine.options import SearchCallbacks, SearchOptions, StudyStorage
 from hwnas.search.engine.result import Scored, SearchResult
 from hwnas.search.engine.rungs import Rungs
-from hwnas.search.engine.shared_study import Sharing
-from hwnas.search.engine.study import SearchStudy
 from hwnas.search.evaluation.evaluate import (
     Evaluation,
     Evaluator,
@@ -23,6 +22,8 @@ from hwnas.search.evaluation.scores import ScoreStore
 from hwnas.search.evolution import Box, EvolutionResult, evolve
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import SAMPLERS
+from hwnas.search.study.search_study import SearchStudy
+from hwnas.search.study.shared_study import Sharing
 from hwnas.search.tasks.registry import TASKS
 from hwnas.search.tasks.segmentation import Segmentation, segmentation
 from hwnas.search.tasks.task import Classification, Metric, Task, classification
@@ -52,11 +53,14 @@ __all__ = [
     "Rungs",
     "ScoreStore",
     "Scored",
+    "SearchCallbacks",
+    "SearchOptions",
     "SearchResult",
     "SearchStudy",
     "Segmentation",
     "Sharing",
     "Split",
+    "StudyStorage",
     "SupernetEvaluator",
     "SupernetTraining",
     "Task",

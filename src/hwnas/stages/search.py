@@ -22,20 +22,23 @@ from hwnas.search import (
     RayActors,
     Scored,
     ScoreStore,
+    SearchCallbacks,
+    SearchOptions,
     SearchResult,
+    StudyStorage,
     run_search,
 )
 from hwnas.search.engine.failure import Outcome
 from hwnas.search.engine.result import FailedTrial, failed_trials, scored_trials
 from hwnas.search.engine.rungs import rung_counts
-from hwnas.search.engine.shared_study import Sharing
-from hwnas.search.engine.storage import close_storage, open_storage
-from hwnas.search.engine.study import SearchStudy
-from hwnas.search.engine.study_file import StudyFile
-from hwnas.search.engine.trial_identity import IDENTITY, TrialIdentity
 from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.samplers import make_sampler, stock
 from hwnas.search.samplers.stratified import Stratified
+from hwnas.search.study.search_study import SearchStudy
+from hwnas.search.study.shared_study import Sharing
+from hwnas.search.study.storage import close_storage, open_storage
+from hwnas.search.study.study_file import StudyFile
+from hwnas.search.study.trial_identity import IDENTITY, TrialIdentity
 from hwnas.search_spaces import Candidate
 from hwnas.stages.calibrate import check_limits
 from hwnas.stages.job import Job, RunStage, SearchGoal
@@ -180,27 +183,31 @@ def _search(
             trace=why.trace,
         )
 
+    options = SearchOptions(
+        config.trials,
+        sampler,
+        config.options if study_name != BASELINE else {},
+        job.recipe.seed,
+        config.batch,
+        job.fidelity,
+        config.fidelity,
+        first=() if sampler in _WITHOUT_ENDS else (space.smallest(), space.largest()),
+        retries=config.retries,
+    )
+    storage = StudyStorage(
+        folder / "study.db",
+        study_name,
+        _sharing(job, study_name),
+        ScoreStore(folder / "scores.jsonl"),
+    )
     run_search(
         space,
         goal.objectives,
         executor,
-        costs,
-        config.trials,
-        sampler,
-        sampler_options=config.options if study_name != BASELINE else {},
-        seed=job.recipe.seed,
-        batch=config.batch,
-        fidelity=job.fidelity,
-        rungs=config.fidelity,
-        study=folder / "study.db",
-        study_name=study_name,
-        sharing=_sharing(job, study_name),
-        scores=ScoreStore(folder / "scores.jsonl"),
-        first=() if sampler in _WITHOUT_ENDS else (space.smallest(), space.largest()),
-        retries=config.retries,
-        on_trial=on_trial,
-        on_failure=on_failure,
-        on_evaluation=on_evaluation,
+        options,
+        costs=costs,
+        storage=storage,
+        callbacks=SearchCallbacks(on_trial, on_failure, on_evaluation),
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from hwnas.errors import ConfigError, HwnasError, StorageError
 from hwnas.recipe import SearchConfig
-from hwnas.search.engine.storage import check_storage, close_storage, open_storage
+from hwnas.search.study.storage import check_storage, close_storage, open_storage
 
 SECRET = "tell-nobody"
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hwnas.errors import NonFiniteOutput
-from hwnas.search import Objective, run_search
+from hwnas.search import Objective, SearchOptions, run_search
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.executor import InProcess
 from hwnas.search.engine.failure import Failure
@@ -390,8 +390,7 @@ class TestNonFiniteOutputs:
             small_space,
             [Objective("accuracy", "maximize"), Objective("params", "minimize")],
             replace(evaluator, weights=deep),
-            trials=8,
-            sampler="random",
+            SearchOptions(8, "random"),
         )
         assert len(result.trials) == 8
         assert all(t.candidate.network.as_dict()["stage1.depth"] == 1 for t in result.trials)

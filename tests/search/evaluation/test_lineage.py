@@ -15,6 +15,8 @@ from hwnas.search import (
     GrowEvaluator,
     ImageData,
     Objective,
+    SearchOptions,
+    StudyStorage,
     TrainConfig,
     run_search,
 )
@@ -151,7 +153,11 @@ def test_growth_search_resumed_equals_an_uninterrupted_one(
             evaluator = replace(growing, train=shorter, folder=tmp_path / name)
             study = tmp_path / f"{name}.db"
             result = run_search(
-                small_space, objectives, evaluator, trials=trials, sampler="growth", study=study
+                small_space,
+                objectives,
+                evaluator,
+                SearchOptions(trials, "growth"),
+                storage=StudyStorage(study),
             )
         return [dict(trial.values) for trial in result.trials]
 

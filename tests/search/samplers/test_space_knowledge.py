@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 from hwnas.predictors import CostSource, DevicePredictor, shipped_experience
-from hwnas.search import Evaluation, Fidelity, Objective, run_search
+from hwnas.search import Evaluation, Fidelity, Objective, SearchOptions, run_search
 from hwnas.search.objectives.candidate_costs import predict_costs
 from hwnas.search.objectives.objective import violations
 from hwnas.search.samplers import SpaceFeatures, knowledge_of_space
@@ -188,10 +188,12 @@ class Wide:
 
 def test_guided_search_evaluates_only_networks_predicted_to_be_feasible() -> None:
     objectives = [Objective("accuracy", "maximize"), LATENCY]
-    result = run_search(SPACE, objectives, Wide(), costs(), 24, seed=1)
+    result = run_search(SPACE, objectives, Wide(), SearchOptions(24, seed=1), costs=costs())
     assert all(trial.feasible for trial in result.trials)
     assert len({trial.candidate.id for trial in result.trials}) == 24
-    by_chance = run_search(SPACE, objectives, Wide(), costs(), 24, "random", seed=1)
+    by_chance = run_search(
+        SPACE, objectives, Wide(), SearchOptions(24, "random", seed=1), costs=costs()
+    )
     assert not all(trial.feasible for trial in by_chance.trials)
     best = [r.front[0].values["accuracy"] for r in (result, by_chance)]
     assert best[0] > best[1]

@@ -16,7 +16,7 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.experiment import space_of
 from hwnas.predictors import Estimate
 from hwnas.recipe import read_recipe
-from hwnas.search import Evaluation, Fidelity, run_search
+from hwnas.search import Evaluation, Fidelity, SearchOptions, StudyStorage, run_search
 from hwnas.search_spaces import Candidate, Workload
 from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.finalists.limits import LimitCheck
@@ -63,10 +63,9 @@ def searched_again(finished: Path, to: Path, trials: int, liking: float = 1.0) -
         space_of(to),
         read_recipe(to / "recipe.toml")[0].objective,
         ByKernels(liking),
-        {LATENCY: ByMacs()},
-        trials,
-        "random",
-        study=to / "study.db",
+        SearchOptions(trials, "random"),
+        costs={LATENCY: ByMacs()},
+        storage=StudyStorage(to / "study.db"),
     )
     return to
 

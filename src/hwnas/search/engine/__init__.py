@@ -1,3 +1,3 @@
-"""Search loop, with its studies, storage, executors and failures."""
+"""Search loop, with its executors, failures and successive halving."""
 
 __all__: list[str] = []

@@ -12,7 +12,7 @@ from optuna.trial import TrialState, create_trial
 from sqlalchemy import exc
 
 from hwnas.errors import StorageError
-from hwnas.search.engine.storage import close_storage, open_storage, reason_of
+from hwnas.search.study.storage import close_storage, open_storage, reason_of
 
 __all__ = ["agreed_value"]
 
@@ -27,7 +27,7 @@ def agreed_value(url: str, name: str, offer: Any = None) -> Any:
     same time.
 
     Args:
-        url: URL of the storage; see `hwnas.search.engine.storage.open_storage`.
+        url: URL of the storage; see `hwnas.search.study.storage.open_storage`.
         name: Name of the value.
         offer: JSON value to agree on if there is none yet; None offers nothing.
 

@@ -16,6 +16,7 @@ import psutil
 from torch import nn
 
 from hwnas.search.engine.loop import run_search
+from hwnas.search.engine.options import SearchCallbacks, SearchOptions, StudyStorage
 from hwnas.search.engine.result import Scored
 from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
 from hwnas.search.objectives.objective import Objective
@@ -152,11 +153,9 @@ def bench_engine(
             _ManyChoices(choices),
             [Objective("accuracy", "maximize"), Objective("params", "minimize")],
             _Instant(),
-            trials=trials,
-            sampler=sampler,
-            seed=seed,
-            study=Path(folder, "study.db"),
-            on_trial=on_trial,
+            SearchOptions(trials, sampler, seed=seed),
+            storage=StudyStorage(Path(folder, "study.db")),
+            callbacks=SearchCallbacks(on_trial),
         )
     return rows
 

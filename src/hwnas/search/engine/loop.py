@@ -7,22 +7,20 @@ import itertools
 import random
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from hwnas.errors import ConfigError, InfeasibleError, WorkerError
+from hwnas.errors import InfeasibleError, WorkerError
 from hwnas.predictors import CostSource
 from hwnas.search.engine.calls import EvaluationRunner
 from hwnas.search.engine.executor import Executor, InProcess
 from hwnas.search.engine.failure import Outcome, Patience
+from hwnas.search.engine.options import SearchCallbacks, SearchOptions, StudyStorage
 from hwnas.search.engine.result import (
     FailedTrial,
-    Scored,
     SearchResult,
     as_limits_see,
     candidate_of,
@@ -32,15 +30,14 @@ from hwnas.search.engine.result import (
     scored,
     scored_trials,
 )
-from hwnas.search.engine.rungs import RUNGS, Rungs, rung_counts
-from hwnas.search.engine.shared_study import SharedStudy, Sharing
-from hwnas.search.engine.study import SearchStudy
-from hwnas.search.engine.trial_identity import TrialIdentity
-from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
-from hwnas.search.evaluation.scores import ScoreStore
+from hwnas.search.engine.rungs import RUNGS, rung_counts
+from hwnas.search.evaluation.evaluate import Evaluation, Evaluator
 from hwnas.search.objectives.candidate_costs import CandidateCosts, check_costs, predict_costs
 from hwnas.search.objectives.objective import Objective, violations
 from hwnas.search.samplers import knowledge_of_space, make_sampler
+from hwnas.search.study.search_study import SearchStudy
+from hwnas.search.study.shared_study import SharedStudy
+from hwnas.search.study.trial_identity import TrialIdentity
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 
 __all__ = ["run_search"]
@@ -54,24 +51,11 @@ def run_search(
     space: SearchSpace,
     objectives: Sequence[Objective],
     evaluator: Evaluator | Executor,
-    costs: Mapping[str, CostSource] | None = None,
-    trials: int = 200,
-    sampler: str | Callable[..., BaseSampler] = "guided",
+    options: SearchOptions = SearchOptions(),  # noqa: B008 - frozen
     *,
-    sampler_options: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    batch: int = 4,
-    fidelity: Fidelity = Fidelity(),  # noqa: B008 - frozen
-    rungs: Rungs = Rungs(),  # noqa: B008 - frozen
-    study: Path | None = None,
-    study_name: str = "search",
-    sharing: Sharing | None = None,
-    scores: ScoreStore | None = None,
-    first: Sequence[Architecture] = (),
-    retries: int = 1,
-    on_trial: Callable[[Scored, int], None] = lambda trial, complete: None,
-    on_failure: Callable[[FailedTrial], None] = lambda failed: None,
-    on_evaluation: Callable[[Candidate, Fidelity, Outcome], None] = lambda *_: None,
+    costs: Mapping[str, CostSource] | None = None,
+    storage: StudyStorage | None = None,
+    callbacks: SearchCallbacks = SearchCallbacks(),  # noqa: B008 - frozen
 ) -> SearchResult:
     """Search a space, or resume a search.
 
@@ -80,34 +64,11 @@ def run_search(
         objectives: Objectives of the search; results are ordered by the first one.
         evaluator: Evaluator that scores candidates in this process, or an executor that runs an
             evaluator elsewhere.
+        options: Number of candidates, how they are proposed, and how they are evaluated.
         costs: Cost source of each metric on a target that the objectives name, by its label, such
             as ``"latency_ms@cpu-onnxruntime-fp32-b1-t1"``.
-        trials: Number of candidates to evaluate in total, including those already in the study.
-        sampler: Factory of the sampler, or its name; see `make_sampler`.
-        sampler_options: Keyword arguments of the sampler.
-        seed: Seed of all random draws.
-        batch: Number of candidates proposed and evaluated together. A batch is finished before the
-            next one is proposed, also if a search is resumed within a batch.
-        fidelity: Fidelity of a full evaluation.
-        rungs: Rungs of successive halving. With several rungs, most candidates are evaluated only
-            at a share of the full cost. These count towards ``trials``, and are PRUNED trials with
-            their records in the attribute ``rungs``.
-        study: SQLite file of the Optuna study; in memory if None. Trials in the file that were
-            evaluated or predicted from other inputs, or for other objectives, stay as history,
-            marked ``stale``. If only costs or objectives have changed, their evaluations are
-            reused.
-        study_name: Name of the study in that file.
-        sharing: Study shared with other searches, so that no candidate is evaluated twice.
-            ``trials`` then counts the trials of all searches, and all of them are kept in
-            ``study``.
-        scores: Store of evaluations; an evaluation in it is not made again.
-        first: Points of the space to evaluate before the sampler is asked.
-        retries: Number of times that a failed evaluation is repeated. A candidate that fails each
-            time becomes a FAIL trial with the reason in the attribute ``failure``, and the search
-            continues.
-        on_trial: Callback after each finished trial, with the number of trials finished so far.
-        on_failure: Callback after each failed trial.
-        on_evaluation: Callback after each evaluation; a trial has one evaluation per rung.
+        storage: Places where trials and evaluations are kept; in memory if None.
+        callbacks: Functions to call as the search proceeds.
 
     Returns:
         All evaluated candidates, no two with the same network.
@@ -119,42 +80,18 @@ def run_search(
         RunError: The study is damaged, or a shared study has other objectives or inputs.
         StorageError: The study cannot be written.
     """
-    if trials < 1 or batch < 1 or retries < 0:
-        raise ConfigError(
-            f"trials is {trials}, batch {batch} and retries {retries}; expected at least 1, 1 and 0"
-        )
+    storage = storage or StudyStorage()
     executor = evaluator if isinstance(evaluator, Executor) else InProcess(evaluator)
-    scores = ScoreStore() if scores is None else scores
-    calls = EvaluationRunner(executor, scores, retries, on_outcome=on_evaluation)
-    search = _Search(
-        space, tuple(objectives), calls, costs or {}, fidelity, rungs, on_trial, on_failure
+    calls = EvaluationRunner(
+        executor, storage.scores, options.retries, on_outcome=callbacks.on_evaluation
     )
-
-    given = space, objectives, executor.evaluator, fidelity, rungs, costs or {}
+    search = _Search(space, tuple(objectives), calls, costs or {}, options, callbacks)
+    given = space, objectives, executor.evaluator, options.fidelity, options.rungs, costs or {}
     identity = TrialIdentity.of(*given)
-
-    def shared(known: Sequence[int]) -> SharedStudy:
-        assert sharing is not None
-        return SharedStudy(sharing, objectives, identity.shared, known)
-
-    if sharing is not None:  # with the same seed, all searches would propose the same candidates
-        seed = (seed + zlib.crc32(sharing.driver.encode())) % 2**32
-    knowledge = knowledge_of_space(space, objectives, costs)
-    sampled = sampler, seed, sampler_options or {}, trials, batch, knowledge
-    held = SearchStudy(
-        study_name,
-        objectives,
-        lambda known: make_sampler(*sampled, known),
-        study,
-        None if sharing is None else shared,
-        rungs.pruner,
-        identity,
-    )
-    with contextlib.closing(held):
-        again = search.evaluated_before(held.superseded, identity)
-        search.run(held, trials, batch, seed, [*again, *first])
-        counts = rung_counts(held.trials)
-        found = scored_trials(held, objectives), calls.made, failed_trials(held), counts
+    with contextlib.closing(search.study(storage, identity)) as study:
+        search.run(study, identity)
+        counts = rung_counts(study.trials)
+        found = scored_trials(study, objectives), calls.made, failed_trials(study), counts
     result = SearchResult(tuple(objectives), *found)
     if not result.trials:
         raise WorkerError(
@@ -174,10 +111,9 @@ class _Search:
     objectives: tuple[Objective, ...]
     calls: EvaluationRunner
     costs: Mapping[str, CostSource]
-    fidelity: Fidelity
-    rungs: Rungs
-    on_trial: Callable[[Scored, int], None]
-    on_failure: Callable[[FailedTrial], None]
+    options: SearchOptions
+    callbacks: SearchCallbacks
+    _seed: int = field(init=False)
     _seen: dict[str, int] = field(default_factory=dict)
     """Trial numbers by candidate id."""
     _elsewhere: dict[str, int] = field(default_factory=dict)
@@ -187,7 +123,38 @@ class _Search:
     _enough: bool = False
     """Whether other searches have claimed all trials that are left of the budget."""
 
-    def evaluated_before(
+    def __post_init__(self) -> None:
+        self._seed = self.options.seed
+
+    def study(self, storage: StudyStorage, identity: TrialIdentity) -> SearchStudy:
+        """Open the study of this search."""
+        options, sharing = self.options, storage.sharing
+
+        def shared(known: Sequence[int]) -> SharedStudy:
+            assert sharing is not None
+            return SharedStudy(sharing, self.objectives, identity.shared, known)
+
+        if sharing is not None:  # with one seed, all searches would propose the same candidates
+            self._seed = (options.seed + zlib.crc32(sharing.driver.encode())) % 2**32
+        sampled = (
+            options.sampler,
+            self._seed,
+            options.sampler_options,
+            options.trials,
+            options.batch,
+            knowledge_of_space(self.space, self.objectives, self.costs),
+        )
+        return SearchStudy(
+            storage.name,
+            self.objectives,
+            lambda known: make_sampler(*sampled, known),
+            storage.path,
+            None if sharing is None else shared,
+            options.rungs.pruner,
+            identity,
+        )
+
+    def _evaluated_before(
         self, stale: Sequence[FrozenTrial], identity: TrialIdentity
     ) -> list[Architecture]:
         """Store the evaluations of stale trials that are still valid for this search.
@@ -204,24 +171,19 @@ class _Search:
             candidate = candidate_of(trial.user_attrs)
             found[candidate.id] = self.space.point(candidate)
             if "evaluation" in trial.user_attrs:
-                self.calls.keep(
-                    candidate, self.fidelity, Evaluation.from_json(trial.user_attrs["evaluation"])
-                )
+                evaluation = Evaluation.from_json(trial.user_attrs["evaluation"])
+                self.calls.keep(candidate, self.options.fidelity, evaluation)
         return list(found.values())
 
-    def run(
-        self,
-        study: SearchStudy,
-        trials: int,
-        batch: int,
-        seed: int,
-        first: Sequence[Architecture],
-    ) -> None:
+    def run(self, study: SearchStudy, identity: TrialIdentity) -> None:
+        """Evaluate candidates until the study has as many trials as the options ask for."""
+        trials, batch = self.options.trials, self.options.batch
+        again = self._evaluated_before(study.superseded, identity)
         outcomes = _outcomes(study)
         patience = Patience(evaluated=sum(evaluated for _, _, evaluated in outcomes))
         forgiven = patience.forgiven([(name, ok) for name, _, ok in outcomes])
         self._seen = {name: number for name, number, ok in outcomes if ok or name not in forgiven}
-        planned = {self.space.candidate(a).id: a for a in first}
+        planned = {self.space.candidate(a).id: a for a in [*again, *self.options.first]}
         self._planned = [a for name, a in planned.items() if name not in self._seen]
         done, own = len(study.complete) + len(study.stopped), study.own
         while True:
@@ -231,7 +193,7 @@ class _Search:
                 return
             # A batch that was interrupted by a kill is completed before the next one starts.
             size = min(batch - own % batch, trials - done - others)
-            asked = self._ask_batch(study, size, trials, seed)
+            asked = self._ask_batch(study, size)
             if not asked and (others or self._enough):
                 time.sleep(_POLL_SECONDS)  # if other searches die, we take over their candidates
                 continue
@@ -257,7 +219,7 @@ class _Search:
             self._seen[trial.user_attrs["candidate"]] = trial.number
             if trial.state is TrialState.COMPLETE:
                 evaluated += 1
-                self.on_trial(scored(trial, self.objectives), done + evaluated)
+                self.callbacks.on_trial(scored(trial, self.objectives), done + evaluated)
             elif RUNGS in trial.user_attrs:
                 evaluated += 1
         for trial in abandoned:
@@ -288,26 +250,24 @@ class _Search:
         if isinstance(outcome, Evaluation):
             frozen = self._tell(study, trial, costs, outcome)
             patience.succeeded()
-            self.on_trial(scored(frozen, self.objectives), done + 1)
+            self.callbacks.on_trial(scored(frozen, self.objectives), done + 1)
             return True
         trial.set_user_attr("failure", outcome.to_json())
-        self.on_failure(FailedTrial(study.fail(trial).number, candidate, outcome))
+        self.callbacks.on_failure(FailedTrial(study.fail(trial).number, candidate, outcome))
         patience.failed(outcome)
         return False
 
-    def _ask_batch(
-        self, study: SearchStudy, count: int, trials: int, seed: int
-    ) -> list[tuple[Trial, Candidate]]:
+    def _ask_batch(self, study: SearchStudy, count: int) -> list[tuple[Trial, Candidate]]:
         asked = []
         self._enough = False
         for _ in range(count):
-            found = self._ask(study, trials, seed)
+            found = self._ask(study)
             if found is None:
                 break
             asked.append(found)
         return asked
 
-    def _ask(self, study: SearchStudy, trials: int, seed: int) -> tuple[Trial, Candidate] | None:
+    def _ask(self, study: SearchStudy) -> tuple[Trial, Candidate] | None:
         """Return a trial with a network that no other trial has.
 
         Returns:
@@ -316,7 +276,7 @@ class _Search:
         """
         for attempt in itertools.count():
             # Seeded by the trial's number, so that a resumed search makes the same draws.
-            rng = random.Random(f"{seed}-{study.asked}")
+            rng = random.Random(f"{self._seed}-{study.asked}")
             values: dict[str, Any] | None = None
             if self._planned:
                 values = self.space.parameters(self._planned.pop(0), rng)
@@ -331,7 +291,7 @@ class _Search:
             trial.set_user_attr("candidate", candidate.id)
             for name, value in described(candidate).items():
                 trial.set_user_attr(name, value)
-            claim = study.claim(trial, trials) if twin is None else "theirs"
+            claim = study.claim(trial, self.options.trials) if twin is None else "theirs"
             if claim == "ours":
                 self._seen[candidate.id] = trial.number
                 return trial, candidate
@@ -362,8 +322,8 @@ class _Search:
         outcomes: list[Outcome | None] = [None] * len(asked)
         going = list(range(len(asked)))
         metrics = self._metrics(costs[0])
-        for rung, share in enumerate(self.rungs.rungs):
-            fidelity = replace(self.fidelity, share=share)
+        for rung, share in enumerate(self.options.rungs.rungs):
+            fidelity = replace(self.options.fidelity, share=share)
             candidates = [asked[i][1] for i in going]
             found = dict(
                 zip(going, self.calls.outcomes(candidates, fidelity, metrics), strict=True)
@@ -379,7 +339,7 @@ class _Search:
                     outcomes[i] = outcome
             trials = [asked[i][0] for i in values]
             given = trials, list(values.values()), study.trials, self.objectives
-            promoted = self.rungs.promote(rung, *given)
+            promoted = self.options.rungs.promote(rung, *given)
             going = [i for i, goes in zip(values, promoted, strict=True) if goes]
         return outcomes
 

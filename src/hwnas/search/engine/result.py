@@ -11,9 +11,9 @@ from optuna.trial import FrozenTrial
 from hwnas.predictors import Estimate
 from hwnas.search.engine.failure import Failure
 from hwnas.search.engine.rungs import RungCount
-from hwnas.search.engine.study import SearchStudy
 from hwnas.search.objectives.front import non_dominated
 from hwnas.search.objectives.objective import Objective, losses, violations
+from hwnas.search.study.search_study import SearchStudy
 from hwnas.search_spaces import Architecture, Candidate
 
 __all__ = [

@@ -21,11 +21,11 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from hwnas.search.engine.rungs import RUNGS
-from hwnas.search.engine.shared_study import Claim, SharedStudy
-from hwnas.search.engine.study_file import StudyFile
-from hwnas.search.engine.trial_identity import IDENTITY, STALE, TrialIdentity
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers.batch import BATCH
+from hwnas.search.study.shared_study import Claim, SharedStudy
+from hwnas.search.study.study_file import StudyFile
+from hwnas.search.study.trial_identity import IDENTITY, STALE, TrialIdentity
 
 __all__ = ["SearchStudy"]
 

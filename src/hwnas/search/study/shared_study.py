@@ -25,9 +25,9 @@ from sqlalchemy import exc
 
 from hwnas.errors import RunError, StorageError
 from hwnas.search.engine.rungs import RUNGS
-from hwnas.search.engine.storage import close_storage, open_storage, reason_of
-from hwnas.search.engine.study_identity import other_objectives, study_of
 from hwnas.search.objectives.objective import Objective
+from hwnas.search.study.storage import close_storage, open_storage, reason_of
+from hwnas.search.study.study_identity import other_objectives, study_of
 
 __all__ = ["Claim", "SharedStudy", "Sharing", "StudyChanges"]
 
@@ -48,7 +48,7 @@ class Sharing:
     """Shared study that a search takes part in.
 
     Attributes:
-        url: URL of the storage; see `hwnas.search.engine.storage.open_storage`.
+        url: URL of the storage; see `hwnas.search.study.storage.open_storage`.
         study: Name of the study in the storage.
         driver: Name of this search among those that share the study; random by default. A search
             that is resumed under its old name gets its earlier claims back at once.

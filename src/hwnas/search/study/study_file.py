@@ -19,9 +19,9 @@ from sqlalchemy import exc
 
 from hwnas.atomic import storage_errors
 from hwnas.errors import RunError, StorageError
-from hwnas.search.engine.storage import write_ahead
-from hwnas.search.engine.study_identity import other_objectives, study_of
 from hwnas.search.objectives.objective import Objective
+from hwnas.search.study.storage import write_ahead
+from hwnas.search.study.study_identity import other_objectives, study_of
 
 __all__ = ["StudyFile"]
 
