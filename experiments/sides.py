@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,16 +78,36 @@ class Network:
 def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], RunInputs, float]:
     """Run a whole job, resuming it if it was interrupted.
 
+    Devices that this user has calibrated have no part in it.
+
     Returns:
-        Its finalists; data, task and space, with the recipe as planned; seconds of all stages.
+        Its finalists; data, task and space, with the recipe as planned; seconds of the job, or of
+        all its stages if it was interrupted.
     """
-    job.run(run)
+    resumed, begun = run.exists(), time.monotonic()
+    with _own_home(run.with_name(f"{run.name}-home")):
+        job.run(run)
+    seconds = time.monotonic() - begun
     with RunFolder.open(run) as opened:
         recipe = opened.recipe
-        seconds = sum(stage.wall_s for stage in opened.stages.values())
+        if resumed:
+            seconds = sum(stage.wall_s for stage in opened.stages.values())
     run_inputs = RunInputs.prepare(recipe, job.folder, run / "cache")
     bundles = read_bundles(run / "bundles").values()
     return [of_bundle(side, bundle, run_inputs) for bundle in bundles], run_inputs, seconds
+
+
+@contextlib.contextmanager
+def _own_home(folder: Path) -> Iterator[None]:
+    """Let hwnas keep what it knows of devices in a folder, instead of the user's."""
+    before = os.environ.get("HWNAS_HOME")
+    os.environ["HWNAS_HOME"] = str(folder.absolute())
+    try:
+        yield
+    finally:
+        os.environ.pop("HWNAS_HOME")
+        if before is not None:
+            os.environ["HWNAS_HOME"] = before
 
 
 def of_bundle(side: str, bundle: Bundle, run_inputs: RunInputs) -> Network:

@@ -19,11 +19,12 @@ def test_measure_speeds_finds_larger_networks_slower_in_limited_time() -> None:
     images = np.random.default_rng(0).integers(0, 255, (16, 40, 40, 3)).astype(np.uint8)
     found = measure_speeds(space, networks, images, seconds=2.0)
     assert time.perf_counter() - begun < 20
-    assert [(speed.network, speed.precision) for speed in found] == [
-        (network, precision) for network in networks for precision in ("fp32", "bf16")
-    ]
-    small, _, large, _ = (speed.images_per_s for speed in found)
+    assert [speed.network for speed in found if speed.precision == "fp32"] == list(networks)
+    small, large = (speed.images_per_s for speed in found if speed.precision == "fp32")
     assert small > 3 * large
+    emulated = [speed for speed in found if speed.precision == "bf16"]
+    assert emulated[0].network == space.smallest()
+    assert len(emulated) == (1 if emulated[0].images_per_s < small / 2 else 2)
 
 
 def test_probes_are_the_smallest_and_largest_network_of_each_family() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +17,15 @@ import numpy as np
 from hwnas.atomic import write_json
 from hwnas.errors import RunError
 from hwnas.given_objects import GivenObjects
-from hwnas.planning import JobFacts, default_space, make_plan, measure_speeds
+from hwnas.planning import (
+    JobFacts,
+    TrainingRates,
+    default_space,
+    make_plan,
+    measure_speeds,
+    rates_of,
+    slowdown,
+)
 from hwnas.planning.plan import BATCH_SIZE
 from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
@@ -23,8 +33,9 @@ from hwnas.recipe import Recipe, SpaceConfig, parse_recipe, read_recipe
 from hwnas.recipe_text import completed
 from hwnas.run_folder import PLAN
 from hwnas.search.data.image_data import ImageData
+from hwnas.search.engine.cluster import local_ray
 from hwnas.search_spaces import SearchSpace
-from hwnas.stages.job import space_of_recipe
+from hwnas.stages.job import RunInputs, space_of_recipe
 from hwnas.stages.untrained import most_macs
 
 __all__ = ["planned_as", "with_plan"]
@@ -40,6 +51,7 @@ def with_plan(
     path: Path,
     reporter: Reporter,
     objects: GivenObjects,
+    begun: float,
 ) -> tuple[Recipe, str]:
     """Plan the settings that a recipe leaves open, and record the plan in the run's folder.
 
@@ -51,6 +63,7 @@ def with_plan(
         path: Folder of the run.
         reporter: Reporter that shows the plan to the user.
         objects: Objects that the recipe has no names for.
+        begun: Time of `time.monotonic` when the job began.
 
     Returns:
         The recipe with the planned settings, and its text.
@@ -69,13 +82,31 @@ def with_plan(
     )
     networks = probes(space)
     facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
-    plan = make_plan(facts, measure_speeds(space, networks, images), requested)
+    speeds = measure_speeds(space, networks, images)
+    facts = replace(facts, spent_minutes=(time.monotonic() - begun) / 60)
+    plan = make_plan(facts, speeds, requested)
+    draft, _ = parse_recipe(completed(text, plan.values))
+    if draft.search.evaluator == "train":
+        run_inputs = RunInputs.prepare(draft, folder, path / "cache", objects, data)
+        longer = _rehearsed(run_inputs, rates_of(speeds), facts.cores, folder)
+        facts = replace(facts, spent_minutes=(time.monotonic() - begun) / 60)
+        plan = make_plan(facts, speeds, requested, longer)
     for line in plan.summary:
         reporter.note(line)
     text = completed(text, plan.values)
     path.mkdir(parents=True, exist_ok=True)
     write_json(path / PLAN, {"schema": SCHEMA, "request": recipe.hash, **plan.to_json()})
     return parse_recipe(text)
+
+
+def _rehearsed(run_inputs: RunInputs, rates: TrainingRates, cores: int, folder: Path) -> float:
+    """Return the slowdown of the trainings of a drafted recipe."""
+    recipe, workers = run_inputs.recipe, min(cores, run_inputs.recipe.search.workers)
+    ray = local_ray(cores, [folder]) if workers else contextlib.nullcontext()
+    most_macs = float(recipe.search.options.get("most_macs", rates.sizes[1]))
+    given = run_inputs.space, run_inputs.task, run_inputs.data.train, recipe.train
+    with ray:
+        return slowdown(*given, rates, most_macs, workers)
 
 
 def _space(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +116,7 @@ class Experiment:
         Raises:
             HwnasError: See `hwnas.errors`; the run can be resumed once the cause is removed.
         """
+        begun = time.monotonic()
         path = Path(folder) if folder is not None else Path("runs", self.recipe.name)
         goals = [SearchGoal(self.recipe.objective)]
         reporter = reporter or make_reporter()
@@ -132,7 +134,7 @@ class Experiment:
                         searchable(target)
                     data = data_of(recipe, self.folder, path / "cache", self.objects)
                     recipe, text = with_plan(
-                        recipe, text, data, self.folder, path, reporter, self.objects
+                        recipe, text, data, self.folder, path, reporter, self.objects, begun
                     )
                 run_inputs = RunInputs.prepare(
                     recipe, self.folder, path / "cache", self.objects, data

@@ -1,7 +1,8 @@
 """From a budget in minutes to a recipe: what to train, how, and for how long."""
 
 from hwnas.planning.facts import JobFacts
-from hwnas.planning.plan import Plan, default_space, make_plan, training_values
+from hwnas.planning.plan import Plan, default_space, make_plan, rates_of, training_values
+from hwnas.planning.rehearsal import slowdown
 from hwnas.planning.speed import TrainingRates, TrainingSpeed, measure_speeds
 
 __all__ = [
@@ -12,5 +13,7 @@ __all__ = [
     "default_space",
     "make_plan",
     "measure_speeds",
+    "rates_of",
+    "slowdown",
     "training_values",
 ]

@@ -22,6 +22,8 @@ class JobFacts:
         cores: Number of networks that can be trained at once.
         most_macs: Approximate multiply-accumulates of the largest networks that keep the limits;
             None if all networks do.
+        spent_minutes: Part of the budget that was spent before the plan, by loading the data and
+            measuring the speed of the machine.
     """
 
     images: int
@@ -30,6 +32,7 @@ class JobFacts:
     minutes: float
     cores: int
     most_macs: float | None = None
+    spent_minutes: float = 0.0
 
     @classmethod
     def of(cls, data: ImageData, minutes: float, cores: int) -> JobFacts:

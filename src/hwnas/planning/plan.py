@@ -18,6 +18,7 @@ __all__ = [
     "Plan",
     "default_space",
     "make_plan",
+    "rates_of",
     "training_values",
 ]
 
@@ -86,12 +87,15 @@ class Plan:
         summary: Description of the work for the user, one line each.
         facts: Data and budget that the plan was made from.
         speeds: Training speeds that the plan was made from.
+        slowdown: Time of an image in the trainings of the search, over that of `speeds`; 1 if it
+            was not measured.
     """
 
     values: Mapping[str, Any]
     summary: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     speeds: tuple[Mapping[str, Any], ...] = ()
+    slowdown: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -99,7 +103,10 @@ class Plan:
 
 
 def make_plan(
-    facts: JobFacts, speeds: Sequence[TrainingSpeed], given: Mapping[str, Any] | None = None
+    facts: JobFacts,
+    speeds: Sequence[TrainingSpeed],
+    given: Mapping[str, Any] | None = None,
+    slowdown: float = 1.0,
 ) -> Plan:
     """Divide a budget.
 
@@ -112,10 +119,11 @@ def make_plan(
         speeds: Of networks of several sizes.
         given: What the recipe says itself, by dotted key; ``search.evaluator`` and
             ``search.trials`` are heeded.
+        slowdown: Time of an image in the trainings of the search, over that of `speeds`.
     """
     given = given or {}
     precision = _faster(speeds)
-    rates = TrainingRates.of([speed for speed in speeds if speed.precision == precision])
+    rates = rates_of(speeds).scaled(slowdown)
     if _asks_for_supernet(given):
         made = _supernet(facts, rates)
     else:
@@ -124,7 +132,13 @@ def make_plan(
     space = {f"space.{name}": value for name, value in default.items()}
     values = {**space, **made.values, "train.precision": precision}
     rows = tuple({**asdict(speed), "network": speed.network.id} for speed in speeds)
-    return replace(made, values=values, facts=asdict(facts), speeds=rows)
+    return replace(made, values=values, facts=asdict(facts), speeds=rows, slowdown=slowdown)
+
+
+def rates_of(speeds: Sequence[TrainingSpeed]) -> TrainingRates:
+    """Return the training speed in the precision that a plan uses."""
+    precision = _faster(speeds)
+    return TrainingRates.of([speed for speed in speeds if speed.precision == precision])
 
 
 def default_space(given: Mapping[str, Any], image_shape: tuple[int, int, int]) -> Mapping[str, Any]:
@@ -236,11 +250,7 @@ def _candidates(rates: TrainingRates, count: int, macs: float) -> tuple[float, f
 
 
 def _minutes(facts: JobFacts, seconds: float, epochs: float) -> float:
-    """Return the minutes of a training from the seconds that an image took in the probe.
-
-    The time saved by low resolution is about what the probe leaves out: contention with the other
-    trainings, the moving average, CutMix, checkpoints.
-    """
+    """Return the minutes of a training from the seconds of an image."""
     return seconds * epochs * facts.images / 60
 
 
@@ -323,14 +333,23 @@ def _rounded(value: float) -> float:
 
 def _core_minutes(facts: JobFacts) -> float:
     """Return the core-minutes that are left for training."""
-    overhead = _OVERHEAD_MINUTES + _OVERHEAD_SHARE * facts.minutes
+    overhead = facts.spent_minutes + _OVERHEAD_MINUTES + _OVERHEAD_SHARE * facts.minutes
     return max(_LEAST_SHARE * facts.minutes, facts.minutes - overhead) * facts.cores
 
 
 def _faster(speeds: Sequence[TrainingSpeed]) -> Precision:
-    """Return the precision in which all networks together train faster."""
+    """Return the precision in which all networks together train faster.
+
+    A precision in which a network was not timed was far slower for a smaller one.
+    """
+    by_precision = {
+        precision: [speed for speed in speeds if speed.precision == precision]
+        for precision in sorted({speed.precision for speed in speeds})
+    }
+    most = max(len(found) for found in by_precision.values())
     seconds = {
-        precision: sum(1 / s.images_per_s for s in speeds if s.precision == precision)
-        for precision in sorted({s.precision for s in speeds})
+        precision: sum(1 / speed.images_per_s for speed in found)
+        for precision, found in by_precision.items()
+        if len(found) == most
     }
     return min(seconds, key=seconds.__getitem__)

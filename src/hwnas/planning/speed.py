@@ -28,6 +28,7 @@ _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 _DRAWN = 50  # random networks, from which the one of middle size is taken
 _CROP = 0.4  # least area of a random crop
 _ROUNDING = 1e-6
+_FAR_SLOWER = 2.0
 _WARM_UP = 1  # steps that are not counted: the first chooses algorithms
 
 
@@ -81,6 +82,10 @@ class TrainingRates:
         ends = [(sizes[0], sizes[-1]) for sizes, _ in self.families]
         return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
 
+    def scaled(self, factor: float) -> TrainingRates:
+        """Return the rates with all seconds multiplied by a factor."""
+        return TrainingRates(tuple((sizes, factor * seconds) for sizes, seconds in self.families))
+
     def seconds(self, macs: float) -> tuple[float, float]:
         """Return seconds an image for a size of network: the mean over kinds, and the maximum.
 
@@ -126,6 +131,9 @@ def measure_speeds(
 ) -> list[TrainingSpeed]:
     """Train networks for a moment each, in each precision, on one core.
 
+    On processors that emulate bf16, a step takes up to ten times as long. Larger networks are not
+    timed in a precision that is far slower than fp32 for a smaller one.
+
     Args:
         space: Space that builds the networks.
         networks: Networks to time, each with its kind.
@@ -133,20 +141,23 @@ def measure_speeds(
         seconds: Time for all networks together; a step is always finished.
 
     Returns:
-        One speed for each network and precision.
+        One speed for each network and precision, the smallest network first.
     """
     each = seconds / (len(networks) * len(_PRECISIONS))
-    return [
-        TrainingSpeed(
-            network,
-            space.workload(network).macs,
-            precision,
-            _images_per_s(space, network, precision, images, each),
-            family,
-        )
-        for network, family in networks.items()
-        for precision in _PRECISIONS
-    ]
+    macs = {network: space.workload(network).macs for network in networks}
+    hopeless: set[Precision] = set()
+    found = []
+    for network in sorted(networks, key=macs.__getitem__):
+        fp32 = 0.0
+        for precision in _PRECISIONS:
+            if precision in hopeless:
+                continue
+            speed = _images_per_s(space, network, precision, images, each)
+            found.append(TrainingSpeed(network, macs[network], precision, speed, networks[network]))
+            fp32 = fp32 or speed
+            if speed < fp32 / _FAR_SLOWER:
+                hopeless.add(precision)
+    return found
 
 
 def _images_per_s(

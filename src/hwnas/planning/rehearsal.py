@@ -1,0 +1,90 @@
+"""Rehearsal of a plan: networks like its candidates are trained for a moment, as they will be.
+
+The probe of `hwnas.planning.speed` times a few networks alone. How long the candidates take depends
+also on what they are made of, on the trainings beside them, and on the images, which are smaller at
+first; so a plan is corrected by what a rehearsal finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hwnas.planning.speed import TrainingRates
+from hwnas.search.data.image_data import Split
+from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.engine.threads import torch_threads
+from hwnas.search.objectives.objective import Objective
+from hwnas.search.samplers.batch import History
+from hwnas.search.samplers.space_knowledge import knowledge_of_space
+from hwnas.search.samplers.stratified import Stratified
+from hwnas.search.tasks.task import Task
+from hwnas.search.training import NetworkStep, TrainConfig, fit
+from hwnas.search.training.trainer import TrainingPoint
+from hwnas.search_spaces import Architecture, SearchSpace
+
+__all__ = ["slowdown"]
+
+_NETWORKS = 8
+_SECONDS = 2.0  # of each training
+_STEPS = 8  # of each training, if that takes longer
+_WARM_UP = 2  # steps that are not counted: the first choose algorithms
+
+Shared = tuple[SearchSpace, Task, Split, TrainConfig]
+
+
+def slowdown(
+    space: SearchSpace,
+    task: Task,
+    split: Split,
+    train: TrainConfig,
+    rates: TrainingRates,
+    most_macs: float,
+    workers: int,
+) -> float:
+    """Return how much longer an image takes in the trainings of a search than in the probe.
+
+    Args:
+        space: Space of the networks.
+        task: Task that they learn.
+        split: Training images.
+        train: Training settings of the candidates.
+        rates: Seconds an image according to the probe.
+        most_macs: Multiply-accumulates of the largest candidate.
+        workers: Number of networks that are trained at once; each is a Ray task if Ray is running.
+    """
+    networks = _candidates(space, most_macs)
+    expected = [rates.seconds(space.workload(network).macs)[0] for network in networks]
+    lengths = [max(_SECONDS, _STEPS * train.batch_size * seconds) for seconds in expected]
+    tasks = list(zip(networks, lengths, strict=True))
+    with torch_threads(1):
+        found = list(map_tasks(_seconds_per_image, (space, task, split, train), tasks, workers))
+    return float(np.mean(np.array(found) / expected))
+
+
+def _candidates(space: SearchSpace, most_macs: float) -> Sequence[Architecture]:
+    """Return networks like those that the sampler of a planned search proposes."""
+    knowledge = knowledge_of_space(space, [Objective("macs", "minimize")])
+    none = np.empty((0, 1))
+    codes = np.empty((0, len(space.choices)), dtype=np.int64)
+    history = History(codes, none, np.ones(1), (), np.empty((0, 0)), frozenset())
+    sampler = Stratified(0, _NETWORKS, knowledge, most_macs)
+    planned = sampler.plan(knowledge, history, _NETWORKS, np.random.default_rng(0))
+    return [space.decode(code) for code in planned]
+
+
+def _seconds_per_image(shared: Shared, network: Architecture, seconds: float) -> float:
+    """Train a network for some seconds; return seconds an image, on average over a training."""
+    space, task, split, train = shared
+    shape = space.input_shape(network)
+    built = space.build(network)
+    config = replace(train, epochs=None, budget_minutes=seconds / 60)
+    points: list[TrainingPoint] = []
+    fit(built, NetworkStep.of(built, task, shape, config), split, config, 0, on_row=points.append)
+    times = np.diff([0.0, *(point.seconds for point in points)])
+    times = times[_WARM_UP:] if len(times) > _WARM_UP else times
+    # The progress of this training goes by time, that of a search by steps: of the steps whose
+    # images are large, it makes too few, by as much as they are slower.
+    return float((times**2).sum() / times.sum() / config.batch_size)
