@@ -85,6 +85,24 @@ def test_plan_fits_all_trainings_into_the_budget(
     assert len(made.summary) == 2
 
 
+@given(minutes=st.floats(3, 600), fastest=st.floats(200, 20_000), slowdown=st.floats(0.5, 4))
+def test_plan_treats_a_slowdown_as_slower_training(
+    minutes: float, fastest: float, slowdown: float
+) -> None:
+    facts = JobFacts(8500, SHAPE, "classes", minutes, 2)
+    corrected = make_plan(facts, speeds(fastest), slowdown=slowdown).values
+    slower = make_plan(facts, speeds(fastest / slowdown)).values
+    assert corrected["search.trials"] == slower["search.trials"]
+    for key in ("train.epochs", "train.budget_minutes", "search.options.most_macs"):
+        assert corrected[key] == pytest.approx(slower[key], rel=0.02)
+
+
+def test_plan_leaves_the_minutes_out_that_are_spent_already() -> None:
+    facts = JobFacts(8500, SHAPE, "classes", 45, 2)
+    late = replace(facts, spent_minutes=5.0)
+    assert wall_minutes(make_plan(late, speeds(5000)), late, 5000) < 40
+
+
 def test_plan_uses_most_of_the_budget_unless_it_is_more_than_enough() -> None:
     def used(minutes: float, images: int, fastest: float) -> float:
         made = plan(minutes, images, fastest)

@@ -1,0 +1,47 @@
+"""Rehearsal of the trainings of a plan, on real images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hwnas.planning import TrainingRates, slowdown
+from hwnas.planning.rehearsal import _candidates, _seconds_per_image
+from hwnas.search import DataConfig, ImageData, TrainConfig, classification, load_data
+from hwnas.search_spaces import resnet
+
+SPACE = resnet((8, 8, 1), 10, "compact", resolution=(48,))
+TRAIN = TrainConfig(epochs=100, batch_size=64)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> ImageData:
+    cache = tmp_path_factory.mktemp("cache")
+    return load_data(DataConfig("digits"), cache, 0, cache)
+
+
+def test_rehearsed_networks_are_spread_below_the_largest_of_the_plan() -> None:
+    least = SPACE.workload(SPACE.smallest()).macs
+    macs = [SPACE.workload(network).macs for network in _candidates(SPACE, 8 * least)]
+    assert len(set(macs)) == 8
+    assert least <= min(macs) < max(macs) / 3
+    assert max(macs) <= 8 * least
+
+
+def test_slowdown_is_relative_to_the_probe(digits: ImageData) -> None:
+    rate = np.array([1e3, 1e12]), np.array([1.0, 1.0])
+    given = SPACE, classification(digits), digits.train, TRAIN
+    most = 2.0 * SPACE.workload(SPACE.smallest()).macs
+    found = slowdown(*given, TrainingRates((rate,)).scaled(1e-3), most, 0)
+    assert found > 0
+    assert slowdown(*given, TrainingRates((rate,)).scaled(2e-3), most, 0) == pytest.approx(
+        found / 2, rel=0.5
+    )
+
+
+def test_rehearsal_counts_the_time_that_low_resolution_saves(digits: ImageData) -> None:
+    shared = SPACE, classification(digits), digits.train
+    low = TrainConfig(epochs=100, first_resolution=0.3, full_resolution_from=0.95)
+    network = SPACE.largest()
+    whole, saved = (_seconds_per_image((*shared, train), network, 3.0) for train in (TRAIN, low))
+    assert saved < 0.8 * whole
