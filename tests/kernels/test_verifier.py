@@ -16,7 +16,7 @@ from hwnas.errors import ConfigError, KernelError
 from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.verifier import ForkServer, JobLimits, KernelVerdict, verify
 from hwnas.kernels.verifier.calls import CallOutcome, KernelCall
-from hwnas.kernels.verifier.memory import GuardedTensor, extent
+from hwnas.kernels.verifier.process.memory import GuardedTensor, extent
 from hwnas.kernels.verifier.wire import DTYPES, message, messages
 
 HERE = Path(__file__).parent

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hwnas.kernels.verifier.conflicts import Accesses, Kind
+from hwnas.kernels.verifier.process.conflicts import Accesses, Kind
 
 ORDERED = ("ACQUIRE_RELEASE", "GPU")
 Step = tuple[int, Kind, int, int]  # program, kind of access, address, value that is written

@@ -14,9 +14,9 @@ from hwnas.kernels.verifier.calls import CallOutcome, KernelCall
 from hwnas.kernels.verifier.candidate import read_rules
 from hwnas.kernels.verifier.fork_server import JobLimits
 from hwnas.kernels.verifier.judging import Result, error
-from hwnas.kernels.verifier.lasting import moving
-from hwnas.kernels.verifier.memory import laid
 from hwnas.kernels.verifier.plan import CheckedInputs, VerificationCall
+from hwnas.kernels.verifier.process.lasting import moving
+from hwnas.kernels.verifier.process.memory import laid
 from hwnas.kernels.verifier.specification import ExpectedOutputs, FileSpecification
 from hwnas.kernels.verifier.variations import (
     all_options,

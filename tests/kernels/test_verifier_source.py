@@ -10,7 +10,7 @@ import torch
 
 from hwnas.errors import ConfigError, KernelError
 from hwnas.kernels.verifier import ForkServer, JobLimits, verify
-from hwnas.kernels.verifier.sandbox import supported
+from hwnas.kernels.verifier.process.sandbox import supported
 from hwnas.kernels.verifier.suspicious import suspicious
 
 HERE = Path(__file__).parent

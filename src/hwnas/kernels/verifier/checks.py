@@ -14,7 +14,6 @@ from torch import Tensor
 
 from hwnas.kernels.operator import dtype_name
 from hwnas.kernels.verifier.calls import NO_ARRAY, CallOutcome
-from hwnas.kernels.verifier.interpreter import MemoryMonitor
 from hwnas.kernels.verifier.judging import (
     Result,
     each_error,
@@ -23,6 +22,7 @@ from hwnas.kernels.verifier.judging import (
     same_outputs,
     unseen_bits,
 )
+from hwnas.kernels.verifier.process.interpreter import MemoryMonitor
 from hwnas.kernels.verifier.verdict import KernelCheck
 
 __all__ = ["CHECKS"]

@@ -30,7 +30,7 @@ from hwnas.kernels.verifier.wire import frame, message, messages, received
 
 __all__ = ["ForkServer", "JobLimits", "JobResult"]
 
-_CHILD = "hwnas.kernels.verifier.child"
+_CHILD = "hwnas.kernels.verifier.process.child"
 _WORD = 8
 _LAST_BYTES = 8192
 _PASSED_ON: tuple[str, ...] = (
@@ -116,7 +116,7 @@ class ForkServer:
         """Run a job in a new process, and return its result.
 
         Args:
-            header: Description of the job, which `hwnas.kernels.verifier.child` reads.
+            header: Description of the job, which `hwnas.kernels.verifier.process.child` reads.
             parts: Messages, one for each part of the job. The first is sent when the file has been
                 imported, and each other one when the previous one has been answered.
             path: File whose code runs; its name locates the failing line in the log of a crash.

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hwnas.kernels.suite.tolerance import TOLERANCES, worst_error
 from hwnas.kernels.verifier.calls import CallOutcome
-from hwnas.kernels.verifier.memory import same_bytes
 from hwnas.kernels.verifier.plan import VerificationCall
+from hwnas.kernels.verifier.process.memory import same_bytes
 from hwnas.kernels.verifier.specification import ExpectedOutputs
 
 __all__ = ["Result", "each_error", "error", "extreme_error", "same_outputs", "unseen_bits"]

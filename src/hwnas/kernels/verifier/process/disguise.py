@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from hwnas.kernels.verifier.calls import NO_ARRAY
-from hwnas.kernels.verifier.snooping import asking_line
+from hwnas.kernels.verifier.process.snooping import asking_line
 
 __all__ = ["FAKE_GPU", "disguised", "is_on_host", "put_on_host"]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hwnas.kernels.verifier.calls import KernelCall, Layout
-from hwnas.kernels.verifier.disguise import is_on_host, put_on_host
+from hwnas.kernels.verifier.process.disguise import is_on_host, put_on_host
 from hwnas.kernels.verifier.wire import flat_bytes
 
 __all__ = ["GuardedTensor", "Memory", "extent", "fenced", "laid", "same_bytes"]

@@ -120,7 +120,7 @@ class Supervisor:
         self._readable = {os.path.realpath(path) for path in readable}
         folders = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
         installed = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
-        package = str(Path(__file__).parents[2])
+        package = str(Path(__file__).parents[3])
         system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
         self._roots = _real([*folders, *installed, package, *system])
         here = [os.path.realpath(own)] if own else []

@@ -1,10 +1,10 @@
 """Monitor of the memory accesses of kernels in Triton's interpreter, by program and in order.
 
-An access is out of bounds if it touches no tensor that the kernel was launched with.
-`hwnas.kernels.verifier.conflicts` judges the accesses of the programs of one grid to the same
-address. The interpreter runs programs first to last, one after the other. Here they also run last
-to first, shuffled, and interleaved: each program pauses before each atomic operation and lets
-others run. This exposes a kernel that is right only while its programs run one by one.
+An access is out of bounds if it touches no tensor that the kernel was launched with. Module
+`conflicts` judges the accesses of the programs of one grid to the same address. The interpreter
+runs programs first to last, one after the other. Here they also run last to first, shuffled, and
+interleaved: each program pauses before each atomic operation and lets others run. This exposes a
+kernel that is right only while its programs run one by one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from hwnas.kernels.launch import interpreting
 from hwnas.kernels.verifier.calls import Order
-from hwnas.kernels.verifier.conflicts import Accesses, Kind
-from hwnas.kernels.verifier.memory import Memory
+from hwnas.kernels.verifier.process.conflicts import Accesses, Kind
+from hwnas.kernels.verifier.process.memory import Memory
 
 __all__ = ["MemoryMonitor"]
 

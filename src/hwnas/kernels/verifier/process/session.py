@@ -19,11 +19,18 @@ from torch import Tensor
 
 from hwnas.kernels.operator import Inputs, dtype_name
 from hwnas.kernels.verifier.calls import FENCED, CallOutcome, KernelCall, Mode, Process, as_tuple
-from hwnas.kernels.verifier.disguise import disguised
-from hwnas.kernels.verifier.interpreter import MemoryMonitor
-from hwnas.kernels.verifier.lasting import moving
-from hwnas.kernels.verifier.memory import GuardedTensor, Memory, extent, fenced, laid, same_bytes
-from hwnas.kernels.verifier.snooping import FileAccessRecord, State
+from hwnas.kernels.verifier.process.disguise import disguised
+from hwnas.kernels.verifier.process.interpreter import MemoryMonitor
+from hwnas.kernels.verifier.process.lasting import moving
+from hwnas.kernels.verifier.process.memory import (
+    GuardedTensor,
+    Memory,
+    extent,
+    fenced,
+    laid,
+    same_bytes,
+)
+from hwnas.kernels.verifier.process.snooping import FileAccessRecord, State
 from hwnas.kernels.verifier.wire import DTYPES
 
 __all__ = ["KernelSession", "error_text"]

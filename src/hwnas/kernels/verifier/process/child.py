@@ -35,8 +35,8 @@ from hwnas.kernels.operators.pointwise import pointwise
 from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.suite.tolerance import in_float64
 from hwnas.kernels.verifier.calls import KernelCall, as_tuple
-from hwnas.kernels.verifier.sandbox import Supervisor, Unsupported, confine
-from hwnas.kernels.verifier.session import KernelSession, error_text
+from hwnas.kernels.verifier.process.sandbox import Supervisor, Unsupported, confine
+from hwnas.kernels.verifier.process.session import KernelSession, error_text
 from hwnas.kernels.verifier.wire import (
     DTYPES,
     frame,
