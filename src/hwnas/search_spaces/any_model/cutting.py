@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hwnas.search_spaces.any_model.axes import Axis, held, resize, runs
 from hwnas.search_spaces.any_model.groups import ChannelGroup, Positions
-from hwnas.search_spaces.space.search_space import Segments
+from hwnas.search_spaces.space.building import Segments
 
 __all__ = [
     "Cut",

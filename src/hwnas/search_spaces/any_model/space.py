@@ -21,8 +21,9 @@ from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.building import Segments
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition, Option
-from hwnas.search_spaces.space.search_space import SearchSpace, Segments
+from hwnas.search_spaces.space.search_space import SearchSpace
 
 __all__ = ["ElasticSpace", "FixedModule"]
 

@@ -26,8 +26,8 @@ from hwnas.search_spaces.mobilenet.published import indices_of, rows_of, table_o
 from hwnas.search_spaces.mobilenet.steps import chosen_parts, part_table, skipped
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.building import StageOutline
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
-from hwnas.search_spaces.space.search_space import StageOutline
 from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import rows
 from hwnas.search_spaces.supernet.block_specs import BlockSpec, Values

@@ -24,8 +24,8 @@ from hwnas.search_spaces.resnet.network import ResNet, block, classifier, first_
 from hwnas.search_spaces.resnet.presets import PRESETS
 from hwnas.search_spaces.resnet.steps import chosen_parts, part_table
 from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.building import StageOutline
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
-from hwnas.search_spaces.space.search_space import StageOutline
 from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import rows
 from hwnas.search_spaces.supernet.block_specs import BlockSpec

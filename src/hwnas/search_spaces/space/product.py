@@ -14,9 +14,10 @@ from torch import nn
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.space.architecture import Architecture, Candidate
+from hwnas.search_spaces.space.building import Segments, StageOutline
 from hwnas.search_spaces.space.choice_space import ChoiceSpace
 from hwnas.search_spaces.space.choices import Choice
-from hwnas.search_spaces.space.search_space import SearchSpace, Segments, StageOutline
+from hwnas.search_spaces.space.search_space import SearchSpace
 from hwnas.search_spaces.tabular import TabularSpace
 
 __all__ = ["ProductSpace"]

@@ -14,8 +14,9 @@ from torch import nn
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable
 from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.building import StageOutline
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
-from hwnas.search_spaces.space.search_space import SearchSpace, StageOutline
+from hwnas.search_spaces.space.search_space import SearchSpace
 from hwnas.search_spaces.supernet.supernet import Supernet
 
 __all__ = ["FAMILY", "UnionSpace"]

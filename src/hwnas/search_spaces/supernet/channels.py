@@ -32,8 +32,9 @@ from hwnas.search_spaces.any_model.trial import check_traceable, checked_output
 from hwnas.search_spaces.channel_config import ChannelConfig
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.building import Segments
 from hwnas.search_spaces.space.choices import Choice, Option
-from hwnas.search_spaces.space.search_space import SearchSpace, Segments
+from hwnas.search_spaces.space.search_space import SearchSpace
 from hwnas.search_spaces.space.space_plugin import SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.shared_modules import SharedModuleSource
 

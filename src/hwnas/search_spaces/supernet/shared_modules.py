@@ -12,7 +12,8 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.space.architecture import Architecture
-from hwnas.search_spaces.space.search_space import SearchSpace, Segments
+from hwnas.search_spaces.space.building import Segments
+from hwnas.search_spaces.space.search_space import SearchSpace
 from hwnas.search_spaces.supernet.block_specs import BlockSpec, Values
 from hwnas.search_spaces.supernet.blueprint import blueprint
 from hwnas.search_spaces.supernet.weight_views import WeightBinding, slots_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.space.search_space import Segments
+from hwnas.search_spaces.space.building import Segments
 
 __all__ = ["WeightBinding", "WeightView", "corner", "pieces_of", "slots_of"]
 
