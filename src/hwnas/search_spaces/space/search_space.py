@@ -20,8 +20,8 @@ class SearchSpace(ChoiceSpace, NetworkCosts):
     """Set of networks that discrete choices describe.
 
     A subclass defines `name`, `choices`, `build` and `input_shape`. Sampling, encoding and
-    variation follow from the choices (`ChoiceSpace`), costs from the networks (`NetworkCosts`), a supernet
-    from both; `NetworkBuilder` says how it shares weights.
+    variation follow from the choices (`ChoiceSpace`), costs from the networks (`NetworkCosts`), and
+    a supernet from both; `NetworkBuilder` says how it shares weights.
     """
 
     @property
