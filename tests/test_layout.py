@@ -43,6 +43,7 @@ LINKS = ("search_spaces", "predictors", "search", "deploy", "kernels")
 HEAVY = ("torch", "ray", "optuna", "onnxruntime", "triton", "sklearn", "plotly", "pyarrow")
 SHAPELESS_NAMES = {"utils", "util", "common", "misc", "helpers"}
 MAX_DEPTH = 3
+MAX_MODULES = 18  # of a package; `kernels.operators` has one for each operator
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TOP = PACKAGE / "__init__.py"
@@ -135,6 +136,12 @@ def test_module_paths_are_shallow_and_names_are_specific(path: Path) -> None:
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     assert len(parts) - 1 <= MAX_DEPTH
     assert not SHAPELESS_NAMES & set(parts), f"{name_of(path)}: name the module by what it holds"
+
+
+@pytest.mark.parametrize("path", [TOP, *INITS], ids=name_of)
+def test_package_has_few_enough_modules_to_find_one(path: Path) -> None:
+    modules = [each.stem for each in path.parent.glob("*.py") if each.name != "__init__.py"]
+    assert len(modules) <= MAX_MODULES, "group those of one subject into a package"
 
 
 @pytest.mark.parametrize("path", INITS, ids=name_of)
