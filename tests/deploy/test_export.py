@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas.deploy import Export, Preprocessing, export_onnx
+from hwnas.deploy.export.to_onnx import export_traced, traces_alike
 from hwnas.errors import ArtifactError, ConfigError, StorageError
 
 
@@ -183,6 +184,26 @@ def test_export_falls_back_to_the_older_exporter(
     assert made.batches == exported.batches - 4, "of real images and of pixels"
     assert b"site-packages" not in made.path.read_bytes()
     assert capfd.readouterr() == ("", "")
+
+
+def test_traced_file_gives_the_outputs_of_the_module(
+    network: nn.Module, exported: Export, preprocessing: Preprocessing, digits: NDArray[np.uint8],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    traced, images = tmp_path / "traced.onnx", preprocessing(digits).contiguous().numpy()
+    assert traces_alike(network, preprocessing.input_shape)
+    export_traced(network, preprocessing.input_shape, traced)
+    expected, found = (
+        onnxruntime.InferenceSession(path).run(["outputs"], {"images": images})[0]
+        for path in (exported.path, traced)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("module", [nn.Unflatten(1, (1, -1)), Unknown(), nn.Flatten()])
+def test_modules_that_trace_differently_are_noticed(module: nn.Module) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 4, 1), module)
+    assert not traces_alike(network, (1, 4, 4))
 
 
 def test_exported_nodes_are_named_after_their_modules(exported: Export, network: nn.Module) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 
 from hwnas.deploy import RUNTIMES, Target, export_onnx
 from hwnas.deploy.export.agreement import check_batches
-from hwnas.deploy.export.to_onnx import relative_error
+from hwnas.deploy.export.to_onnx import export_traced, relative_error
 from hwnas.deploy.onnx.workload import read_workload
 from hwnas.deploy.runtimes import open_session
 from hwnas.search_spaces import SPACES as SHIPPED
@@ -88,6 +88,8 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
     "vit": partial(vit, *DIGITS),
 }
 """Every space that hwnas ships, at the size of handwritten digits."""
+TRACED = ("channels", "mobilenet", "resnet", "simplenet", "union")
+"""Spaces for whose networks tracing gives the same operators."""
 MANY = int(os.environ.get("HWNAS_TEST_ARCHITECTURES", "50"))
 """Of each space in the slow test; about a second each."""
 
@@ -101,10 +103,17 @@ def _unlike_new(network: nn.Module) -> nn.Module:
     return network.eval()
 
 
+def _operators(path: Path) -> Counter[str]:
+    found = Counter(node.op_type for node in onnx.load(path).graph.node)
+    del found["Constant"]
+    return found
+
+
 def _export_random(name: str, count: int, folder: Path) -> None:
+    """Export random networks; one of them tells of all whether tracing gives the same operators."""
     if name == "elastic" and find_spec("torch_pruning") is None:
         pytest.skip("torch_pruning is not installed")
-    space, rng = SPACES[name](), random.Random(0)
+    space, rng, alike = SPACES[name](), random.Random(0), set()
     for _ in range(count):
         architecture = space.sample(rng)
         torch.manual_seed(0)
@@ -114,6 +123,9 @@ def _export_random(name: str, count: int, folder: Path) -> None:
         assert made.max_relative_error < 1e-4, architecture.to_json()
         assert made.exporter == "dynamo"
         assert made.batches + len(made.inconclusive) == len(check_batches(shape))
+        export_traced(network, shape, folder / "traced.onnx")
+        alike.add(_operators(folder / "traced.onnx") == _operators(made.path))
+    assert alike == {name in TRACED}
 
 
 @pytest.mark.parametrize("name", SHIPPED)

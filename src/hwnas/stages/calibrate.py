@@ -16,7 +16,7 @@ from hwnas.deploy.targets.device import Target
 from hwnas.errors import DeviceError, InfeasibleError
 from hwnas.identity import Identity
 from hwnas.predictors import CostSource, DeviceProfile, DeviceStore
-from hwnas.predictors.devices.calibration import export_untrained
+from hwnas.predictors.devices.calibration import ExportOne
 from hwnas.predictors.devices.device import MINIMUM_MEASUREMENTS
 from hwnas.predictors.metrics.device_metric import (
     DEVICE_METRICS,
@@ -115,9 +115,9 @@ def _calibrated(
     before = len(metric.load(store, target).networks) if metric.has(store, target) else 0
 
     def export(
-        space: SearchSpace, networks: Sequence[tuple[Architecture, Path]]
+        one: ExportOne, space: SearchSpace, networks: Sequence[tuple[Architecture, Path]]
     ) -> Iterable[object]:
-        return map_tasks(export_untrained, space, networks, job.recipe.workers)
+        return map_tasks(one, space, networks, job.recipe.workers)
 
     try:
         metric.calibrate(parsed, job.run_inputs.space, store, wanted, advance, export)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import InfeasibleError
-from hwnas.predictors.devices.calibration import export_untrained
+from hwnas.predictors.devices.calibration import quickest_export
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.search.objectives.objective import COUNTED, Objective, label_on
 from hwnas.search_spaces import Architecture, SearchSpace
@@ -42,8 +42,9 @@ def excesses(
     with tempfile.TemporaryDirectory() as folder:
         models = {network.id: Path(folder, f"{network.id}.onnx") for network in networks}
         if pairs:
+            export = quickest_export(space)
             for network in networks:
-                export_untrained(space, network, models[network.id])
+                export(space, network, models[network.id])
         for metric, target in pairs:
             costs_of = DEVICE_METRICS[metric].measure(models, Target.parse(target))
             of_networks = {name: each.value for name, each in costs_of.items()}

@@ -18,7 +18,7 @@ from hwnas.deploy.first_line import first_line
 from hwnas.deploy.onnx.node_names import name_nodes
 from hwnas.errors import ArtifactError
 
-__all__ = ["INPUT", "OPSET", "OUTPUT", "Exporter", "quiet", "to_onnx"]
+__all__ = ["INPUT", "OPSET", "OUTPUT", "Exporter", "quiet", "to_onnx", "traced_onnx"]
 
 INPUT, OUTPUT = "images", "outputs"
 OPSET = 20
@@ -80,7 +80,47 @@ def _dynamo(network: nn.Module, batch: torch.Tensor) -> Any:
     return _without_notes(model)
 
 
-def _torchscript(network: nn.Module, batch: torch.Tensor) -> Any:
+def traced_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> Any:
+    """Export with TorchScript, in a twentieth of the time that dynamo takes.
+
+    Nodes are not named after their modules, and batch normalisations are folded.
+
+    Args:
+        network: Network in evaluation mode.
+        input_shape: Channels, height and width.
+
+    Returns:
+        The ONNX model.
+
+    Raises:
+        Exception: The network cannot be traced; the error may be any of the user's code.
+    """
+    batch = torch.zeros(2, *input_shape)
+    model = _torchscript(network, batch, torch.onnx.TrainingMode.EVAL)
+    _remove_identities(model.graph)
+    return model
+
+
+def _remove_identities(graph: Any) -> None:
+    """Let the users of each copy of a value use the value itself."""
+    outputs = {output.name for output in graph.output}
+    copies = [n for n in graph.node if n.op_type == "Identity" and n.output[0] not in outputs]
+    sources = {node.output[0]: node.input[0] for node in copies}
+    for node in copies:
+        graph.node.remove(node)
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            while name in sources:
+                name = sources[name]
+            node.input[index] = name
+
+
+def _torchscript(
+    network: nn.Module,
+    batch: torch.Tensor,
+    # Evaluation folds normalisations into convolutions, which changes the results' names.
+    mode: torch.onnx.TrainingMode = torch.onnx.TrainingMode.PRESERVE,
+) -> Any:
     import onnx
 
     file = io.BytesIO()
@@ -97,8 +137,7 @@ def _torchscript(network: nn.Module, batch: torch.Tensor) -> Any:
             output_names=[OUTPUT],
             opset_version=OPSET,
             verbose=False,
-            # Else it folds normalisations into convolutions, which changes the results' names.
-            training=torch.onnx.TrainingMode.PRESERVE,
+            training=mode,
         )
     return _without_notes(onnx.load_model_from_string(file.getvalue()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from hwnas.deploy.export.agreement import (
 )
 from hwnas.deploy.export.conv_norm import conv_norm_pairs
 from hwnas.deploy.export.divergence import Divergence, first_divergence
-from hwnas.deploy.export.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx
+from hwnas.deploy.export.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx, traced_onnx
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
@@ -31,7 +32,17 @@ from hwnas.deploy.targets.catalogue import versions
 from hwnas.deploy.targets.device import Device, Target
 from hwnas.errors import ArtifactError
 
-__all__ = ["INPUT", "OPSET", "OUTPUT", "TOLERANCE", "Export", "export_onnx", "relative_error"]
+__all__ = [
+    "INPUT",
+    "OPSET",
+    "OUTPUT",
+    "TOLERANCE",
+    "Export",
+    "export_onnx",
+    "export_traced",
+    "relative_error",
+    "traces_alike",
+]
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,45 @@ def export_onnx(
         time.perf_counter() - start,
         made_by,
     )
+
+
+def traces_alike(network: nn.Module, input_shape: tuple[int, int, int]) -> bool:
+    """Return whether `export_traced` gives the same operators as `export_onnx`.
+
+    Args:
+        network: Module, as for `export_onnx`.
+        input_shape: Channels, height and width.
+    """
+    plain = _simplified(copy.deepcopy(network).cpu().eval())
+    try:
+        traced = traced_onnx(plain, input_shape)
+    except Exception:  # tracing runs the user's code, which may raise anything
+        return False
+    return _operators(traced) == _operators(to_onnx(plain, input_shape)[0])
+
+
+def export_traced(network: nn.Module, input_shape: tuple[int, int, int], path: Path) -> None:
+    """Export a module to ONNX in little time, for measurements only.
+
+    The file is not compared with the module. It has the same operators as a shipped file, and so
+    the same costs, only if `traces_alike` says so.
+
+    Args:
+        network: Module, as for `export_onnx`.
+        input_shape: Channels, height and width.
+        path: ONNX file to write.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    model = traced_onnx(_simplified(copy.deepcopy(network).cpu().eval()), input_shape)
+    with replacing(path) as temporary:
+        temporary.write_bytes(model.SerializeToString())
+
+
+def _operators(model: Any) -> Counter[str]:
+    """Return the number of nodes of each operator, without constants."""
+    return Counter(node.op_type for node in model.graph.node if node.op_type != "Constant")
 
 
 def _save(model: Any, path: Path, name: str) -> None:

@@ -119,7 +119,7 @@ def calibrate_memory(
         samples: Number of networks of the space that shall be known of the target, at least 3.
         on_reading: Function that is called with the id of each network, its peak in bytes and the
             number of networks that are known.
-        export: Function that exports the networks; `export_in_turn` if None.
+        export: Function that exports the networks; one after the other if None.
 
     Raises:
         ConfigError: ``samples`` is too small, or the target has another runtime.
