@@ -28,7 +28,10 @@ def test_rehearsed_networks_are_spread_below_the_largest_of_the_plan() -> None:
     assert max(macs) <= 8 * least
 
 
-def test_slowdown_is_relative_to_the_probe(digits: ImageData) -> None:
+def test_slowdown_is_relative_to_the_probe(
+    digits: ImageData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwnas.planning.rehearsal._SECONDS", 0.3)
     rate = np.array([1e3, 1e12]), np.array([1.0, 1.0])
     given = SPACE, classification(digits), digits.train, TRAIN
     most = 2.0 * SPACE.workload(SPACE.smallest()).macs

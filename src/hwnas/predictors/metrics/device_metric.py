@@ -14,7 +14,7 @@ from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.deploy.measurement.timing import measure, prepared_run
 from hwnas.deploy.targets.device import Target
 from hwnas.errors import ConfigError
-from hwnas.predictors.devices.calibration import Exporter, MeasuredMetric, calibrate
+from hwnas.predictors.devices.calibration import Exporter, ExportOne, MeasuredMetric, calibrate
 from hwnas.predictors.devices.device import DevicePredictor
 from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
 from hwnas.predictors.estimate import CostSource, Estimate
@@ -178,9 +178,9 @@ class _OperatorCost(DeviceMetric):
         """See `DeviceMetric.calibrate`; all networks are measured in one session."""
 
         def reported(
-            space: SearchSpace, networks: Sequence[tuple[Architecture, Path]]
+            one: ExportOne, space: SearchSpace, networks: Sequence[tuple[Architecture, Path]]
         ) -> Iterator[object]:
-            for done, each in enumerate(export(space, networks), start=1):
+            for done, each in enumerate(export(one, space, networks), start=1):
                 text = f"exporting network {done}/{len(networks)}"
                 advance(_EXPORT_SHARE * done / len(networks), text)
                 yield each
