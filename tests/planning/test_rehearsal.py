@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from hwnas.planning import TrainingRates, slowdown
-from hwnas.planning.rehearsal import _candidates, _seconds_per_image
+from hwnas.planning.rehearsal import _candidates, _mean_step, _seconds_per_image
 from hwnas.search import DataConfig, ImageData, TrainConfig, classification, load_data
+from hwnas.search.training.trainer import TrainingPoint
 from hwnas.search_spaces import resnet
 
 SPACE = resnet((8, 8, 1), 10, "compact", resolution=(48,))
@@ -48,3 +49,14 @@ def test_rehearsal_counts_the_time_that_low_resolution_saves(digits: ImageData) 
     network = SPACE.largest()
     whole, saved = (_seconds_per_image((*shared, train), network, 3.0) for train in (TRAIN, low))
     assert saved < 0.8 * whole
+
+
+def test_mean_step_counts_parts_of_the_progress_equally() -> None:
+    steps = [0.1] * 12 + [0.3] * 3 + [0.4] * 3 + [0.4] * 3
+    ends = np.cumsum([9.0, 9.0, *steps])  # the first two steps are slow, and left out
+    shares = [0.0, 0.0, *np.repeat([0.1, 0.3, 0.6, 0.9], [12, 3, 3, 3])]
+    points = [
+        TrainingPoint(step, 0.0, float(end), 0.0, 0.0, 0.0, share)
+        for step, (end, share) in enumerate(zip(ends, shares, strict=True))
+    ]
+    assert _mean_step(points) == pytest.approx((0.1 + 0.3 + 0.4 + 0.4) / 4)

@@ -30,6 +30,7 @@ __all__ = ["slowdown"]
 _NETWORKS = 8
 _SECONDS = 2.0  # of each training
 _STEPS = 8  # of each training, if that takes longer
+_PARTS = 4
 _WARM_UP = 2  # steps that are not counted: the first choose algorithms
 
 Shared = tuple[SearchSpace, Task, Split, TrainConfig]
@@ -83,8 +84,18 @@ def _seconds_per_image(shared: Shared, network: Architecture, seconds: float) ->
     config = replace(train, epochs=None, budget_minutes=seconds / 60)
     points: list[TrainingPoint] = []
     fit(built, NetworkStep.of(built, task, shape, config), split, config, 0, on_row=points.append)
-    times = np.diff([0.0, *(point.seconds for point in points)])
-    times = times[_WARM_UP:] if len(times) > _WARM_UP else times
-    # The progress of this training goes by time, that of a search by steps: of the steps whose
-    # images are large, it makes too few, by as much as they are slower.
-    return float((times**2).sum() / times.sum() / config.batch_size)
+    return _mean_step(points) / config.batch_size
+
+
+def _mean_step(points: Sequence[TrainingPoint]) -> float:
+    """Return the seconds of a step, on average over a training whose progress goes by steps.
+
+    The progress of a rehearsal goes by time, so it makes fewer steps where images are large. Each
+    part of the progress therefore counts equally, however many steps it has.
+    """
+    seconds = np.diff([0.0, *(point.seconds for point in points)])
+    shares = np.array([point.share for point in points])
+    if len(points) > _WARM_UP:
+        seconds, shares = seconds[_WARM_UP:], shares[_WARM_UP:]
+    parts = np.minimum((shares * _PARTS).astype(int), _PARTS - 1)
+    return float(np.mean([seconds[parts == part].mean() for part in np.unique(parts)]))
