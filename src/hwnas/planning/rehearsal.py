@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from hwnas.planning.speed import TrainingRates
 from hwnas.search.data.image_data import Split
@@ -81,6 +82,7 @@ def _seconds_per_image(shared: Shared, network: Architecture, seconds: float) ->
     space, task, split, train = shared
     shape = space.input_shape(network)
     built = space.build(network)
+    built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     config = replace(train, epochs=None, budget_minutes=seconds / 60)
     points: list[TrainingPoint] = []
     fit(built, NetworkStep.of(built, task, shape, config), split, config, 0, on_row=points.append)
