@@ -81,6 +81,9 @@ def run_search(
         StorageError: The study cannot be written.
     """
     storage = storage or StudyStorage()
+    if storage.sharing is not None:  # with one seed, all searches would propose the same candidates
+        own_seed = (options.seed + zlib.crc32(storage.sharing.driver.encode())) % 2**32
+        options = replace(options, seed=own_seed)
     executor = evaluator if isinstance(evaluator, Executor) else InProcess(evaluator)
     calls = EvaluationRunner(
         executor, storage.scores, options.retries, on_outcome=callbacks.on_evaluation
@@ -113,7 +116,6 @@ class _Search:
     costs: Mapping[str, CostSource]
     options: SearchOptions
     callbacks: SearchCallbacks
-    _seed: int = field(init=False)
     _seen: dict[str, int] = field(default_factory=dict)
     """Trial numbers by candidate id."""
     _elsewhere: dict[str, int] = field(default_factory=dict)
@@ -123,9 +125,6 @@ class _Search:
     _enough: bool = False
     """Whether other searches have claimed all trials that are left of the budget."""
 
-    def __post_init__(self) -> None:
-        self._seed = self.options.seed
-
     def study(self, storage: StudyStorage, identity: TrialIdentity) -> SearchStudy:
         """Open the study of this search."""
         options, sharing = self.options, storage.sharing
@@ -134,11 +133,9 @@ class _Search:
             assert sharing is not None
             return SharedStudy(sharing, self.objectives, identity.shared, known)
 
-        if sharing is not None:  # with one seed, all searches would propose the same candidates
-            self._seed = (options.seed + zlib.crc32(sharing.driver.encode())) % 2**32
         sampled = (
             options.sampler,
-            self._seed,
+            options.seed,
             options.sampler_options,
             options.trials,
             options.batch,
@@ -276,7 +273,7 @@ class _Search:
         """
         for attempt in itertools.count():
             # Seeded by the trial's number, so that a resumed search makes the same draws.
-            rng = random.Random(f"{self._seed}-{study.asked}")
+            rng = random.Random(f"{self.options.seed}-{study.asked}")
             values: dict[str, Any] | None = None
             if self._planned:
                 values = self.space.parameters(self._planned.pop(0), rng)
