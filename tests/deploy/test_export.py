@@ -200,6 +200,38 @@ def test_traced_file_gives_the_outputs_of_the_module(
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
 
 
+def test_traceable_module_is_traced_into_the_same_operators_and_names(
+    network: nn.Module, exported: Export, preprocessing: Preprocessing, tmp_path: Path
+) -> None:
+    shape, path = preprocessing.input_shape, tmp_path / "network.onnx"
+    made = export_onnx(network, shape, path, preprocessing=preprocessing, traceable=True)
+    assert (exported.exporter, made.exporter) == ("dynamo", "torchscript")
+    assert made.max_relative_error <= 1e-4
+    assert operators(made.path) == operators(exported.path)
+    check_names(made.path, network)
+
+
+class OtherwiseTraced(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return -x.flatten(1) if torch.jit.is_tracing() else x.flatten(1)
+
+
+class Untraceable(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.jit.is_tracing():
+            raise RuntimeError("no tracing")
+        return x.flatten(1)
+
+
+@pytest.mark.parametrize("module", [OtherwiseTraced(), Untraceable()])
+def test_program_is_read_if_a_trace_fails_or_computes_other_outputs(
+    module: nn.Module, tmp_path: Path
+) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 1), module)
+    made = export_onnx(network, (1, 4, 4), tmp_path / "network.onnx", traceable=True)
+    assert made.exporter == "dynamo"
+
+
 @pytest.mark.parametrize("module", [nn.Unflatten(1, (1, -1)), Unknown(), nn.Flatten()])
 def test_modules_that_trace_differently_are_noticed(module: nn.Module) -> None:
     network = nn.Sequential(nn.Conv2d(1, 4, 1), module)
@@ -207,7 +239,11 @@ def test_modules_that_trace_differently_are_noticed(module: nn.Module) -> None:
 
 
 def test_exported_nodes_are_named_after_their_modules(exported: Export, network: nn.Module) -> None:
-    names = [node.name for node in onnx.load(exported.path).graph.node]
+    check_names(exported.path, network)
+
+
+def check_names(path: Path, network: nn.Module) -> None:
+    names = [node.name for node in onnx.load(path).graph.node]
     assert len(set(names)) == len(names)
     modules = dict(network.named_modules())
     assert {name.rpartition("/")[0] for name in names} <= modules.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -29,8 +30,8 @@ _LARGE_IMAGES_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "mixed"}
 _LARGE_IMAGES = 96  # least longer side, in pixels
 _SUPERNET_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 
-_OVERHEAD_MINUTES = 1.5  # calibration, export, timing, the report
-_OVERHEAD_SHARE = 0.04
+_OVERHEAD_MINUTES = 1.0  # calibration, export, timing, the report
+_OVERHEAD_SHARE = 0.03
 _LEAST_SHARE = 0.2  # of the budget is for training, whatever the overhead
 _REFERENCE_SHARE = 0.5  # of the minutes of a candidate: the reference network has all cores
 _TRAINED = Rungs((1.0,), 2, "similar_cost")  # to the end, all of them
@@ -61,7 +62,9 @@ _HALVINGS = (
     _Halving(8, Rungs((0.2, 1.0), 2, "similar_cost"), 160.0, 0.67),
     _Halving(6, _TRAINED, 120.0, 0.5),
     _Halving(5, _TRAINED, 100.0, 0.5),
-    _Halving(4, _TRAINED, 80.0, 0.0),
+    _Halving(4, _TRAINED, 80.0, 0.4),
+    _Halving(3, _TRAINED, 70.0, 0.4),
+    _Halving(2, _TRAINED, 60.0, 0.0),
 )
 """Ways by falling budget; the first one that the budget suffices for is taken."""
 _FITTED_IMAGES = 4300.0  # training images of the data set on which the epochs were chosen
@@ -164,8 +167,9 @@ def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
     finalists = candidates
     for _ in rungs.rungs[1:]:
         finalists = rungs.left(finalists)
+    trained, most = _candidates(rates, candidates, macs)
     shortest, mean, longest = (
-        _minutes(facts, seconds, epochs) for seconds in _candidates(rates, candidates, macs)
+        _minutes(facts, seconds, epochs) for seconds in (trained[0], float(np.mean(trained)), most)
     )
     values = {
         **_common(facts),
@@ -233,20 +237,29 @@ def _epochs(
     facts: JobFacts, rates: TrainingRates, candidates: int, rungs: Rungs, macs: float
 ) -> float:
     """Return the epochs of each candidate that fill the budget."""
-    _, mean, longest = _candidates(rates, candidates, macs)
-    left, before, seconds = candidates, 0.0, _REFERENCE_SHARE * mean
-    for share in rungs.rungs:  # the longest training, or all of them on all cores
-        seconds += (share - before) * max(left * mean / facts.cores, longest)
-        left, before = rungs.left(left), share
+    running, longest = _candidates(rates, candidates, macs)
+    before, seconds = 0.0, _REFERENCE_SHARE * float(np.mean(running))
+    for share in rungs.rungs:
+        seconds += (share - before) * max(_makespan(running, facts.cores), longest)
+        # One in `keep` of similar size goes on.
+        left = rungs.left(len(running))
+        running, before = [float(np.mean(each)) for each in np.array_split(running, left)], share
     minutes = _core_minutes(facts) / facts.cores
     return minutes / _minutes(facts, seconds, 1.0)
 
 
-def _candidates(rates: TrainingRates, count: int, macs: float) -> tuple[float, float, float]:
-    """Return seconds an image: of the smallest candidate, on average, and of the largest."""
+def _candidates(rates: TrainingRates, count: int, macs: float) -> tuple[list[float], float]:
+    """Return seconds an image of each candidate, the smallest first, and most for the largest."""
     sizes = np.geomspace(max(macs / _RANGE, rates.sizes[0]), macs, count)
-    seconds = [rates.seconds(size)[0] for size in sizes]
-    return seconds[0], float(np.mean(seconds)), rates.seconds(macs)[1]
+    return [rates.seconds(size)[0] for size in sizes], rates.seconds(macs)[1]
+
+
+def _makespan(seconds: Sequence[float], cores: int) -> float:
+    """Return the time until all are done if each core that is free takes the longest one left."""
+    ends = [0.0] * cores
+    for each in sorted(seconds, reverse=True):
+        heapq.heapreplace(ends, ends[0] + each)
+    return max(ends)
 
 
 def _minutes(facts: JobFacts, seconds: float, epochs: float) -> float:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.onnx.node_names import name_nodes
+from hwnas.deploy.onnx.node_names import name_nodes, rename_nodes
 from hwnas.errors import ArtifactError
 
 __all__ = ["INPUT", "OPSET", "OUTPUT", "Exporter", "quiet", "to_onnx", "traced_onnx"]
@@ -83,7 +83,7 @@ def _dynamo(network: nn.Module, batch: torch.Tensor) -> Any:
 def traced_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> Any:
     """Export with TorchScript, in a twentieth of the time that dynamo takes.
 
-    Nodes are not named after their modules, and batch normalisations are folded.
+    Batch normalisations are folded.
 
     Args:
         network: Network in evaluation mode.
@@ -98,6 +98,8 @@ def traced_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> Any:
     batch = torch.zeros(2, *input_shape)
     model = _torchscript(network, batch, torch.onnx.TrainingMode.EVAL)
     _remove_identities(model.graph)
+    _store_constants(model.graph)
+    rename_nodes(model.graph)
     return model
 
 
@@ -113,6 +115,15 @@ def _remove_identities(graph: Any) -> None:
             while name in sources:
                 name = sources[name]
             node.input[index] = name
+
+
+def _store_constants(graph: Any) -> None:
+    """Make the results of nodes ``Constant`` initialisers, as dynamo does."""
+    constants = [node for node in graph.node if node.op_type == "Constant"]
+    for node in constants:
+        graph.initializer.append(node.attribute[0].t)
+        graph.initializer[-1].name = node.output[0]
+        graph.node.remove(node)
 
 
 def _torchscript(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Export:
     Attributes:
         path: ONNX file, with its weights inside.
         opset: Version of ONNX's operators.
-        exporter: PyTorch exporter that wrote the file: dynamo unless that failed.
+        exporter: PyTorch exporter that wrote the file.
         max_relative_error: Largest difference from PyTorch over all checked batches, each as a
             share of the largest output of its batch.
         max_absolute_error: Largest absolute difference from PyTorch over the same batches.
@@ -84,6 +84,7 @@ def export_onnx(
     path: Path,
     examples: Tensor | None = None,
     preprocessing: Preprocessing | None = None,
+    traceable: bool = False,
 ) -> Export:
     """Export a module to ONNX in evaluation mode, and compare the file with the module.
 
@@ -100,6 +101,9 @@ def export_onnx(
             inputs.
         preprocessing: Preprocessing of images; if given, the comparison includes the brightest and
             the darkest image.
+        traceable: Whether a trace of one run has the operators of the module's program
+            (`traces_alike`). The module is then traced, which takes a fraction of the time, unless
+            that fails or its outputs differ.
 
     Raises:
         ArtifactError: PyTorch cannot export the module, or the outputs of the file differ; then the
@@ -112,14 +116,22 @@ def export_onnx(
     batches = check_batches(input_shape, examples, preprocessing)
     expected = [outputs_of(plain, batch.images) for batch in batches]
     simplified = _simplified(copy.deepcopy(plain))
+    name = type(network).__name__
     with replacing(path) as temporary:
-        model, exporter, refusal = to_onnx(simplified, input_shape)
-        _save(model, temporary, type(network).__name__)
-        session = RUNTIMES["onnxruntime"].load(temporary, Target(Device("cpu", "onnxruntime")))
-        found = agreement(session.run, plain, batches, expected)
-        if found.worst is not None:
-            where = first_divergence(simplified, model, found.worst.images, found.relative)
-            raise _mismatch(type(network).__name__, found, where, refusal)
+
+        def compare(model: Any) -> Agreement:
+            _save(model, temporary, name)
+            session = RUNTIMES["onnxruntime"].load(temporary, Target(Device("cpu", "onnxruntime")))
+            return agreement(session.run, plain, batches, expected)
+
+        exporter: Exporter = "torchscript"
+        found = _traced(simplified, input_shape, compare) if traceable else None
+        if found is None:
+            model, exporter, refusal = to_onnx(simplified, input_shape)
+            found = compare(model)
+            if found.worst is not None:
+                where = first_divergence(simplified, model, found.worst.images, found.relative)
+                raise _mismatch(name, found, where, refusal)
     made_by = versions(("torch", "onnx", "onnxscript", "onnxruntime"))
     return Export(
         path,
@@ -132,6 +144,17 @@ def export_onnx(
         time.perf_counter() - start,
         made_by,
     )
+
+
+def _traced(
+    network: nn.Module, input_shape: tuple[int, int, int], compare: Callable[[Any], Agreement]
+) -> Agreement | None:
+    """Trace a network and compare the result; return None if that fails or the outputs differ."""
+    try:
+        found = compare(traced_onnx(network, input_shape))
+    except Exception:  # tracing runs the user's code, which may raise anything
+        return None
+    return found if found.worst is None else None
 
 
 def traces_alike(network: nn.Module, input_shape: tuple[int, int, int]) -> bool:
@@ -153,7 +176,8 @@ def export_traced(network: nn.Module, input_shape: tuple[int, int, int], path: P
     """Export a module to ONNX in little time, for measurements only.
 
     The file is not compared with the module. It has the same operators as a shipped file, and so
-    the same costs, only if `traces_alike` says so.
+    the same costs, only if `traces_alike` says so. A module that cannot be traced is exported from
+    its program.
 
     Args:
         network: Module, as for `export_onnx`.
@@ -161,9 +185,14 @@ def export_traced(network: nn.Module, input_shape: tuple[int, int, int], path: P
         path: ONNX file to write.
 
     Raises:
+        ArtifactError: PyTorch cannot export the module.
         StorageError: The file cannot be written.
     """
-    model = traced_onnx(_simplified(copy.deepcopy(network).cpu().eval()), input_shape)
+    plain = _simplified(copy.deepcopy(network).cpu().eval())
+    try:
+        model = traced_onnx(plain, input_shape)
+    except Exception:  # tracing runs the user's code, which may raise anything
+        model, _, _ = to_onnx(plain, input_shape)
     with replacing(path) as temporary:
         temporary.write_bytes(model.SerializeToString())
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from hwnas.errors import ArtifactError, UnsupportedOperator
 
-__all__ = ["block_of", "foreign", "in_words", "name_nodes", "refused"]
+__all__ = ["block_of", "foreign", "in_words", "name_nodes", "refused", "rename_nodes"]
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 """Key of the exporter's metadata that lists the modules of a node: the text of a list of names."""
@@ -25,11 +25,22 @@ _UNKNOWN = (
 
 def name_nodes(graph: Any) -> None:
     """Name each node after the block that it comes from, according to the exporter's metadata."""
-    seen: dict[str, int] = {}
+    blocks = []
     for node in graph.node:
         notes = {note.key: note.value for note in node.metadata_props}
         scopes = re.findall(r"'([^']*)'", notes.get(_SCOPES, ""))
-        block = scopes[-2] if len(scopes) > 1 else ""  # the last one is the operator itself
+        blocks.append(scopes[-2] if len(scopes) > 1 else "")  # the last is the operator itself
+    _set_names(graph, blocks)
+
+
+def rename_nodes(graph: Any) -> None:
+    """Name each node as `name_nodes` does, from its name by PyTorch's older exporter."""
+    _set_names(graph, [block_of(node.name) for node in graph.node])
+
+
+def _set_names(graph: Any, blocks: Iterable[str]) -> None:
+    seen: dict[str, int] = {}
+    for node, block in zip(graph.node, blocks, strict=True):
         name = f"{block}/{node.op_type}"
         seen[name] = seen.get(name, 0) + 1
         node.name = name if seen[name] == 1 else f"{name}_{seen[name]}"

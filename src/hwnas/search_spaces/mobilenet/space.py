@@ -44,6 +44,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
     """
 
     name = "mobilenet"
+    traceable = True
 
     def __init__(self, config: MobileNetConfig | None = None) -> None:
         super().__init__(PRESETS["large"]((224, 224, 3)) if config is None else config)

@@ -46,6 +46,7 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
     """
 
     name = "resnet"
+    traceable = True
 
     def __init__(self, config: ResNetConfig | None = None) -> None:
         super().__init__(resnet((224, 224, 3), 1000).config if config is None else config)

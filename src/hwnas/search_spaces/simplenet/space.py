@@ -42,6 +42,7 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
     """
 
     name = "simplenet"
+    traceable = True
 
     def __init__(self, config: SimpleNetConfig | None = None) -> None:
         super().__init__(config or SimpleNetConfig(PRESETS["full"].groups, (24, 32)))

@@ -45,10 +45,14 @@ class NetworkBuilder(ABC):
         pretrained: Whether the largest network starts with trained weights.
         nests: Whether every network's weights are part of the largest network's, so that a supernet
             can share them.
+        traceable: Whether a trace of one run of a network has the same ONNX operators as its
+            program, whatever the batch; its files are then exported by tracing, which takes a
+            fraction of the time.
     """
 
     pretrained: bool = False
     nests: bool = True
+    traceable: bool = False
 
     @abstractmethod
     def build(self, architecture: Architecture) -> nn.Module:

@@ -46,6 +46,7 @@ class UnionSpace(SearchSpace):
         if not members:
             raise ConfigError("a union of spaces has no members; name at least one")
         self.members = dict(members)
+        self.traceable = all(space.traceable for space in self.members.values())
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:

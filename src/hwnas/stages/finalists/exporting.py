@@ -40,4 +40,5 @@ def export_network(
     preprocessing = run_inputs.task.preprocessing.at(*shape[1:])
     some = run_inputs.data.validation.first(examples(run_inputs))
     images, _ = some.take(np.arange(len(some)))
-    return export_onnx(network, shape, path, preprocessing(images), preprocessing)
+    traceable = run_inputs.space.traceable
+    return export_onnx(network, shape, path, preprocessing(images), preprocessing, traceable)
