@@ -187,8 +187,8 @@ class DeployConfig:
         reference: Whether a reference network, MobileNetV3-Small as wide as the limits allow, is
             trained alone with the settings of ``[train]``, for comparison
             (`hwnas.stages.finalists.reference`).
-        reference_minutes: Training time of the reference network, on all cores; that of a
-            candidate, or a finalist's share of the supernet's training, if None.
+        reference_minutes: Training time of the reference network; that of a candidate, or a
+            finalist's share of the supernet's training, if None.
     """
 
     top: int = 3

@@ -53,16 +53,17 @@ def seconds_per_image(macs: float, fastest: float) -> float:
 
 def wall_minutes(made: Plan, facts: JobFacts, fastest: float) -> float:
     """Return the time of all trainings, with the reference network, if no core is ever idle."""
-    left, before, images = made.values["search.trials"], 0.0, 0.0
+    left, before, found = made.values["search.trials"], 0.0, 0.0
     most = made.values["search.options.most_macs"]
     sizes = np.geomspace(max(most / 16, MACS[0]), most, left)
-    seconds = [seconds_per_image(macs, fastest) for macs in sizes]
-    for share in made.values["search.fidelity.rungs"]:
-        together = left * fmean(seconds) / facts.cores
-        images += (share - before) * max(together, seconds[-1])
-        left, before = rungs(made).left(left), share
     epochs_minutes = made.values["train.epochs"] * facts.images / 60
-    return images * epochs_minutes + made.values["deploy.reference_minutes"]
+    minutes = [epochs_minutes * seconds_per_image(macs, fastest) for macs in sizes]
+    reference = made.values["deploy.reference_minutes"]
+    for share in made.values["search.fidelity.rungs"]:
+        together = ((share - before) * left * fmean(minutes) + reference) / facts.cores
+        found += max(together, (share - before) * minutes[-1])
+        left, before, reference = rungs(made).left(left), share, 0.0
+    return found
 
 
 @given(

@@ -30,10 +30,11 @@ _LARGE_IMAGES_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "mixed"}
 _LARGE_IMAGES = 96  # least longer side, in pixels
 _SUPERNET_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 
-_OVERHEAD_MINUTES = 1.0  # calibration, export, timing, the report
+_OVERHEAD_MINUTES = 1.2  # calibration, export, timing, the report
 _OVERHEAD_SHARE = 0.03
 _LEAST_SHARE = 0.2  # of the budget is for training, whatever the overhead
-_REFERENCE_SHARE = 0.5  # of the minutes of a candidate: the reference network has all cores
+_REFERENCE_SHARE = 0.75  # of the minutes of a candidate, for the reference network
+_SUPERNET_REFERENCE_SHARE = 1 / 6  # of the minutes of the other trainings
 _TRAINED = Rungs((1.0,), 2, "similar_cost")  # to the end, all of them
 
 
@@ -238,12 +239,15 @@ def _epochs(
 ) -> float:
     """Return the epochs of each candidate that fill the budget."""
     running, longest = _candidates(rates, candidates, macs)
-    before, seconds = 0.0, _REFERENCE_SHARE * float(np.mean(running))
+    before, seconds, reference = 0.0, 0.0, _REFERENCE_SHARE * float(np.mean(running))
     for share in rungs.rungs:
-        seconds += (share - before) * max(_makespan(running, facts.cores), longest)
+        part = share - before
+        ends = _makespan([part * each for each in running], facts.cores, reference)
+        seconds += max(ends, part * longest)
         # One in `keep` of similar size goes on.
         left = rungs.left(len(running))
-        running, before = [float(np.mean(each)) for each in np.array_split(running, left)], share
+        running = [float(np.mean(each)) for each in np.array_split(running, left)]
+        before, reference = share, 0.0
     minutes = _core_minutes(facts) / facts.cores
     return minutes / _minutes(facts, seconds, 1.0)
 
@@ -254,9 +258,15 @@ def _candidates(rates: TrainingRates, count: int, macs: float) -> tuple[list[flo
     return [rates.seconds(size)[0] for size in sizes], rates.seconds(macs)[1]
 
 
-def _makespan(seconds: Sequence[float], cores: int) -> float:
-    """Return the time until all are done if each core that is free takes the longest one left."""
-    ends = [0.0] * cores
+def _makespan(seconds: Sequence[float], cores: int, first: float = 0.0) -> float:
+    """Return the time until all trainings are done, if each free core takes the longest one left.
+
+    Args:
+        seconds: Time of each training.
+        cores: Number of trainings at once.
+        first: Time of a training that starts before all others.
+    """
+    ends = [0.0] * (cores - 1) + [first]
     for each in sorted(seconds, reverse=True):
         heapq.heapreplace(ends, ends[0] + each)
     return max(ends)
@@ -270,7 +280,7 @@ def _minutes(facts: JobFacts, seconds: float, epochs: float) -> float:
 def _supernet(facts: JobFacts, rates: TrainingRates) -> Plan:
     """Plan the training of a supernet, a search among its networks, and fine-tuning of the best."""
     wall = _core_minutes(facts) / facts.cores
-    wall /= 1 + _REFERENCE_SHARE / 3
+    wall /= 1 + _SUPERNET_REFERENCE_SHARE
     train, finetune = _SUPERNET_SHARE * wall, _FINETUNE_SHARE * wall
 
     def epochs(size: float, core_minutes: float) -> float:

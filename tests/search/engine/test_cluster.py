@@ -3,13 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import ray
 
 from hwnas.errors import ConfigError, DivergedError
-from hwnas.search.engine.cluster import local_ray, map_tasks
+from hwnas.search.engine.cluster import local_ray, map_tasks, started_beside
 
 
 def scaled(factor: int, value: int) -> int:
@@ -40,6 +41,54 @@ def test_map_tasks_raises_the_original_error_of_a_task(ray_session: None) -> Non
     with pytest.raises(DivergedError, match="at step 4 ") as caught:
         list(map_tasks(refusing, 3, [(4,)], 2))
     assert type(caught.value) is DivergedError
+
+
+def writing(folder: Path, seconds: float) -> None:
+    (folder / "begun").touch()
+    time.sleep(seconds)
+    (folder / "ended").write_text(str(os.getpid()))
+
+
+def begun(folder: Path) -> None:
+    while not (folder / "begun").exists():
+        time.sleep(0.01)
+
+
+def fail_once_begun(folder: Path) -> None:
+    begun(folder)
+    raise KeyError("of the block")
+
+
+@pytest.mark.ray
+def test_started_beside_runs_during_the_block_and_is_waited_for(
+    ray_session: None, tmp_path: Path
+) -> None:
+    with started_beside(writing, tmp_path, 0.5):
+        begun(tmp_path)
+        assert list(map_tasks(scaled, 3, [(1,)], 2)) == [3], "the other CPU is free"
+        assert not (tmp_path / "ended").exists()
+    assert int((tmp_path / "ended").read_text()) != os.getpid()
+
+
+@pytest.mark.ray
+def test_started_beside_is_cancelled_by_an_error_and_hides_its_own(
+    ray_session: None, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    with pytest.raises(KeyError), started_beside(writing, tmp_path, 60.0):
+        fail_once_begun(tmp_path)
+    with started_beside(refusing, 3, 4):
+        pass
+    assert time.monotonic() - started < 30
+    assert not (tmp_path / "ended").exists()
+
+
+def test_started_beside_calls_nothing_without_ray(tmp_path: Path) -> None:
+    if ray.is_initialized():
+        pytest.skip("an earlier test has started Ray in this process")
+    with started_beside(writing, tmp_path, 0.0):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 STARTS_AND_ENDS = """

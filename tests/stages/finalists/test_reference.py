@@ -74,6 +74,24 @@ def test_reference_is_as_wide_as_the_limits_allow_and_has_its_own_minutes(
     assert "deploy.reference_minutes is 0.0; expected a number above 0" in refused.err
 
 
+@pytest.mark.slow
+def test_reference_is_trained_beside_the_search(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    options = (
+        "search.evaluator=train", "search.workers=2", "search.trials=4", "train.epochs=2",
+        "deploy.reference=true", "deploy.reference_minutes=0.15",
+    )  # fmt: skip
+    settings = [part for option in options for part in ("--set", option)]
+    answer = hwnas("search", quick_recipe, "--run", run, "--json", *settings)
+    assert json.loads(answer.out)["reference"]["bundle"] == "reference"
+    stages = json.loads((run / "run.json").read_text())["stages"]
+    assert stages["search"]["wall_s"] >= 9
+    assert stages["reference"]["wall_s"] < 9, "its weights are found"
+    assert "nothing is left to do" in hwnas("resume", run).err
+
+
 @pytest.mark.parametrize(("side", "stride"), [(224, 32), (112, 32), (64, 16), (32, 8), (8, 2)])
 def test_reference_preset_reduces_the_stride_for_small_images(side: int, stride: int) -> None:
     config = PRESETS["mobilenet-v3-small"]((side, side, 3))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from hwnas.errors import ConfigError, HwnasError, WorkerError
 
-__all__ = ["connected_ray", "local_ray", "map_tasks", "unwrapped"]
+__all__ = ["connected_ray", "local_ray", "map_tasks", "started_beside", "unwrapped"]
 
 T = TypeVar("T")
 
@@ -145,21 +145,49 @@ def map_tasks(
         WorkerError: Ray lost the workers for good.
     """
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     if workers == 0 or not ray.is_initialized() or not _cpus_here():
         yield from (function(shared, *args) for args in arguments)
         return
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options: dict[str, Any] = {"num_cpus": 1, "max_retries": 3, "scheduling_strategy": here}
-    remote: Any = ray.remote(**options)(_single_threaded)
-    place = ray.put(shared)
+    remote, place = _task_here(), ray.put(shared)
     running = [remote.remote(function, place, args) for args in arguments]
     for result in running:
         try:
             yield ray.get(result)
         except ray.exceptions.RayError as error:
             raise unwrapped(error) from error
+
+
+@contextlib.contextmanager
+def started_beside(function: Callable[..., Any], shared: Any, *args: Any) -> Iterator[None]:
+    """Call ``function(shared, *args)`` as a Ray task on this machine, beside the work of a block.
+
+    The task takes one CPU from the workers of that block until it ends. The end of the block waits
+    for it, and an error in the block cancels it. What it returns or raises is dropped. Without Ray,
+    or if Ray has a single CPU on this machine, nothing is called.
+    """
+    import ray
+
+    if not ray.is_initialized() or _cpus_here() < 2:
+        yield
+        return
+    running = _task_here().remote(function, ray.put(shared), args)
+    try:
+        yield
+    except BaseException:
+        ray.cancel(running, force=True)
+        raise
+    ray.wait([running])
+
+
+def _task_here() -> Any:
+    """Return `_single_threaded` as a Ray task with one CPU on this machine."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options: dict[str, Any] = {"num_cpus": 1, "max_retries": 3, "scheduling_strategy": here}
+    return ray.remote(**options)(_single_threaded)
 
 
 def _cpus_here() -> float:

@@ -31,7 +31,13 @@ from hwnas.stages.finalists.failures import Failures
 from hwnas.stages.finalists.shortlist import is_own_fault
 from hwnas.stages.job import Job, RunInputs
 
-__all__ = ["fine_tune", "inherited_weights", "tuned_identity"]
+__all__ = [
+    "fine_tune",
+    "inherited_weights",
+    "train_finalist",
+    "tuned_identity",
+    "weights_path",
+]
 
 _RECALIBRATION_IMAGES = 2048
 
@@ -40,17 +46,14 @@ def fine_tune(
     job: Job,
     finalists: Sequence[Scored],
     weights: Mapping[str, Tensor] | None,
-    folder: Path,
     advance: ProgressCallback,
     failures: Failures,
 ) -> dict[str, Path]:
     """Return the files with the weights of the finalists, by id."""
-    folder.mkdir(parents=True, exist_ok=True)
     tasks = []
     for trial in finalists:
         inherited = inherited_weights(job, trial.candidate, weights)
-        name = trial.candidate.id
-        tasks.append((trial.candidate, inherited, folder / f"{name}.safetensors"))
+        tasks.append((trial.candidate, inherited, weights_path(job, trial.candidate)))
     tuned: dict[str, Path] = {}
     shared = job.run_inputs, None if weights is None else _teacher(job.run_inputs)
     outcomes = map_tasks(_try_to_tune, shared, tasks, job.recipe.workers)
@@ -61,6 +64,13 @@ def fine_tune(
             tuned[trial.candidate.id] = outcome
         advance(0.5 * done / len(finalists), f"fine-tuned {done}/{len(finalists)}")
     return tuned
+
+
+def weights_path(job: Job, candidate: Candidate) -> Path:
+    """Return the path of the file with the weights of a finalist; its folder is made."""
+    folder = job.folder.path.absolute() / "finalists"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{candidate.id}.safetensors"
 
 
 def inherited_weights(
@@ -89,16 +99,16 @@ def _try_to_tune(
     inherited: Mapping[str, Tensor] | None,
     path: Path,
 ) -> Path | HwnasError:
-    """Return the result of `_tune`, or the error of this candidate, so that the others continue."""
+    """Return the result of `train_finalist`, or its error, so that other candidates continue."""
     try:
-        return _tune(shared, candidate, inherited, path)
+        return train_finalist(shared, candidate, inherited, path)
     except HwnasError as error:
         if is_own_fault(error):
             return error
         raise
 
 
-def _tune(
+def train_finalist(
     shared: tuple[RunInputs, Teacher | None],
     candidate: Candidate,
     inherited: Mapping[str, Tensor] | None,
@@ -107,6 +117,15 @@ def _tune(
     """Fine-tune a candidate with inherited weights, or train it from scratch without them.
 
     An existing file that was made from the same inputs is reused.
+
+    Args:
+        shared: Inputs of the run, and the teacher of fine-tuning, if any.
+        candidate: Candidate of the run's space.
+        inherited: Weights to start with.
+        path: File for the weights.
+
+    Returns:
+        The path.
     """
     run_inputs, teacher = shared
     identity = tuned_identity(run_inputs, candidate, inherited)

@@ -2,7 +2,8 @@
 
 MobileNetV3-Small (Howard et al., ICCV 2019, table 2), as wide as the limits allow, is trained alone
 with the settings of the candidates, and tested, exported, measured and packaged like a finalist. It
-shows whether the search found anything better.
+shows whether the search found anything better. If the search trains each candidate alone on several
+workers, one of them trains the reference network first.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from hwnas.deploy.targets.device import Target
 from hwnas.progress import ProgressCallback
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import Scored, TrainEvaluator
+from hwnas.search.engine.cluster import started_beside
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.objectives.objective import COUNTED
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.search_spaces.registry import named_space
+from hwnas.stages.finalists.fine_tuning import train_finalist, weights_path
 from hwnas.stages.finalists.stage import make_bundles
 from hwnas.stages.job import Job, RunInputs, RunStage, SearchGoal
 from hwnas.stages.untrained import excesses, limited
 
-__all__ = ["REFERENCE", "reference_of", "referencing"]
+__all__ = ["REFERENCE", "reference_of", "referencing", "with_reference"]
 
 REFERENCE: Literal["reference"] = "reference"
 """Name of the stage, of the bundle's folder, and of the network for ``hwnas export --pick``."""
@@ -56,19 +59,41 @@ def referencing(job: Job, goal: SearchGoal) -> RunStage:
     )
 
     def work(advance: ProgressCallback) -> None:
-        cores = os.cpu_count() or 1
-        made = replace(job, run_inputs=_run_inputs(job.run_inputs, cores))
+        made = _reference_job(job)
         trial = _trial(made.run_inputs.space, _choose_width(made.run_inputs, goal, advance))
         with (
             replacing_folder(folder) as temporary,
             tempfile.TemporaryDirectory() as scratch,
-            torch_threads(cores),
+            torch_threads(os.cpu_count() or 1),
         ):
             make_bundles(made, goal, [trial], None, Path(scratch), advance)
             for file in Path(scratch, trial.candidate.id).iterdir():
                 file.rename(temporary / file.name)
 
     return RunStage(REFERENCE, identity, work, lambda: reference_of(job, goal) is not None)
+
+
+def with_reference(job: Job, goal: SearchGoal, search: RunStage) -> RunStage:
+    """Return the stage of a search that also trains the reference network, beside its candidates.
+
+    That is so if the search trains each candidate alone, on several workers. The stage of the
+    reference network finds its weights afterwards, and trains it itself if there are none.
+    """
+    settings, wanted = job.recipe.search, job.recipe.deploy.reference and goal.target is None
+    if not wanted or settings.evaluator != "train" or settings.workers < 2:
+        return search
+
+    def work(advance: ProgressCallback) -> None:
+        if job.is_done(referencing(job, goal)):
+            search.work(advance)
+            return
+        made = _reference_job(job)
+        candidate = Candidate.of(_choose_width(made.run_inputs, goal, advance))
+        inputs = candidate, None, weights_path(made, candidate)
+        with started_beside(train_finalist, (made.run_inputs, None), *inputs):
+            search.work(advance)
+
+    return replace(search, work=work)
 
 
 def reference_of(job: Job, goal: SearchGoal) -> Bundle | None:
@@ -91,6 +116,11 @@ def _choose_width(
         if excesses(space, [architecture], objectives)[0] <= 1:
             return architecture
     return space.smallest()
+
+
+def _reference_job(job: Job) -> Job:
+    """Return the job with the reference space and the training of a candidate."""
+    return replace(job, run_inputs=_run_inputs(job.run_inputs, os.cpu_count() or 1))
 
 
 def _run_inputs(run_inputs: RunInputs, cores: int) -> RunInputs:

@@ -140,9 +140,7 @@ def make_bundles(
         Measurements of each network on every target of the goal, by id.
     """
     failures = Failures(failed)
-    tuned = fine_tune(
-        job, trials, weights, job.folder.path.absolute() / "finalists", advance, failures
-    )
+    tuned = fine_tune(job, trials, weights, advance, failures)
     with tempfile.TemporaryDirectory() as temporary:
         files = {}
         for done, trial in enumerate(trials):
