@@ -29,7 +29,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "model.onnx"
     network = SPACE.smallest()
-    export_onnx(SPACE.build(network), SPACE.input_shape(network), path)
+    export_onnx(SPACE.build(network), SPACE.input_shape(network), path, traceable=True)
     return path
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from experiments.once_for_all.rival import CLASSES, SIDE, settings_of
 from hwnas.deploy.io import Preprocessing
 from hwnas.search import training
-from hwnas.search.tasks.task import Classification
+from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import StepContext, SupernetStep
 from hwnas.search.training.sampling import SAMPLING
 from hwnas.search_spaces import Architecture, MobileNetSpace, Supernet

@@ -8,8 +8,9 @@ from typing import Concatenate, ParamSpec
 from hwnas.api.options import named_with_options
 from hwnas.recipe import Named
 from hwnas.search.data.image_data import ImageData
+from hwnas.search.tasks.classification import classification
 from hwnas.search.tasks.segmentation import segmentation
-from hwnas.search.tasks.task import Task, classification
+from hwnas.search.tasks.task import Task
 
 __all__ = ["Classification", "Segmentation"]
 

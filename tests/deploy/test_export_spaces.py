@@ -131,7 +131,7 @@ def _export_random(name: str, count: int, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_export_is_exact_for_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
-    _export_random(name, 3, tmp_path)
+    _export_random(name, 1, tmp_path)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.predictors.benchmarks.cost_table import CostTable
 from hwnas.predictors.features.physical import Machine
 from hwnas.search_spaces import MobileNetSpace, Workload, mobilenet

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors import (
     CostSource,

@@ -43,7 +43,10 @@ def test_cost_file_reads_architectures_and_onnx_files_as_equal_networks(tmp_path
     assert found.costs["latency_ms"] == pytest.approx([ms(n) for n in NETWORKS], rel=1e-5)
     for network in NETWORKS[:3]:
         export_onnx(
-            SPACE.build(network), SPACE.input_shape(network), tmp_path / f"{network.id}.onnx"
+            SPACE.build(network),
+            SPACE.input_shape(network),
+            tmp_path / f"{network.id}.onnx",
+            traceable=True,
         )
     lines = [f"{network.id}.onnx,{ms(network)}" for network in NETWORKS[:3]]
     (tmp_path / "onnx.csv").write_text("\n".join(["network,latency_ms", *lines]))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors import DevicePredictor, Pool, shipped_experience
 from hwnas.search_spaces import MobileNetSpace, Workload

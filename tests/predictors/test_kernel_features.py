@@ -61,7 +61,7 @@ def test_kernel_features_count_the_launches_of_the_matched_network(tmp_path: Pat
     kinds = [(16, False), (32, False), (32, True), (48, True)]
     blocks = [InvertedBottleneck(16, hidden, 16, 3, 1, gate, "relu") for hidden, gate in kinds]
     network = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.ReLU(), *blocks).eval()
-    export_onnx(network, (3, 56, 56), tmp_path / "model.onnx")
+    export_onnx(network, (3, 56, 56), tmp_path / "model.onnx", traceable=True)
     graph = matched(OnnxModule.load(tmp_path / "model.onnx").eval(), 8, torch.float16)
     chosen = chosen_calls(graph, torch.float16)
     steps = OperatorCountTable.of_workloads([trace(network, (3, 56, 56))])

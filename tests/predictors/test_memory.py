@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.metrics.memory import MemoryPredictor, arena_bytes, memory_features
 from hwnas.search_spaces import MobileNetSpace, Workload, mobilenet

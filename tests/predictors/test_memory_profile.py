@@ -52,7 +52,7 @@ def test_calibrate_memory_measures_nothing_twice(store: DeviceStore) -> None:
 def test_memory_features_agree_for_onnx_file_and_architecture(tmp_path: Path) -> None:
     network = SPACE.smallest()
     path = tmp_path / "model.onnx"
-    export_onnx(SPACE.build(network), SPACE.input_shape(network), path)
+    export_onnx(SPACE.build(network), SPACE.input_shape(network), path, traceable=True)
     workloads = [SPACE.workload(network, 2), read_workload(path, 2).workload]
     traced, read = memory_features(workloads)
     np.testing.assert_allclose(read, traced, atol=0.01)

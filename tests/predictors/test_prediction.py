@@ -29,7 +29,7 @@ def zoo_like() -> MobileNetSpace:
 def model(zoo_like: MobileNetSpace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "model.onnx"
     network = zoo_like.smallest()
-    export_onnx(zoo_like.build(network), zoo_like.input_shape(network), path)
+    export_onnx(zoo_like.build(network), zoo_like.input_shape(network), path, traceable=True)
     return path
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
-from hwnas.search.tasks.task import Classification, classification
+from hwnas.search.tasks.classification import Classification, classification
 from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage
 
 

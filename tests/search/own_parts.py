@@ -17,7 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 from torch import Tensor, nn
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import DivergedError
 from hwnas.predictors import CostSource, Estimate
 from hwnas.search import (

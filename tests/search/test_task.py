@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import build
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.tasks.classification import Classification, classification
 from hwnas.search.tasks.delta_method import with_standard_errors
 from hwnas.search.tasks.registry import TASKS
-from hwnas.search.tasks.task import Classification, Task, classification, smoothed
+from hwnas.search.tasks.task import Task, smoothed
 
 # Each task under test: the data.source and the task.name of a recipe.
 TASKS_AND_DATA = [

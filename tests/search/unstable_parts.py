@@ -9,7 +9,7 @@ from typing import Any
 
 import own_parts
 from hwnas.search.data.image_data import ImageData
-from hwnas.search.tasks.task import Classification, classification
+from hwnas.search.tasks.classification import Classification, classification
 
 COUNT = itertools.count()
 

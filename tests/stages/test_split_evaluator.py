@@ -8,7 +8,7 @@ import pytest
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import NonFiniteOutput
 from hwnas.search.data.split import Split
-from hwnas.search.tasks.task import Classification
+from hwnas.search.tasks.classification import Classification
 from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
 
 PREPROCESSING = Preprocessing(8, 8, 1, (0.5,), (0.5,))

@@ -18,7 +18,7 @@ from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.timing import measure as measure_files
 from hwnas.deploy.onnx.workload import OnnxWorkload, read_workload
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.experiment import space_of
 from hwnas.predictors.devices.calibration import NetworkMeasurement

@@ -12,7 +12,7 @@ from hwnas.deploy.measurement.timing import measure, measure_together
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.runtime import Runtime, Session
 from hwnas.deploy.targets.catalogue import DeviceStatus, devices, machine, versions
-from hwnas.deploy.targets.device import Device, Target
+from hwnas.deploy.targets.target import Device, Target
 
 __all__ = [
     "RUNTIMES",

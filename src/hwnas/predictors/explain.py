@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 
 from hwnas.deploy.measurement.profiling import profile_kernels
 from hwnas.deploy.onnx.workload import OnnxWorkload
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.predictors.devices.device import DevicePredictor
 from hwnas.predictors.features.physical import FEATURES, MACHINES, quantities

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.predictors.estimate import CostSource
 from hwnas.search_spaces import Architecture, Choice, Option, SearchSpace
 

@@ -24,9 +24,10 @@ from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import SAMPLERS
 from hwnas.search.study.search_study import SearchStudy
 from hwnas.search.study.shared_study import Sharing
+from hwnas.search.tasks.classification import Classification, classification
 from hwnas.search.tasks.registry import TASKS
 from hwnas.search.tasks.segmentation import Segmentation, segmentation
-from hwnas.search.tasks.task import Classification, Metric, Task, classification
+from hwnas.search.tasks.task import Metric, Task
 from hwnas.search.training import SupernetTraining, TrainConfig, train_supernet
 
 __all__ = [

@@ -12,7 +12,7 @@ import numpy as np
 from hwnas.content import content_hash
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import processor_of, versions
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import DeviceError, InfeasibleError
 from hwnas.identity import Identity
 from hwnas.predictors import CostSource, DeviceProfile, DeviceStore

@@ -13,7 +13,7 @@ from optuna.samplers import BaseSampler
 from torch import Tensor
 
 from hwnas.content import content_hash
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.given_objects import GivenObjects, given_object
 from hwnas.identity import Identity

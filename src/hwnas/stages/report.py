@@ -13,7 +13,7 @@ from PIL import Image
 from hwnas import report
 from hwnas.atomic import replacing
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.predictors import DeviceProfile, Estimate
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, DeviceMetric
 from hwnas.report import (

@@ -32,7 +32,7 @@ from hwnas.search.engine.failure import Outcome
 from hwnas.search.engine.result import FailedTrial, failed_trials, scored_trials
 from hwnas.search.engine.rungs import rung_counts
 from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
-from hwnas.search.samplers import make_sampler, stock
+from hwnas.search.samplers import from_optuna, make_sampler
 from hwnas.search.samplers.stratified import Stratified
 from hwnas.search.study.search_study import SearchStudy
 from hwnas.search.study.shared_study import Sharing
@@ -46,7 +46,7 @@ from hwnas.stages.job import Job, RunStage, SearchGoal
 __all__ = ["BASELINE", "check_shared_study", "found", "searching"]
 
 BASELINE = "random"
-_WITHOUT_ENDS = (stock.random, Stratified)
+_WITHOUT_ENDS = (from_optuna.random, Stratified)
 """Samplers that do not start with the smallest and the largest network of the space."""
 
 
@@ -87,7 +87,7 @@ def searching(
 
     yield stage("search", goal.study_name, job.run_inputs.sampler)
     if config.random_baseline and goal.target is None:
-        yield stage("random-baseline", BASELINE, stock.random)
+        yield stage("random-baseline", BASELINE, from_optuna.random)
 
 
 def _trial_identity(

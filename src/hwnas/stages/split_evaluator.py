@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.targets.device import Device, Target
 from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants.sweep import Quality
 from hwnas.search.data.image_data import Split
 from hwnas.search.evaluation.evaluate import check_finite

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hwnas.deploy.targets.catalogue import processor_of
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import HwnasError
 from hwnas.given_objects import is_unnamed
 from hwnas.identity import Identity, InputChange

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import InfeasibleError
 from hwnas.predictors.devices.calibration import quickest_export
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS

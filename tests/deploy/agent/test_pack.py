@@ -40,7 +40,7 @@ import hwnas.deploy.agent.command, hwnas.deploy.agent.server.worker
 import hwnas.deploy.agent.client.client
 from hwnas.deploy.measurement import timing
 from hwnas.deploy.measurement.latency_timer import TimingSettings
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.deploy.targets.catalogue import devices_here
 from hwnas.deploy.agent.server.certificate import own_certificate
 own_certificate(Path({folder!r}, "certificate.pem")).context()

@@ -75,7 +75,7 @@ def colour(
     torch.manual_seed(2)
     network = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(60, 10))
     folder = tmp_path_factory.mktemp("colour")
-    made = export_onnx(network, (3, 7, 11), folder / "network.onnx")
+    made = export_onnx(network, (3, 7, 11), folder / "network.onnx", traceable=True)
     how = Preprocessing(7, 11, 3, (0.3, 0.5, 0.4), (0.2, 0.3, 0.25))
     changed = replace(
         to_pack,

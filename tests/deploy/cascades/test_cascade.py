@@ -51,7 +51,7 @@ def big(
     torch.manual_seed(1)
     network = nn.Sequential(nn.Conv2d(1, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(100, 10))
     folder = tmp_path_factory.mktemp("big")
-    made = export_onnx(network, (1, 12, 12), folder / "network.onnx")
+    made = export_onnx(network, (1, 12, 12), folder / "network.onnx", traceable=True)
     changed = replace(to_pack, export=made, weights=network.state_dict(), preprocessing=LARGER)
     return write_bundle(folder / "bundle", changed, facts)
 
@@ -198,7 +198,7 @@ def test_cascade_finds_a_network_that_does_not_fit_its_labels(
 ) -> None:
     folder = Path(shutil.copytree(cascade.folder, tmp_path / "odd"))
     other = nn.Sequential(nn.Conv2d(1, 3, 12), nn.Flatten())
-    export_onnx(other, (1, 12, 12), folder / "big.onnx")
+    export_onnx(other, (1, 12, 12), folder / "big.onnx", traceable=True)
     odd = Cascade.load(folder)
     with pytest.raises(ArtifactError, match=r"big\.onnx gives outputs of shape .20, 3.; expected"):
         odd.predict(digits)

@@ -28,7 +28,9 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     layers = [nn.Conv2d(1, 192, 3, padding=1)]
     layers += [nn.Conv2d(192, 192, 3, padding=1) for _ in range(3)]
     network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(192, 10))
-    return export_onnx(network, (1, 8, 8), tmp_path_factory.mktemp("larger") / "larger.onnx").path
+    return export_onnx(
+        network, (1, 8, 8), tmp_path_factory.mktemp("larger") / "larger.onnx", traceable=True
+    ).path
 
 
 GENEROUS = CostBudget(ONE, dict.fromkeys(COSTS, 1e12), {"p50_ms": 0.3, "p95_ms": 0.1})

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwnas.deploy.matching.kernel_cost import KernelCost, KernelSite, kernel_work
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.kernels.accelerator import ACCELERATORS
 from hwnas.search_spaces import OperatorKind, OperatorSignature
 

@@ -85,7 +85,7 @@ def exported(space: SearchSpace, seed: int, path: Path) -> OnnxModule:
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.normal_(layer.running_mean, std=0.2)
             nn.init.uniform_(layer.running_var, 0.5, 2.0)
-    export_onnx(network, space.input_shape(architecture), path)
+    export_onnx(network, space.input_shape(architecture), path, traceable=space.traceable)
     return OnnxModule.load(path).eval()
 
 

@@ -22,7 +22,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """File with few weights and 17 MB of activations: 64 channels of 256 x 256 pixels."""
     path = tmp_path_factory.mktemp("wide") / "wide.onnx"
     layers = nn.Conv2d(1, 64, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    export_onnx(nn.Sequential(*layers), (1, 256, 256), path)
+    export_onnx(nn.Sequential(*layers), (1, 256, 256), path, traceable=True)
     return path
 
 
@@ -31,7 +31,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """File with few activations and 20 MB of weights."""
     path = tmp_path_factory.mktemp("heavy") / "heavy.onnx"
     layers = nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16, 300_000)
-    export_onnx(nn.Sequential(*layers), (1, 8, 8), path)
+    export_onnx(nn.Sequential(*layers), (1, 8, 8), path, traceable=True)
     return path
 
 

@@ -68,7 +68,7 @@ class Gated(nn.Module):
 
 def test_activations_are_cut_where_the_next_operator_saturates(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    plain = export_onnx(Gated(), (3, 8, 8), tmp_path / "plain.onnx").path
+    plain = export_onnx(Gated(), (3, 8, 8), tmp_path / "plain.onnx", traceable=True).path
     with Int8Quantizer(plain, BATCHES, ["full"]) as quantizer:
         seen = activations(quantizer._prepared, BATCHES)
     ends = [(round(each.least, 3), round(each.most, 3)) for each in seen.values()]
@@ -79,7 +79,7 @@ def test_activations_are_cut_where_the_next_operator_saturates(tmp_path: Path) -
 def test_quantizer_chooses_the_range_with_the_smallest_output_error(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = Gated()
-    plain = export_onnx(network, (3, 8, 8), tmp_path / "plain.onnx").path
+    plain = export_onnx(network, (3, 8, 8), tmp_path / "plain.onnx", traceable=True).path
     far = [batch.copy() for batch in BATCHES]
     far[0][0, 0, 0, 0] = 300.0  # one pixel that makes the full range useless
     expected, errors = outputs_of(plain, far), {}

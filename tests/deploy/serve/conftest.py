@@ -98,7 +98,7 @@ def masks_bundle(
     network = nn.Conv2d(1, 2, 3, stride=2, padding=1)
     folder = tmp_path_factory.mktemp("masks")
     exported = export_onnx(
-        network, preprocessing.input_shape, folder / "a.onnx", preprocessing(digits)
+        network, preprocessing.input_shape, folder / "a.onnx", preprocessing(digits), traceable=True
     )
     changed = replace(
         to_pack,

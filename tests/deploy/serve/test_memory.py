@@ -51,7 +51,12 @@ def colour_bundle(
     folder = tmp_path_factory.mktemp("colour")
     images = np.random.default_rng(0).integers(0, 256, (40, 64, 64, 3), np.uint8)
     exported = export_onnx(
-        network, preprocessing.input_shape, folder / "a.onnx", preprocessing(images), preprocessing
+        network,
+        preprocessing.input_shape,
+        folder / "a.onnx",
+        preprocessing(images),
+        preprocessing,
+        traceable=True,
     )
     changed = replace(
         to_pack,

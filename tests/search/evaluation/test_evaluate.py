@@ -30,7 +30,7 @@ from hwnas.search.evaluation.evaluate import (
     weights_hash,
 )
 from hwnas.search.evaluation.lineage import GrowEvaluator
-from hwnas.search.tasks.task import Classification
+from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import Candidate, MobileNetSpace, TrainingSpace, batch_norms
 

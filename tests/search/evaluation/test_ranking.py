@@ -13,7 +13,7 @@ from hwnas.errors import ConfigError, DivergedError, NonFiniteOutput
 from hwnas.search import RankingCheck, SupernetTraining, TrainConfig, TrainEvaluator
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.evaluation.ranking import compare_rankings, spread_over_macs
-from hwnas.search.tasks.task import Classification
+from hwnas.search.tasks.classification import Classification
 from hwnas.search_spaces import Candidate, MobileNetSpace, mobilenet
 
 SCORES = st.lists(st.floats(0, 1), min_size=4, max_size=20, unique=True).map(np.array)

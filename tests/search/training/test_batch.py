@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.search.tasks.task import Classification
+from hwnas.search.tasks.classification import Classification
 from hwnas.search.training.batch import Batch, Mixed
 
 

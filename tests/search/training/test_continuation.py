@@ -16,7 +16,7 @@ from torch import nn
 
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.data.split import Split
-from hwnas.search.tasks.task import Classification
+from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import (
     CONTINUABLE,
     NO_EFFECT,

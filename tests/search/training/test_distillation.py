@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hwnas.deploy.io import OutputMeaning
 from hwnas.errors import ConfigError
+from hwnas.search.tasks.classification import Classification
 from hwnas.search.tasks.segmentation import Segmentation
-from hwnas.search.tasks.task import Classification
 from hwnas.search.training.distillation import alpha_divergence, distillation_loss
 
 ROWS = st.lists(st.lists(st.floats(-6, 6), min_size=4, max_size=4), min_size=1, max_size=5).map(

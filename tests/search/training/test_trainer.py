@@ -17,7 +17,7 @@ from torch import nn
 
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, DivergedError, RunError
 from hwnas.search.data.image_data import ImageData
-from hwnas.search.tasks.task import Classification
+from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import (
     Batch,
     NetworkStep,

@@ -17,7 +17,7 @@ from torch import nn
 from hwnas.errors import ConfigError, DataError, DeviceError, WorkerError
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.data.split import Split
-from hwnas.search.tasks.task import Classification
+from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import (
     Batch,
     NetworkStep,

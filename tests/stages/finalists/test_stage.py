@@ -12,7 +12,7 @@ from torch import Tensor
 from hwnas.deploy import Bundle
 from hwnas.deploy.export.to_onnx import Export
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError
 from hwnas.interval import wilson_interval
 from hwnas.search.objectives.objective import losses

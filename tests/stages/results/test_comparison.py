@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, RunError
 from hwnas.experiment import space_of
 from hwnas.predictors import Estimate

@@ -109,7 +109,7 @@ def _calibrate_networks(
     as_json: bool,
 ) -> None:
     from hwnas.cli.devices.tables import print_reading
-    from hwnas.deploy.targets.device import Target
+    from hwnas.deploy.targets.target import Target
     from hwnas.predictors.devices.calibration import MeasuredMetric, calibrate
 
     def show(reading: NetworkMeasurement) -> None:
@@ -132,7 +132,7 @@ def _show_calibrated(profiles: list[DeviceProfile], store: DeviceStore, as_json:
 
 
 def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:
-    from hwnas.deploy.targets.device import Target
+    from hwnas.deploy.targets.target import Target
     from hwnas.predictors.metrics.gemm_profile import calibrate_gemms
 
     profile = calibrate_gemms(Target.parse(target), store)
@@ -146,7 +146,7 @@ def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:
 def _calibrate_memory(
     target: str, space: SearchSpace, samples: int, store: DeviceStore, as_json: bool
 ) -> None:
-    from hwnas.deploy.targets.device import Target
+    from hwnas.deploy.targets.target import Target
     from hwnas.predictors.metrics.memory_profile import calibrate_memory
 
     def show(network: str, peak_bytes: int, number: int) -> None:

@@ -32,7 +32,7 @@ def measure(
     """Time an ONNX file on a target."""
     from hwnas.deploy.measurement.latency_timer import TimingSettings
     from hwnas.deploy.measurement.timing import measure
-    from hwnas.deploy.targets.device import Target
+    from hwnas.deploy.targets.target import Target
     from hwnas.terminal import print_measurement
 
     settings = TimingSettings(patience_s=patience)
@@ -49,7 +49,7 @@ def fingerprint(
     as_json: Json = False,
 ) -> None:
     """Characterise a target of this machine by ten seconds of small models run on it."""
-    from hwnas.deploy.targets.device import Target
+    from hwnas.deploy.targets.target import Target
     from hwnas.predictors.devices.fingerprint import fingerprint
     from hwnas.terminal import print_fingerprint
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.targets.device import RUNTIMES
+from hwnas.deploy.targets.target import RUNTIMES
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = [

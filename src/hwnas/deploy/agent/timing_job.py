@@ -12,7 +12,7 @@ from hwnas.deploy.agent.signing import is_digest
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import Measurement
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError, ConfigError
 
 __all__ = ["JobState", "TimingJob", "TimingRequest"]

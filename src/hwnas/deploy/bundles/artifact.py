@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hwnas.deploy.export.agreement import TOLERANCE
-from hwnas.deploy.targets.device import Device, Target
+from hwnas.deploy.targets.target import Device, Target
 
 __all__ = ["GOLDEN_OUTPUTS", "ROUNDED_TOLERANCE", "Artifact"]
 

@@ -23,7 +23,7 @@ from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import copy_model, external_files
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.device import Device, Target
+from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search_spaces import Architecture, Candidate
 

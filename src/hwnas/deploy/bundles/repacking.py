@@ -17,7 +17,7 @@ from hwnas.deploy.bundles.packing import seal
 from hwnas.deploy.export.agreement import TOLERANCE
 from hwnas.deploy.onnx.graph import copy_model
 from hwnas.deploy.runtimes.triton import write_plan
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.deploy.variants.sweep import Sweep, VariantResult, outputs_of
 
 __all__ = ["write_variants"]

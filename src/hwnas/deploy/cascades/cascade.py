@@ -34,8 +34,8 @@ from hwnas.deploy.onnx.graph import external_files
 from hwnas.deploy.quantization.saturation import saturation_warning
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.runtime import Session
-from hwnas.deploy.targets.device import Device, Target
 from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError, DataError
 
 __all__ = [

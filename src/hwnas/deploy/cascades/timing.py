@@ -15,7 +15,7 @@ from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings,
 from hwnas.deploy.measurement.measurement import Quantiles
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.runtimes.runtime import Session
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 
 __all__ = ["Pass", "cascade_pass", "decision_ms", "network_pass", "time_passes"]
 

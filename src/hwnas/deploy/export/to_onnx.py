@@ -29,7 +29,7 @@ from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import versions
-from hwnas.deploy.targets.device import Device, Target
+from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError
 
 __all__ = [

@@ -25,8 +25,8 @@ from hwnas.deploy.measurement.timing import measure_together
 from hwnas.deploy.onnx.graph import model_bytes
 from hwnas.deploy.onnx.workload import read_workload
 from hwnas.deploy.quantization.saturation import saturation_warning
-from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.targets.target import Target
 from hwnas.deploy.variants.sweep import OutputEvaluator, Quality, outputs_of
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest

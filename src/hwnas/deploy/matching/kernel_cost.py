@@ -18,7 +18,7 @@ import torch
 
 from hwnas.deploy.onnx.step_calls import StepCall, call_of_step
 from hwnas.deploy.runtimes.triton import torch_type
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
 from hwnas.kernels.operator import Config
 from hwnas.kernels.operators.registry import OPERATORS

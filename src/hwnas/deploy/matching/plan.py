@@ -24,7 +24,7 @@ from hwnas.atomic import write_json
 from hwnas.deploy.matching.choices import Decide
 from hwnas.deploy.matching.graph import Graph
 from hwnas.deploy.matching.network import ChosenCall, left_in_torch
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.codegen.chain import FUSED, Chain

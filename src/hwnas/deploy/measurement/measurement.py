@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError
 
 __all__ = ["Measurement", "Quantiles", "TimedNetwork"]

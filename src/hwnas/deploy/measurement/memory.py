@@ -43,7 +43,7 @@ from hwnas.deploy.measurement.reference_model import write_anchor
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.runtime import Session
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError
 
 __all__ = ["PeakMemory", "peak_memory"]

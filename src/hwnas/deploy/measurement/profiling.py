@@ -14,7 +14,7 @@ import numpy as np
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.onnx import OnnxSession
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import DeviceError
 
 __all__ = ["profile_kernels"]

@@ -12,7 +12,7 @@ from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
 from hwnas.deploy.measurement.timing import measure_together
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, DeviceError
 
 __all__ = ["retime"]

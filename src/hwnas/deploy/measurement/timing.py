@@ -28,7 +28,7 @@ from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.catalogue import processor_of, versions
 from hwnas.deploy.targets.conditions import conditions
-from hwnas.deploy.targets.device import HARDWARE, Target
+from hwnas.deploy.targets.target import HARDWARE, Target
 from hwnas.errors import ArtifactError
 
 __all__ = ["measure", "measure_together", "prepared_run"]

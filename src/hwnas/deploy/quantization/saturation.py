@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.deploy.onnx.graph import messages, read_whole_model
-from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.processor import sums_saturate
+from hwnas.deploy.targets.target import Target
 
 __all__ = ["LARGEST_REDUCED", "may_saturate", "saturation_warning"]
 

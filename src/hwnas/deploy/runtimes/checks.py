@@ -7,7 +7,7 @@ import shutil
 from importlib.util import find_spec
 
 from hwnas.deploy.runtimes.runtime import Runtime
-from hwnas.deploy.targets.device import HARDWARE, Target
+from hwnas.deploy.targets.target import HARDWARE, Target
 from hwnas.errors import DeviceError
 
 __all__ = ["check_usable", "graphics_card", "missing_compiler", "missing_package"]

@@ -14,7 +14,7 @@ from hwnas.deploy.runtimes.checks import check_usable, missing_compiler, missing
 from hwnas.deploy.runtimes.pytorch import tensor_session, with_threads
 from hwnas.deploy.runtimes.session import ArraySession
 from hwnas.deploy.runtimes.tracing import compiling, traceable
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 
 if TYPE_CHECKING:
     from torch import nn

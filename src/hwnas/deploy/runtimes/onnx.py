@@ -18,8 +18,8 @@ from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.checks import check_usable, graphics_card, missing_package
 from hwnas.deploy.runtimes.session import cpu_seconds
-from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.number_format import number_format, to_float16
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError, DeviceError
 from hwnas.registry import Plugin
 

@@ -16,8 +16,8 @@ from hwnas.deploy.onnx.graph import check_graph
 from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
-from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError
 from hwnas.registry import Plugin
 

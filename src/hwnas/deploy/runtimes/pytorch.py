@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.session import ArraySession
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.runtime import Runtime, Session
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import UnsupportedOperator
 from hwnas.registry import Registry
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 
 __all__ = ["Runtime", "Session"]
 
@@ -66,7 +66,7 @@ class Runtime(Protocol):
         """Return why the runtime cannot be used here and what to install, or None if it can.
 
         Args:
-            hardware: Hardware of this machine, one of `hwnas.deploy.targets.device.HARDWARE`.
+            hardware: Hardware of this machine, one of `hwnas.deploy.targets.target.HARDWARE`.
         """
         ...
 

@@ -22,8 +22,8 @@ from hwnas.deploy.onnx.graph import copy_model
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
-from hwnas.deploy.targets.device import Target
 from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import hwnas
 from hwnas.deploy.agent.client.added import read_added
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import graphics_card
-from hwnas.deploy.targets.device import HARDWARE
 from hwnas.deploy.targets.processor import cpu_fields, instruction_flags
+from hwnas.deploy.targets.target import HARDWARE
 
 __all__ = ["DeviceStatus", "devices", "devices_here", "machine", "processor_of", "versions"]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.quantization.quantize import Int8Quantizer, Unit
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.device import Device, Target
+from hwnas.deploy.targets.target import Device, Target
 
 __all__ = ["Sensitivity", "mixed_int8", "sensitivities"]
 

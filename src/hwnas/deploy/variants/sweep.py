@@ -24,8 +24,8 @@ from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
 from hwnas.deploy.measurement.timing import measure_together
 from hwnas.deploy.onnx.graph import model_bytes
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.targets.device import RUNTIMES, Device, Target
 from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.targets.target import RUNTIMES, Device, Target
 from hwnas.deploy.variants import ConvertedNetwork, Variant, VariantInputs
 from hwnas.deploy.variants.prediction_agreement import PredictionAgreement, compare_answers
 from hwnas.errors import ArtifactError, ConfigError, DataError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.shipped import shipped_experience, shipped_profiles
 from hwnas.predictors.devices.store import CostMetric, DeviceProfile, DeviceStore

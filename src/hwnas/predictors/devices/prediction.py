@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hwnas.deploy.onnx.workload import OnnxWorkload
 from hwnas.deploy.targets.catalogue import processor_of
-from hwnas.deploy.targets.device import HARDWARE, known_hardware
+from hwnas.deploy.targets.target import HARDWARE, known_hardware
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.predictors.devices.device import DevicePredictor

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hwnas.atomic import recovered_folder, replacing_folder, write_json
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError
 from hwnas.predictors.devices.fingerprint import Fingerprint
 from hwnas.predictors.devices.store import CostMetric, DeviceProfile

@@ -12,7 +12,7 @@ from hwnas.deploy.measurement.measured_cost import MeasuredCost
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.deploy.measurement.timing import measure, prepared_run
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.calibration import Exporter, ExportOne, MeasuredMetric, calibrate
 from hwnas.predictors.devices.device import DevicePredictor

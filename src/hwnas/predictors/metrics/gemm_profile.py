@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hwnas.atomic import write_json
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.prediction import Prediction, elsewhere
 from hwnas.predictors.devices.store import SCHEMA, DeviceStore, check_device_name, read_description

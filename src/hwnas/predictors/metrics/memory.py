@@ -20,7 +20,7 @@ import numpy as np
 from scipy.stats import norm
 from scipy.stats import t as student_t
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.estimate import Estimate, check_pairs
 from hwnas.predictors.features.blocks import BlockScaling

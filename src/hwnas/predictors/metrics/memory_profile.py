@@ -14,7 +14,7 @@ from hwnas.atomic import write_json
 from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import machine, versions
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.calibration import (
     Exporter,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors import CostSource, Estimate
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS

@@ -25,7 +25,7 @@ from hwnas.deploy.cascades.packing import write_cascade
 from hwnas.deploy.cascades.timing import Pass, cascade_pass, decision_ms, network_pass, time_passes
 from hwnas.deploy.measurement.measurement import Quantiles
 from hwnas.deploy.targets.catalogue import machine
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.interval import wilson_interval
 from hwnas.search import Split

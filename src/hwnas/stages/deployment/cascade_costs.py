@@ -11,7 +11,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.measurement.energy import energy_counter, energy_of
 from hwnas.deploy.measurement.timing import prepared_run
 from hwnas.deploy.onnx.workload import read_workload
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, EnergyUnavailable, RunError
 from hwnas.predictors.devices.prediction import predict
 from hwnas.predictors.devices.store import DeviceStore

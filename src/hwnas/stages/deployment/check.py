@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hwnas.deploy.gate.gate import CostBudget, CostCheck, gate
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.stages.deployment.model_source import ModelSource, opened
 

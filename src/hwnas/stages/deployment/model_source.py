@@ -12,14 +12,15 @@ from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.device import Device, Target
 from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.run_folder import RunFolder
 from hwnas.search import TASKS
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.evaluation.evaluate import SplitName
-from hwnas.search.tasks.task import Task, classification
+from hwnas.search.tasks.classification import classification
+from hwnas.search.tasks.task import Task
 from hwnas.stages.finalists.pick import picked
 from hwnas.stages.job import Job, RunInputs, SearchGoal
 from hwnas.stages.split_evaluator import SplitEvaluator

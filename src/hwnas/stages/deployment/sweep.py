@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hwnas.deploy.bundles.repacking import write_variants
 from hwnas.deploy.quantization.quantize import random_batches
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.device import Device, Target
+from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants import VARIANTS, Variant, VariantInputs
 from hwnas.deploy.variants.conversion import Conversion
 from hwnas.deploy.variants.sweep import Quality, Sweep, outputs_of, sweep
@@ -28,7 +28,7 @@ from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.evaluate import SplitName
 from hwnas.search.training import TrainConfig
 from hwnas.stages.deployment.model_source import ModelSource, opened
-from hwnas.stages.finalists.retraining import retraining
+from hwnas.stages.finalists.variant_tuning import retraining
 from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
 
 __all__ = ["SweepOptions", "sweep_network"]

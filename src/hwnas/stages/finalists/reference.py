@@ -17,7 +17,7 @@ from typing import Literal
 from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.targets.catalogue import processor_of
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.progress import ProgressCallback
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import Scored, TrainEvaluator

@@ -15,7 +15,7 @@ from hwnas.deploy.measurement.measured_cost import MeasuredCost
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.catalogue import processor_of
-from hwnas.deploy.targets.device import Target
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import DeviceError, HwnasError
 from hwnas.identity import Identity
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS

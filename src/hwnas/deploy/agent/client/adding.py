@@ -14,7 +14,7 @@ from hwnas.deploy.agent.client.added import (
 from hwnas.deploy.agent.client.client import ask
 from hwnas.deploy.agent.client.transport import certificate_at
 from hwnas.deploy.agent.signing import key_of
-from hwnas.deploy.targets.device import HARDWARE, RUNTIMES
+from hwnas.deploy.targets.target import HARDWARE, RUNTIMES
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.plugin import closest
 

@@ -24,7 +24,7 @@ from hwnas.errors import ArtifactError, DeviceError, HwnasError
 if TYPE_CHECKING:
     from hwnas.deploy.measurement.latency_timer import TimingSettings
     from hwnas.deploy.measurement.measurement import TimedNetwork
-    from hwnas.deploy.targets.device import Target
+    from hwnas.deploy.targets.target import Target
 
 __all__ = ["AgentClient", "ask", "connected", "devices_elsewhere", "measure_elsewhere"]
 

@@ -26,7 +26,7 @@ from hwnas.deploy.agent.server.sandbox import Sandbox
 from hwnas.deploy.agent.timing_job import TimingJob
 from hwnas.deploy.targets.catalogue import devices_here, machine, processor_of
 from hwnas.deploy.targets.conditions import conditions
-from hwnas.deploy.targets.device import HARDWARE
+from hwnas.deploy.targets.target import HARDWARE
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = ["Api"]

@@ -64,7 +64,7 @@ def _limit(limits: dict[str, int]) -> None:
 def _measured(job: TimingJob) -> JobState:
     from hwnas.deploy.measurement.measurement import TimedNetwork
     from hwnas.deploy.measurement.timing import measure_together
-    from hwnas.deploy.targets.device import Target
+    from hwnas.deploy.targets.target import Target
 
     for model in job.models:
         check_model(_file(model))

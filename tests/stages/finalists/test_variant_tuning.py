@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from hwnas.recipe import read_recipe
-from hwnas.search.tasks.task import Classification
+from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import NetworkStep
 from hwnas.stages import RunInputs
 from hwnas.stages.finalists import retraining

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.deploy import RUNTIMES, Device, Target
-from hwnas.deploy.targets.device import HARDWARE
+from hwnas.deploy.targets.target import HARDWARE
 from hwnas.errors import ConfigError
 
 
