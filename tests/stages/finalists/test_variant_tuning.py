@@ -10,7 +10,7 @@ from hwnas.recipe import read_recipe
 from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import NetworkStep
 from hwnas.stages import RunInputs
-from hwnas.stages.finalists import retraining
+from hwnas.stages.finalists import variant_tuning
 
 
 @dataclass
@@ -32,11 +32,11 @@ def test_retraining_uses_the_label_smoothing_of_the_recipe(
         assert isinstance(step.task, Classification)
         learned.append(step.task.label_smoothing)
 
-    monkeypatch.setattr(retraining, "fit", watched)
+    monkeypatch.setattr(variant_tuning, "fit", watched)
     run_inputs = RunInputs.prepare(read_recipe(tiny_recipe)[0], tmp_path, tmp_path)
     space = run_inputs.space
     config = replace(run_inputs.recipe.train, label_smoothing=smoothing)
     weights = space.build(space.smallest()).state_dict()
-    retrain = retraining.retraining(run_inputs, space.smallest(), weights, config)
+    retrain = variant_tuning.retraining(run_inputs, space.smallest(), weights, config)
     retrain(Nothing(), tmp_path / "model.onnx")  # type: ignore[arg-type]
     assert learned == [0.1 if smoothing is None else smoothing]
