@@ -77,7 +77,7 @@ def test_plan_fits_all_trainings_into_the_budget(
 ) -> None:
     made = plan(minutes, images, fastest, cores)
     facts = JobFacts(images, SHAPE, "classes", minutes, cores)
-    assert 0 < wall_minutes(made, facts, fastest) <= 1.02 * max(0.2 * minutes, minutes - 1.0)
+    assert 0 < wall_minutes(made, facts, fastest) <= 1.02 * max(0.2 * minutes, minutes - 1.2)
     assert MACS[0] <= made.values["search.options.most_macs"] <= 1.01 * MACS[-1]
     assert made.values["train.precision"] == "bf16"
     for key in ("train.epochs", "train.budget_minutes", "deploy.reference_minutes"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hwnas.search.objectives.objective import label_on
 from hwnas.search.training import load_weights
 from hwnas.stages.calibrate import calibration, fitted_predictor
-from hwnas.stages.finalists.reference import referencing, with_reference
+from hwnas.stages.finalists.reference import referencing
 from hwnas.stages.finalists.stage import finalising
 from hwnas.stages.job import Job, RunStage, SearchGoal
 from hwnas.stages.report import reporting
@@ -44,8 +44,7 @@ def stages_of(job: Job, goal: SearchGoal) -> Iterator[RunStage]:
         if recipe.train.ranking_check:
             yield ranking(job, weights)
     arrays = None if weights is None else {k: v.numpy() for k, v in weights.items()}
-    for stage in searching(job, goal, job.evaluator(arrays), costs):
-        yield with_reference(job, goal, stage)
+    yield from searching(job, goal, job.evaluator(arrays), costs)
     result = found(folder, goal)
     yield finalising(job, goal, result, weights)
     if recipe.deploy.reference and goal.target is None:

@@ -41,6 +41,7 @@ from hwnas.search.study.study_file import StudyFile
 from hwnas.search.study.trial_identity import IDENTITY, TrialIdentity
 from hwnas.search_spaces import Candidate
 from hwnas.stages.calibrate import check_limits
+from hwnas.stages.finalists.reference import with_reference
 from hwnas.stages.job import Job, RunStage, SearchGoal
 
 __all__ = ["BASELINE", "check_shared_study", "found", "searching"]
@@ -85,7 +86,8 @@ def searching(
             [name for name in inputs if name.startswith("costs@")],
         )
 
-    yield stage("search", goal.study_name, job.run_inputs.sampler)
+    search = stage("search", goal.study_name, job.run_inputs.sampler)
+    yield with_reference(job, goal, search)
     if config.random_baseline and goal.target is None:
         yield stage("random-baseline", BASELINE, from_optuna.random)
 

@@ -80,7 +80,7 @@ def _dynamo(network: nn.Module, batch: torch.Tensor) -> Any:
     return _without_notes(model)
 
 
-def traced_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> Any:
+def traced_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> Any | None:
     """Export with TorchScript, in a twentieth of the time that dynamo takes.
 
     Batch normalisations are folded.
@@ -90,13 +90,13 @@ def traced_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> Any:
         input_shape: Channels, height and width.
 
     Returns:
-        The ONNX model.
-
-    Raises:
-        Exception: The network cannot be traced; the error may be any of the user's code.
+        The ONNX model; None if the network cannot be traced.
     """
     batch = torch.zeros(2, *input_shape)
-    model = _torchscript(network, batch, torch.onnx.TrainingMode.EVAL)
+    try:
+        model = _torchscript(network, batch, torch.onnx.TrainingMode.EVAL)
+    except Exception:  # tracing runs the user's code, which may raise anything
+        return None
     _remove_identities(model.graph)
     _store_constants(model.graph)
     rename_nodes(model.graph)

@@ -150,9 +150,12 @@ def _traced(
     network: nn.Module, input_shape: tuple[int, int, int], compare: Callable[[Any], Agreement]
 ) -> Agreement | None:
     """Trace a network and compare the result; return None if that fails or the outputs differ."""
+    model = traced_onnx(network, input_shape)
+    if model is None:
+        return None
     try:
-        found = compare(traced_onnx(network, input_shape))
-    except Exception:  # tracing runs the user's code, which may raise anything
+        found = compare(model)
+    except Exception:  # a wrong trace may fail in the runtime in any way
         return None
     return found if found.worst is None else None
 
@@ -165,9 +168,8 @@ def traces_alike(network: nn.Module, input_shape: tuple[int, int, int]) -> bool:
         input_shape: Channels, height and width.
     """
     plain = _simplified(copy.deepcopy(network).cpu().eval())
-    try:
-        traced = traced_onnx(plain, input_shape)
-    except Exception:  # tracing runs the user's code, which may raise anything
+    traced = traced_onnx(plain, input_shape)
+    if traced is None:
         return False
     return _operators(traced) == _operators(to_onnx(plain, input_shape)[0])
 
@@ -189,9 +191,8 @@ def export_traced(network: nn.Module, input_shape: tuple[int, int, int], path: P
         StorageError: The file cannot be written.
     """
     plain = _simplified(copy.deepcopy(network).cpu().eval())
-    try:
-        model = traced_onnx(plain, input_shape)
-    except Exception:  # tracing runs the user's code, which may raise anything
+    model = traced_onnx(plain, input_shape)
+    if model is None:
         model, _, _ = to_onnx(plain, input_shape)
     with replacing(path) as temporary:
         temporary.write_bytes(model.SerializeToString())

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional
 
-from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.io import OutputMeaning
 from hwnas.errors import DataError
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
-from hwnas.search.tasks.task import Metric, check_label_smoothing
+from hwnas.search.tasks.task import LabelTask, Metric
 
 __all__ = ["PLUGINS", "Classification", "classification"]
 
 
 @dataclass(frozen=True)
-class Classification:
-    """Classification task: each image belongs to exactly one class.
+class Classification(LabelTask):
+    """Classification task: each image belongs to exactly one class."""
 
-    Attributes:
-        class_names: Class names in the order of the outputs.
-        preprocessing: Preprocessing at the size of the data's own images.
-        label_smoothing: Share of the target probability that is spread over all classes, in [0, 1).
-    """
-
-    class_names: tuple[str, ...]
-    preprocessing: Preprocessing
     label_smoothing: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
 
     @property
     def name(self) -> str:
@@ -45,18 +34,9 @@ class Classification:
         return (Metric("accuracy", "maximize", "fraction"),)
 
     @property
-    def outputs(self) -> int:
-        """Number of classes."""
-        return len(self.class_names)
-
-    @property
     def meaning(self) -> OutputMeaning:
         """Meaning of the outputs: one logit per class."""
         return OutputMeaning("class_scores", self.class_names)
-
-    def smoothed(self, label_smoothing: float) -> Classification:
-        """Return the same task with another label smoothing."""
-        return replace(self, label_smoothing=label_smoothing)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy with label smoothing, in nats."""

@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hwnas.deploy.io import OutputMeaning, Preprocessing, at_size
+from hwnas.deploy.io import OutputMeaning, at_size
 from hwnas.errors import DataError
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.data.masks import VOID
-from hwnas.search.tasks.task import Metric, check_label_smoothing
+from hwnas.search.tasks.task import LabelTask, Metric
 
 __all__ = ["PLUGINS", "Segmentation", "segmentation"]
 
 
 @dataclass(frozen=True)
-class Segmentation:
+class Segmentation(LabelTask):
     """Semantic segmentation task: each pixel belongs to exactly one class, or is not labelled.
 
     Outputs are logits (N, classes, h, w). If h and w differ from the size of the masks, the logits
     are interpolated to that size (bilinearly), never the masks to the size of the logits, so that
     networks of all resolutions are scored on the same pixels. Pixels whose mask is `VOID`, 255,
     count neither in training nor in scoring.
-
-    Attributes:
-        class_names: Class names in the order of the outputs.
-        preprocessing: Preprocessing at the size of the data's own images.
-        label_smoothing: Share of the target probability that is spread over all classes, in [0, 1).
     """
-
-    class_names: tuple[str, ...]
-    preprocessing: Preprocessing
-    label_smoothing: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
 
     @property
     def name(self) -> str:
@@ -55,18 +43,9 @@ class Segmentation:
         )
 
     @property
-    def outputs(self) -> int:
-        """Number of output maps, which is the number of classes."""
-        return len(self.class_names)
-
-    @property
     def meaning(self) -> OutputMeaning:
         """Meaning of the outputs: one logit per class for each pixel."""
         return OutputMeaning("pixel_class_scores", self.class_names)
-
-    def smoothed(self, label_smoothing: float) -> Segmentation:
-        """Return the same task with another label smoothing."""
-        return replace(self, label_smoothing=label_smoothing)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy with label smoothing, in nats: the mean over labelled pixels."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.errors import ConfigError
 
 __all__ = [
+    "LabelTask",
     "Metric",
     "Smoothable",
     "Task",
@@ -111,3 +112,30 @@ def check_label_smoothing(label_smoothing: float) -> None:
     """Raise if label smoothing is not in [0, 1)."""
     if not 0 <= label_smoothing < 1:
         raise ConfigError(f"label_smoothing is {label_smoothing}; expected at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class LabelTask:
+    """Base of tasks whose targets are classes.
+
+    Attributes:
+        class_names: Class names in the order of the outputs.
+        preprocessing: Preprocessing at the size of the data's own images.
+        label_smoothing: Share of the target probability that is spread over all classes, in [0, 1).
+    """
+
+    class_names: tuple[str, ...]
+    preprocessing: Preprocessing
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_label_smoothing(self.label_smoothing)
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs, or of output maps: one for each class."""
+        return len(self.class_names)
+
+    def smoothed(self, label_smoothing: float) -> Self:
+        """Return the same task with another label smoothing."""
+        return replace(self, label_smoothing=label_smoothing)
