@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-slow .of-parts .of-the-rest check layout records docs clean
+.PHONY: help venv quickstart test test-slow check layout records docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,21 +27,14 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten digits (some minutes)
 	$(BIN)/hwnas search experiments/quickstart/recipe.toml
 
-# Two processes that share nothing and take about as long, one for each core that the least of
-# machines has.
-halves = @$(MAKE) --no-print-directory --jobs 2 --keep-going .of-parts .of-the-rest \
-  MARKS="$(1)" PARTS="$(2)"
+# One process a core; the tests of a file, which often share what they made, run in one of them.
+pytest = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 test: $(STAMP) ## Run the tests
-	$(call halves,not slow and not gpu,deploy experiments kernels predictors search_spaces)
+	$(pytest) -m "not slow and not gpu"
 
 test-slow: $(STAMP) ## Run the tests that take over five seconds each
-	$(call halves,slow and not gpu,deploy experiments search_spaces)
-
-.of-parts:
-	$(BIN)/python -m pytest -m "$(MARKS)" $(PARTS:%=tests/%)
-.of-the-rest:
-	$(BIN)/python -m pytest -m "$(MARKS)" $(PARTS:%=--ignore=tests/%)
+	$(pytest) -m "slow and not gpu"
 
 check: $(STAMP) layout records ## Check style, types, the direction of imports, and records
 	$(BIN)/ruff check .

@@ -14,14 +14,14 @@ from torch import nn
 
 from experiments.sides import Network
 from hwnas.atomic import write_json
-from hwnas.content import content_hash
 from hwnas.deploy import export_onnx
+from hwnas.hashing import content_hash
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.evaluation.evaluate import Evaluation, recalibrate, score
 from hwnas.search.tasks.task import smoothed
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
 from hwnas.search_spaces.cost_model.workload import trace
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 __all__ = ["Alone", "for_seconds", "seconds_each", "train_alone", "weights_of"]
 

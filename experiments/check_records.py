@@ -24,8 +24,8 @@ from unittest.mock import patch
 from experiments.configuration import Configuration, Configurations, differences, lost_commits
 from experiments.record import Results, git, read_report, read_rows
 from hwnas.atomic import locked
-from hwnas.content import content_hash
 from hwnas.errors import RunError
+from hwnas.hashing import content_hash
 
 __all__ = ["Script", "recorded_files", "scripts_of", "unknown_commits", "wrong"]
 

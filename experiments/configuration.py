@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwnas.atomic import write_json
-from hwnas.content import content_hash
 from hwnas.errors import ConfigError, RunError
+from hwnas.hashing import content_hash
 
 if TYPE_CHECKING:
     from hwnas.recipe import Recipe

@@ -17,7 +17,7 @@ from experiments.record import Results, Row
 from hwnas.experiment import Experiment
 from hwnas.recipe import Recipe
 from hwnas.search.engine.cluster import local_ray
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 __all__ = ["Setting", "cores", "main"]
 

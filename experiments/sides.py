@@ -21,7 +21,7 @@ from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.evaluate import score
 from hwnas.search_spaces import Workload
 from hwnas.stages.finalists.bundles import read_bundles, score_of
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 __all__ = [
     "TARGETS",

@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests: one thread, hypothesis without deadlines, real data."""
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -42,13 +43,14 @@ def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield home
 
 
+_numbers = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def _own_home(
-    _session_home: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _own_home(_session_home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a home of its own for each test, so that none uses measurements of another."""
     if os.environ["HWNAS_HOME"] == _session_home:
-        monkeypatch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("home")))
+        monkeypatch.setenv("HWNAS_HOME", str(Path(_session_home, str(next(_numbers)))))
 
 
 @pytest.fixture(autouse=True)

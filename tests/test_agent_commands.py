@@ -115,8 +115,10 @@ def test_calibrate_and_predict_commands_work_for_an_agent_device(
     [found] = json.loads(hwnas("predict", model, "--target", TARGET, "--json").out)
     assert (found["samples"], found["target"]) == (3, TARGET)
     assert not [note for note in found["notes"] if "measured on" in note]
-    hwnas("calibrate", "--target", TARGET, *tiny, "--memory").refused("is not this machine")
-    hwnas("calibrate", "--target", TARGET, *tiny, "--energy").refused("pi5")
+    hwnas("calibrate", "--target", TARGET, *tiny, "--metric", "peak_memory_bytes").refused(
+        "is not this machine"
+    )
+    hwnas("calibrate", "--target", TARGET, *tiny, "--metric", "energy_mj").refused("pi5")
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from hwnas.experiment import space_of
 from hwnas.search_spaces import mobilenet
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
+MEMORY = "peak_memory_bytes"
 Command = Callable[..., Any]
 SPACE = mobilenet((8, 8, 1), 10)
 TINY = ("--space", "mobilenet", "--image", "8x8x1", "--classes", "10")
@@ -137,16 +138,18 @@ def test_predict_command_uses_a_fingerprint_for_an_unmeasured_target(
 def test_calibrate_command_measures_peak_memory_that_predict_then_knows(
     hwnas: Command, model: Path, architecture: Path
 ) -> None:
-    answer = hwnas("calibrate", "--target", TARGET, *TINY, "--memory", "--samples", 3)
+    answer = hwnas("calibrate", "--target", TARGET, *TINY, "--metric", MEMORY, "--samples", 3)
     assert answer.status == 0, answer.err
     assert answer.out.count(" MB\n") == 3
     found = read(hwnas("predict", model, "--target", TARGET, "--json"))
-    assert [each["metric"] for each in found] == ["latency_ms", "peak_memory_bytes"]
+    assert [each["metric"] for each in found] == ["latency_ms", MEMORY]
     assert found[1]["samples"] == 3
     by_arch = read(hwnas("predict", *TINY, "--arch", architecture, "--target", TARGET, "--json"))
     assert by_arch[1]["mean"] == pytest.approx(found[1]["mean"], rel=0.01)
     other = "cpu-openvino-fp32-b1-t1"
-    hwnas("calibrate", "--target", other, *TINY, "--memory").refused("target of onnxruntime")
+    hwnas("calibrate", "--target", other, *TINY, "--memory").refused(
+        "target of onnxruntime"
+    )  # the older spelling
 
 
 def test_predict_gemm_command_refuses_untimed_targets_and_invalid_sizes(hwnas: Command) -> None:
@@ -197,7 +200,20 @@ def test_predict_command_accepts_a_run_as_space(
         (["calibrate", "--target", TARGET, *TINY, "--until-error", "x"], ["at most 100%, e.g. 5%"]),
         (["calibrate", "--target", TARGET, "--space", "mobilnet"], ["did you mean 'mobilenet'"]),
         (["calibrate", "--target", TARGET, "--space", "mobilenet", "--image", "8"], ["--image is"]),
-        (["calibrate", "--target", TARGET, *TINY, "--memory", "--energy"], ["give one of --from"]),
+        (
+            ["calibrate", "--target", TARGET, *TINY, "--memory", "--energy"],
+            ["one of --metric"],
+        ),
+        (["calibrate", "--target", TARGET, *TINY, "--metric", "latency"], ["mean 'latency_ms'"]),
+        (["calibrate", "--target", TARGET, "--gemm", "--metric", MEMORY], ["leave --metric out"]),
+        (
+            ["calibrate", "--target", TARGET, "--gemm", "--from", "costs.csv"],
+            ["one of --from"],
+        ),
+        (
+            ["calibrate", "--target", TARGET, *TINY, "--metric", MEMORY, "--until-error", "5%"],
+            ["the error of peak_memory_bytes is not known"],
+        ),
         (["calibrate", "--target", "a/b", "--from", "costs.csv", *TINY], ["a device's name"]),
         (["calibrate", "--target", "x", "--from", "none.csv"], ["there is no table"]),
         (["calibrate", "--target", "x", "--from", "seconds.csv", *TINY], ["are these seconds?"]),

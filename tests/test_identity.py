@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.content import content_hash
 from hwnas.errors import ConfigError
+from hwnas.hashing import content_hash
 from hwnas.identity import Identity, InputChange, may_reuse
 
 VALUES = st.recursive(
@@ -94,7 +94,7 @@ def test_content_hash_is_equal_in_other_processes() -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_identity import Part\n"
-        "from hwnas.content import content_hash\n"
+        "from hwnas.hashing import content_hash\n"
         "print(content_hash(Part(frozenset('abcdef'))))\n"
     )
     for seed in ("1", "2"):

@@ -72,7 +72,7 @@ def test_search_command_stops_if_every_candidate_fails(
 ) -> None:
     given = sets("search.evaluator=fragile:Hopeless")
     answer = hwnas("search", fragile_recipe, "--run", tmp_path / "run", *given)
-    answer.refused("the last 10 candidates have all failed", "out of luck", "`hwnas resume` the ru")
+    answer.refused("the last 10 candidates have all failed", "out of luck", "run `hwnas resume`")
 
 
 def test_status_command_shows_rungs(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hwnas.search_spaces import MobileNetSpace
 from hwnas.search_spaces.mobilenet.config import Stage
 from hwnas.search_spaces.mobilenet.presets import PRESETS
 from hwnas.search_spaces.registry import named_space
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 __all__ = ["hand_scaled"]
 

@@ -20,7 +20,7 @@ from experiments.setting import Setting, cores, main
 from experiments.sides import best_within, of_job, rows_of
 from hwnas.deploy import Target, measure
 from hwnas.search.objectives.front import hypervolume, reference_point
-from hwnas.stages.job import SearchGoal
+from hwnas.stages.goal import SearchGoal
 
 HWNAS, HAND = "hwnas", "hand-scaled"
 _QUANTILES = (0.25, 0.5, 0.75)

@@ -34,7 +34,7 @@ from hwnas.search import (
 from hwnas.search.evaluation.evaluate import score
 from hwnas.search.objectives.front import Losses, hypervolume, non_dominated, reference_point
 from hwnas.search_spaces import Candidate
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 SIDES = ("joint", "fixed")
 _TEST = "test_accuracy"

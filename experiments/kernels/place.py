@@ -16,7 +16,7 @@ import torch
 
 from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.ahead import Compiled
+from hwnas.kernels.compile_ahead import Compiled
 from hwnas.kernels.launch import cannot_run
 from hwnas.kernels.operator import Config
 from hwnas.kernels.resources import Resources

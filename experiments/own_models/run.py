@@ -24,7 +24,8 @@ from experiments.sides import Network, measured_rows, of_job
 from hwnas.deploy import Target
 from hwnas.recipe import Recipe
 from hwnas.search_spaces import SearchSpace
-from hwnas.stages.job import RunInputs, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.run_inputs import RunInputs
 
 ELASTIC, SCRATCH, SLICED = "elastic", "scratch", "sliced"
 

@@ -31,7 +31,7 @@ from hwnas.experiment import Experiment
 from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import MobileNetSpace
 from hwnas.search_spaces.mobilenet.presets import PRESETS
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 OURS, RIVALS = "hwnas", "alone"
 HARDEST = "hardest-rival"

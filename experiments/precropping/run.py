@@ -24,15 +24,15 @@ from experiments.precropping.sparse import densities, density, make_sparse
 from experiments.readme_table import crosstab
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
-from hwnas.content import content_hash
 from hwnas.deploy import Target, TimingSettings, export_onnx, measure
 from hwnas.errors import ConfigError
+from hwnas.hashing import content_hash
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.evaluation.evaluate import Evaluation, score
 from hwnas.search.evaluation.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 ACCURACY, LATENCY = "test_accuracy", "latency"
 CROPPED, SPARSE, DENSE = "cropped", "sparse", "dense"

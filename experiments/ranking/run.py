@@ -22,8 +22,8 @@ from experiments.ranking.methods import METHODS, RIVAL
 from experiments.readme_table import across
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
-from hwnas.content import content_hash
 from hwnas.errors import ConfigError
+from hwnas.hashing import content_hash
 from hwnas.plugin import closest
 from hwnas.search import Fidelity, SupernetEvaluator, SupernetTraining, train_supernet
 from hwnas.search.engine.cluster import map_tasks
@@ -31,7 +31,7 @@ from hwnas.search.evaluation.evaluate import Evaluation, recalibrate, score
 from hwnas.search.evaluation.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit, load_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 ALONE = "alone"
 _DIVISION_SEED = 0  # all trainings use the same images, whatever their seed

@@ -19,7 +19,7 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import ImageData
 from hwnas.search.data.masks import VOID
 from hwnas.stages.finalists.bundles import latency_of, picks, read_bundles, score_of
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 _PREDICTED_AT_ONCE = 256
 

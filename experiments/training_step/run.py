@@ -23,7 +23,7 @@ from experiments.setting import Setting, main
 from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.search.training import Batch, NetworkStep, StepContext, TrainConfig
 from hwnas.search_spaces import Architecture, SearchSpace, Supernet
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 _ROUND_MS = 100.0
 

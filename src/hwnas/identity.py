@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hwnas.content import content_hash
+from hwnas.hashing import content_hash
 
 __all__ = ["Identity", "InputChange", "may_reuse"]
 

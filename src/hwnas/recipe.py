@@ -17,8 +17,8 @@ import pydantic
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from hwnas.content import content_hash, differing_fields
 from hwnas.errors import ConfigError
+from hwnas.hashing import content_hash, differing_fields
 from hwnas.plugin import closest
 from hwnas.recipe_text import set_by_text
 from hwnas.search.data.image_data import DataConfig

@@ -13,8 +13,8 @@ import numpy as np
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from hwnas.content import differing_fields
 from hwnas.errors import ConfigError
+from hwnas.hashing import differing_fields
 
 __all__ = ["completed", "recipe_text", "set_by_text", "toml_text"]
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from hwnas.deploy import RUNTIMES, Target, export_onnx
-from hwnas.deploy.export.agreement import check_batches
+from hwnas.deploy.export.comparison import check_batches
 from hwnas.deploy.export.to_onnx import export_traced, relative_error
 from hwnas.deploy.onnx.workload import read_workload
 from hwnas.deploy.runtimes import open_session

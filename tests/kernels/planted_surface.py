@@ -7,7 +7,7 @@ from random import Random
 import torch
 
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.ahead import Compiled
+from hwnas.kernels.compile_ahead import Compiled
 from hwnas.kernels.operator import Config
 from hwnas.kernels.resources import Resources
 from hwnas.kernels.tuning.constraints import Constraint, Problem

@@ -11,6 +11,7 @@ from hwnas.deploy import Target, TimingSettings
 from hwnas.deploy.measurement.energy import energy_of
 from hwnas.errors import ConfigError, DeviceError, EnergyUnavailable
 from hwnas.predictors import (
+    CalibrationOptions,
     DevicePredictor,
     DeviceProfile,
     DeviceStore,
@@ -32,11 +33,15 @@ SPACE = mobilenet((8, 8, 1), 10)
 def test_calibrate_saves_measurements_and_continues_with_more_samples(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path)
     readings: list[NetworkMeasurement] = []
-    calibrate(TARGET, SPACE, store, 3, on_reading=readings.append, settings=QUICK)
+
+    def options(samples: int) -> CalibrationOptions:
+        return CalibrationOptions(samples, on_reading=readings.append)
+
+    calibrate(TARGET, SPACE, store, options(3), settings=QUICK)
     assert [reading.number for reading in readings] == [1, 2, 3]
     assert all(reading.predicted is None for reading in readings)
     # The same call with more samples continues, and now has predictions.
-    profile = calibrate(TARGET, SPACE, store, 7, on_reading=readings.append, settings=QUICK)
+    profile = calibrate(TARGET, SPACE, store, options(7), settings=QUICK)
     assert [reading.number for reading in readings[3:]] == [4, 5, 6, 7]
     assert len({reading.network for reading in readings}) == 7
     for reading in readings[3:]:
@@ -49,7 +54,7 @@ def test_calibrate_saves_measurements_and_continues_with_more_samples(tmp_path: 
     assert profile.held_out_error is not None
     assert profile.clock == "cpu"
     assert profile.versions["onnxruntime"]
-    assert calibrate(TARGET, SPACE, store, 7, on_reading=readings.append) is not None
+    assert calibrate(TARGET, SPACE, store, options(7)) is not None
     assert len(readings) == 7  # nothing more was measured
 
 
@@ -68,9 +73,9 @@ def test_calibrate_keeps_measurements_from_before_the_device_failed(
 
     monkeypatch.setattr(calibration, "measure", lost)
     with pytest.raises(DeviceError, match="gone"):
-        calibrate(TARGET, SPACE, store, 4, settings=QUICK, block=3)
+        calibrate(TARGET, SPACE, store, CalibrationOptions(4, block=3), settings=QUICK)
     assert len(store.load(TARGET.name)) == 3
-    assert len(calibrate(TARGET, SPACE, store, 4, settings=QUICK)) == 4
+    assert len(calibrate(TARGET, SPACE, store, CalibrationOptions(4), settings=QUICK)) == 4
 
 
 @pytest.mark.slow
@@ -78,8 +83,9 @@ def test_calibrate_measures_energy_if_a_counter_is_available(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A counter of constant five watts replaces the counter of the hardware."""
+    three = CalibrationOptions(3)
     with pytest.raises(EnergyUnavailable, match="looked for readable RAPL counters"):
-        calibrate(TARGET, SPACE, DeviceStore(tmp_path / "none"), 3, metric="energy_mj")
+        calibrate(TARGET, SPACE, DeviceStore(tmp_path / "none"), three, metric="energy_mj")
 
     class FiveWatts:
         name = "five watts"
@@ -93,7 +99,7 @@ def test_calibrate_measures_energy_if_a_counter_is_available(
     monkeypatch.setattr(calibration, "energy_counter", lambda hardware: FiveWatts())
     monkeypatch.setattr(calibration, "energy_of", quickly)
     store = DeviceStore(tmp_path)
-    profile = calibrate(TARGET, SPACE, store, 3, metric="energy_mj")
+    profile = calibrate(TARGET, SPACE, store, three, metric="energy_mj")
     assert store.metrics(TARGET.name) == ["energy_mj"]
     assert profile.clock == "five watts"
     assert (profile.costs > 0).all()
@@ -103,7 +109,8 @@ def test_calibrate_measures_energy_if_a_counter_is_available(
 
 @pytest.mark.slow
 def test_calibrate_stops_once_the_error_is_small_enough(tmp_path: Path) -> None:
-    profile = calibrate(TARGET, SPACE, DeviceStore(tmp_path), 40, until_error=5.0, settings=QUICK)
+    options = CalibrationOptions(40, until_error=5.0)
+    profile = calibrate(TARGET, SPACE, DeviceStore(tmp_path), options, settings=QUICK)
     assert len(profile) == 5
 
 
@@ -115,7 +122,7 @@ def test_calibrate_refuses_to_mix_measurements_of_two_machines(tmp_path: Path) -
     with pytest.raises(
         DeviceError, match=r"has measurements of cpu-.* on 'an abacus', but this machine is"
     ):
-        calibrate(TARGET, SPACE, store, 4, settings=QUICK)
+        calibrate(TARGET, SPACE, store, CalibrationOptions(4), settings=QUICK)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +132,11 @@ def test_calibrate_refuses_to_mix_measurements_of_two_machines(tmp_path: Path) -
         ({"until_error": 0.0}, "until_error is 0; expected a fraction"),
     ],
 )
-def test_calibrate_refuses_invalid_options(
-    tmp_path: Path, options: dict[str, Any], message: str
+def test_calibration_options_refuse_values_out_of_range(
+    options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        calibrate(TARGET, SPACE, DeviceStore(tmp_path), **options)
+        CalibrationOptions(**options)
 
 
 def test_pool_chooses_each_network_at_most_once(space: MobileNetSpace) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hwnas.deploy import export_onnx
 from hwnas.errors import ConfigError, DataError
 from hwnas.predictors import DeviceStore
-from hwnas.predictors.devices.adoption import adopt
 from hwnas.predictors.devices.cost_file import CostFile, read_cost_file
+from hwnas.predictors.devices.table_import import adopt
 from hwnas.search_spaces import Architecture, mobilenet
 
 SPACE = mobilenet((8, 8, 1), 10)

@@ -9,7 +9,7 @@ import pytest
 from hwnas.deploy import Target, export_onnx
 from hwnas.deploy.onnx.workload import read_workload
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
-from hwnas.predictors import DeviceStore
+from hwnas.predictors import CalibrationOptions, DeviceStore, NetworkMeasurement
 from hwnas.predictors.metrics.memory import memory_features
 from hwnas.predictors.metrics.memory_profile import calibrate_memory, load_memory, predict_memory
 from hwnas.search_spaces import mobilenet
@@ -21,7 +21,7 @@ SPACE = mobilenet((32, 32, 3), 10)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> DeviceStore:
     made = DeviceStore(tmp_path_factory.mktemp("store"))
-    calibrate_memory(TARGET, SPACE, made, 3)
+    calibrate_memory(TARGET, SPACE, made, CalibrationOptions(3))
     return made
 
 
@@ -41,10 +41,9 @@ def test_memory_profile_predicts_networks_that_were_not_measured(store: DeviceSt
 
 @pytest.mark.slow
 def test_calibrate_memory_measures_nothing_twice(store: DeviceStore) -> None:
-    measured: list[int] = []
-    known = calibrate_memory(
-        TARGET, SPACE, store, 3, lambda network, peak, number: measured.append(number)
-    )
+    measured: list[NetworkMeasurement] = []
+    options = CalibrationOptions(3, on_reading=measured.append)
+    known = calibrate_memory(TARGET, SPACE, store, options)
     assert measured == []
     assert known == load_memory(store, TARGET.name)
 
@@ -63,10 +62,10 @@ def test_memory_profile_refuses_wrong_options_machines_and_files(
     store: DeviceStore, tmp_path: Path
 ) -> None:
     empty = DeviceStore(tmp_path)
-    with pytest.raises(ConfigError, match=f"calibrate --target {TARGET.name} --memory"):
+    with pytest.raises(ConfigError, match=f"calibrate --target {TARGET.name} --metric peak_mem"):
         load_memory(empty, TARGET.name)
-    with pytest.raises(ConfigError, match="samples is 2; expected at least 3"):
-        calibrate_memory(TARGET, SPACE, empty, 2)
+    with pytest.raises(ConfigError, match="the error of peak_memory_bytes is not known"):
+        calibrate_memory(TARGET, SPACE, empty, CalibrationOptions(until_error=0.1))
     with pytest.raises(ConfigError, match="choose a target of onnxruntime"):
         calibrate_memory(Target.parse("cpu-pytorch-fp32-b1-t1"), SPACE, empty)
     found = json.loads((store.folder / TARGET.name / "peak_memory_bytes.json").read_text())
@@ -74,7 +73,7 @@ def test_memory_profile_refuses_wrong_options_machines_and_files(
     path.parent.mkdir()
     path.write_text(json.dumps({**found, "hardware": "an abacus"}))
     with pytest.raises(DeviceError, match="on 'an abacus', but this machine is"):
-        calibrate_memory(TARGET, SPACE, empty, 5)
+        calibrate_memory(TARGET, SPACE, empty, CalibrationOptions(5))
     path.write_text(json.dumps({**found, "peaks_bytes": [1]}))
     with pytest.raises(ArtifactError, match="3 networks, 3 rows of features and 1 peaks"):
         load_memory(empty, TARGET.name)

@@ -323,21 +323,29 @@ class TestFailures:
         ("way", "kind", "reason"),
         [
             ("raises", "raised", "ZeroDivisionError: division by zero"),
-            ("nan", "bad result", "the evaluator gave accuracy nan; expected a finite number"),
-            ("infinite", "bad result", "the evaluator gave accuracy inf; expected a finite number"),
-            ("text", "bad result", "the evaluator gave accuracy 'good'; expected a finite number"),
+            ("nan", "bad result", "the evaluator returned accuracy nan; expected a finite number"),
+            (
+                "infinite",
+                "bad result",
+                "the evaluator returned accuracy inf; expected a finite number",
+            ),
+            (
+                "text",
+                "bad result",
+                "the evaluator returned accuracy 'good'; expected a finite number",
+            ),
             (
                 "another metric",
                 "bad result",
-                "the evaluator gave no accuracy, which is an objective; it gave taste",
+                "the evaluator returned no accuracy, which is an objective; it returned taste",
             ),
             (
                 "no values",
                 "bad result",
-                "the evaluator gave no accuracy, which is an objective; it gave nothing",
+                "the evaluator returned no accuracy, which is an objective; it returned nothing",
             ),
-            ("a number", "bad result", "the evaluator gave float; expected an Evaluation"),
-            ("nothing", "bad result", "the evaluator gave NoneType; expected an Evaluation"),
+            ("a number", "bad result", "the evaluator returned float; expected an Evaluation"),
+            ("nothing", "bad result", "the evaluator returned NoneType; expected an Evaluation"),
         ],
     )
     def test_failed_trial_records_its_reason_and_the_search_continues(
@@ -404,7 +412,7 @@ class TestFailures:
             "the last 10 candidates have all failed, 10 of them with DivergedError: the training "
             "loss is not a number at step 7 "
         )
-        assert "then `hwnas resume` the run" in str(caught.value)
+        assert "then run `hwnas resume`" in str(caught.value)
         assert "\n" not in str(caught.value)
         assert len(plain(tmp_path / "study.db")) <= 12
 
@@ -442,7 +450,9 @@ class TestFailures:
             searched(10, dials=2, evaluator=Diverging())
 
     def test_error_names_an_objective_without_a_score(self) -> None:
-        with pytest.raises(WorkerError, match="gave no mood, which is an objective; it gave acc"):
+        with pytest.raises(
+            WorkerError, match="returned no mood, which is an objective; it returned"
+        ):
             searched(objectives=[Objective("mood", "maximize")])
 
 

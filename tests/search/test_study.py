@@ -303,7 +303,7 @@ def test_study_reports_a_full_disk_and_loses_no_trial(tmp_path: Path, before: in
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"cannot write {path}: ")
     assert done.stdout.count("\n") == 1
-    assert "Free some space, then `hwnas resume` the run" in done.stdout
+    assert "Free some space or make the file writable, then run `hwnas resume`" in done.stdout
     again = filled(path)
     assert len(again.complete) >= 4 + before // 2
     assert [t.number for t in again.trials] == list(range(len(again.trials)))

@@ -41,9 +41,9 @@ from experiments.deploy.agent.hostile_requests import (
 from experiments.deploy.agent.outside import OutsideAgent
 from experiments.deploy.verdict import end_with
 from hwnas.deploy import Target, TimingSettings, measure
-from hwnas.deploy.agent.client.added import AddedDevice
-from hwnas.deploy.agent.client.adding import add_device
+from hwnas.deploy.agent.client.added_devices import AddedDevice
 from hwnas.deploy.agent.client.client import ask
+from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.agent.client.transport import HttpsTransport
 from hwnas.deploy.agent.signing import digest_of, key_of
 from hwnas.deploy.measurement.reference_model import write_anchor

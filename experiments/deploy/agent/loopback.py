@@ -27,7 +27,7 @@ from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.timed_networks import exported
 from hwnas.deploy import Measurement, Target
-from hwnas.deploy.agent.client.adding import add_device
+from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.measurement.reference_model import write_anchor
 from hwnas.errors import ConfigError, RunError
 from hwnas.search_spaces import mobilenet

@@ -29,7 +29,7 @@ from hwnas.search.evaluation.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
 from hwnas.stages.finalists.variant_tuning import retraining
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
 
 LOSS, ACCURACY = "loss", "test_accuracy"

@@ -22,7 +22,7 @@ from hwnas.experiment import Experiment
 from hwnas.planning import JobFacts, training_values
 from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import resnet
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 ALL = "all"
 WITHOUT: Mapping[str, Mapping[str, Any]] = {

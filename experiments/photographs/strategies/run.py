@@ -23,7 +23,7 @@ from experiments.sides import Network, best_within, measured_rows, of_job
 from hwnas.deploy import Target
 from hwnas.experiment import Experiment
 from hwnas.experiment.from_images import DEFAULT_TARGET
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 STRATEGIES: Mapping[str, Sequence[str]] = {
     OURS: (),

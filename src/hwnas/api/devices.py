@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from torch import nn
 
@@ -21,21 +21,16 @@ from hwnas.deploy.onnx.workload import OnnxWorkload, read_workload
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.experiment import space_of
-from hwnas.predictors.devices.calibration import NetworkMeasurement
-from hwnas.predictors.devices.calibration import calibrate as calibrate_networks
+from hwnas.predictors.devices.calibration import CalibrationOptions, NetworkMeasurement
 from hwnas.predictors.devices.fingerprint import fingerprint
 from hwnas.predictors.devices.prediction import (
     Prediction,
     predict_from_fingerprint,
 )
 from hwnas.predictors.devices.prediction import predict as predict_costs
-from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
-from hwnas.predictors.metrics.memory_profile import (
-    MemoryProfile,
-    calibrate_memory,
-    has_memory,
-    predict_memory,
-)
+from hwnas.predictors.devices.store import DeviceStore
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, Profile
+from hwnas.predictors.metrics.memory_profile import has_memory, predict_memory
 from hwnas.recipe import Named
 from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace, Workload
 from hwnas.search_spaces.registry import SPACES, named_space
@@ -187,13 +182,13 @@ def calibrate(
     space: SpaceOfDevices,
     samples: int = 10,
     *,
-    metric: Literal["latency_ms", "energy_mj", "peak_memory_bytes"] = "latency_ms",
+    metric: str = "latency_ms",
     until_error: float | None = None,
     image_shape: tuple[int, int, int] = (64, 64, 3),
     outputs: int = 100,
     on_reading: Callable[[NetworkMeasurement], None] = lambda reading: None,
     store: str | Path | None = None,
-) -> DeviceProfile | MemoryProfile:
+) -> Profile:
     """Calibrate a device from a few well-chosen networks that are measured on it.
 
     Networks that the store already has of the target count, so a calibration that was interrupted
@@ -204,8 +199,9 @@ def calibrate(
         space: Space of the networks: of `hwnas.spaces`, its name, a `SearchSpace`, a run, a recipe
             or the folder of a run, or a module to make elastic.
         samples: Number of networks that shall be known of the target, at least 3.
-        metric: Cost to measure; energy needs a counter in the hardware.
-        until_error: Expected relative error at which to stop early, such as 0.05.
+        metric: Cost to measure: ``"latency_ms"``, ``"energy_mj"``, which needs a counter in the
+            hardware, ``"peak_memory_bytes"``, or the name of a plug-in.
+        until_error: Expected relative error at which to stop early, such as 0.05; not for memory.
         image_shape: Height, width and channels of the images, for a space without its own.
         outputs: Number of outputs of the networks, for a space without its own.
         on_reading: Function that is called for every network that was measured.
@@ -219,13 +215,10 @@ def calibrate(
         DeviceError: The target cannot be used here, or the store knows it from other hardware.
         EnergyUnavailable: Nothing on this machine counts energy.
     """
-    parsed, kept = Target.parse(target), _store(store)
+    how = DEVICE_METRICS.find(metric)
+    options = CalibrationOptions(samples, until_error, on_reading=on_reading)
     networks = search_space(space, image_shape, outputs)
-    if metric == "peak_memory_bytes":
-        return calibrate_memory(parsed, networks, kept, samples)
-    return calibrate_networks(
-        parsed, networks, kept, samples, until_error, on_reading, metric=metric
-    )
+    return how.calibrate(Target.parse(target), networks, _store(store), options)
 
 
 def search_space(

@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from hwnas.api.object_names import importable_name
-from hwnas.content import differing_fields
 from hwnas.errors import ConfigError, DataError
 from hwnas.experiment.from_images import data_table, is_image_source, name_of
 from hwnas.given_objects import unnamed
+from hwnas.hashing import differing_fields
 from hwnas.run_folder import IMAGES
 from hwnas.search.data.image_data import DataConfig, ImageData
 from hwnas.search.data.raw_images import RawImages, target_kind

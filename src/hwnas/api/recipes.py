@@ -13,11 +13,11 @@ from torch import nn
 from hwnas.api.elastic_model import ElasticModel
 from hwnas.api.images import Data, GivenImages
 from hwnas.api.object_names import importable_name, returning, shipped_name
-from hwnas.content import differing_fields
 from hwnas.errors import ConfigError
 from hwnas.experiment import Experiment
 from hwnas.experiment.from_images import DEFAULT_TARGET
 from hwnas.given_objects import GivenObjects, unnamed
+from hwnas.hashing import differing_fields
 from hwnas.recipe import Named, parse_recipe
 from hwnas.recipe_text import recipe_text
 from hwnas.search import EVALUATORS, SAMPLERS, TASKS, Evaluator, Objective, Task, TrainConfig

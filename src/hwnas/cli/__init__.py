@@ -1,6 +1,6 @@
 """Command line interface: each command reads its arguments, calls one function and prints."""
 
-from hwnas.cli import bench, devices, fronts, init, kernels, networks, plugins, runs, version
+from hwnas.cli import bench, devices, fronts, init, kernels, networks, plugins, search, version
 from hwnas.cli.app import app, main
 
 __all__ = [
@@ -13,6 +13,6 @@ __all__ = [
     "main",
     "networks",
     "plugins",
-    "runs",
+    "search",
     "version",
 ]

@@ -103,7 +103,7 @@ def _minutes(answer: str) -> float:
 
 
 def _target(answer: str) -> str:
-    from hwnas.stages.job import searchable
+    from hwnas.stages.goal import searchable
 
     return searchable(answer).name
 

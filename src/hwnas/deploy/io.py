@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hwnas.deploy.bundles.image_file import PILLOW_MODES, read_pixels
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
 __all__ = ["OutputMeaning", "Preprocessing", "at_size"]

@@ -24,12 +24,14 @@ from hwnas.search_spaces import SearchSpace
 from hwnas.stages.deployment.cascade import Cascading, make_cascade
 from hwnas.stages.deployment.cascade_costs import Saved
 from hwnas.stages.finalists.pick import make_bundle, picked
-from hwnas.stages.job import Job, RunInputs, SearchGoal, goals_of
+from hwnas.stages.goal import SearchGoal, goals_of
+from hwnas.stages.job import Job
 from hwnas.stages.report import gather, write_results
 from hwnas.stages.results.run_result import RunResult, summarise
+from hwnas.stages.run_inputs import RunInputs
 from hwnas.stages.search import found
 from hwnas.stages.staleness import stale_stages
-from hwnas.stages.trusted import trusted_job
+from hwnas.stages.trusted_jobs import trusted_job
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -249,7 +251,7 @@ def unfinished(folder: RunFolder, target: str | None = None) -> RunError:
 def _finished_job(
     folder: str | Path | RunFolder, target: str | None
 ) -> Iterator[tuple[Job, SearchGoal]]:
-    """Open a finished run and its own goal, or that of an added target."""
+    """Yield the job of a finished run, and its own goal or that of an added target."""
     opened = RunFolder.open(folder)
     goal = SearchGoal(opened.recipe.objective)
     if target is not None:

@@ -18,9 +18,9 @@ from hwnas.search.data.sources import source_manifest
 __all__ = ["DEFAULT_TARGET", "data_table", "is_image_source", "name_of", "recipe_for_images"]
 
 DEFAULT_TARGET = "cpu-onnxruntime-fp32-b1-t1"
-_SIDES = ((60.0, 112), (240.0, 160))  # budgets up to these minutes: largest side in pixels
+_SIDES = ((60.0, 112), (240.0, 160))  # largest side in pixels for budgets up to so many minutes
 _LARGEST_SIDE = 224
-_LOOKED_AT = 64  # most images whose sizes are read
+_LOOKED_AT = 64  # largest number of images whose sizes are read
 
 
 def is_image_source(path: Path) -> bool:
@@ -95,7 +95,7 @@ def name_of(images: Path) -> str:
 
 
 def _side(folder: Path, manifest: DataManifest, minutes: float) -> int:
-    """Return the side that images are scaled to: their own, bounded by what the budget trains."""
+    """Return the side that images are scaled to: their median side, bounded by the budget."""
     most = next((side for until, side in _SIDES if minutes <= until), _LARGEST_SIDE)
     names = sorted(manifest.entries)
     chosen = np.random.default_rng(0).permutation(len(names))[:_LOOKED_AT]

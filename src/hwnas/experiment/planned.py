@@ -35,8 +35,8 @@ from hwnas.run_folder import PLAN
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.cluster import local_ray
 from hwnas.search_spaces import SearchSpace
-from hwnas.stages.job import RunInputs, space_of_recipe
-from hwnas.stages.untrained import most_macs
+from hwnas.stages.run_inputs import RunInputs, space_of_recipe
+from hwnas.stages.untrained_costs import most_macs
 
 __all__ = ["planned_as", "with_plan"]
 
@@ -62,7 +62,7 @@ def with_plan(
         folder: Folder that relative paths of the recipe start from.
         path: Folder of the run.
         reporter: Reporter that shows the plan to the user.
-        objects: Objects that the recipe has no names for.
+        objects: Python objects that stand in for names in the recipe.
         begun: Time of `time.monotonic` when the job began.
 
     Returns:

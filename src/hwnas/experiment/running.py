@@ -25,11 +25,13 @@ from hwnas.recipe import Recipe, parse_recipe, read_recipe
 from hwnas.recipe_keys import parts_of
 from hwnas.run_folder import IMAGES, RunFolder, all_or_nothing
 from hwnas.search.data.image_archive import write_npz
-from hwnas.stages.adoption import adopt
+from hwnas.stages.goal import SearchGoal, goals_of, searchable
 from hwnas.stages.images import tell_changed_images
-from hwnas.stages.job import Job, RunInputs, SearchGoal, data_of, goals_of, searchable
-from hwnas.stages.plan import is_done, stages_of
+from hwnas.stages.job import Job
+from hwnas.stages.older_runs import adopt
+from hwnas.stages.order import is_done, stages_of
 from hwnas.stages.results.run_result import RunResult, summarise
+from hwnas.stages.run_inputs import RunInputs, data_of
 from hwnas.stages.search import check_shared_study
 from hwnas.stages.staleness import stale_stages, told_stale
 
@@ -44,7 +46,7 @@ class Experiment:
         recipe: Settings of the run.
         text: Recipe as TOML, with overrides applied.
         folder: Folder that relative paths of the recipe start from.
-        objects: Objects that the recipe has no names for.
+        objects: Python objects that stand in for names in the recipe.
         arrays: Images and targets to keep in the folder of the run, as `IMAGES`, by their names in
             an ``.npz`` archive.
     """
@@ -196,7 +198,7 @@ def specialise(
     Raises:
         RunError: The run is not finished, or is stale.
         ConfigError: A target is unknown, or is the run's own.
-        InfeasibleError: No network keeps the limits on a target; that target is not added.
+        InfeasibleError: No network meets the limits on a target; that target is not added.
     """
     opened = RunFolder.open(folder)
     own = SearchGoal(opened.recipe.objective)

@@ -1,4 +1,4 @@
-"""From a budget in minutes to a recipe: what to train, how, and for how long."""
+"""Planning of a recipe from a budget in minutes: what to train, with which settings, how long."""
 
 from hwnas.planning.facts import JobFacts
 from hwnas.planning.plan import Plan, default_space, make_plan, rates_of, training_values

@@ -20,7 +20,7 @@ class JobFacts:
         kind: Kind of the targets: classes, values or masks.
         minutes: Wall-clock budget of the whole job.
         cores: Number of networks that can be trained at once.
-        most_macs: Approximate multiply-accumulates of the largest networks that keep the limits;
+        most_macs: Approximate multiply-accumulates of the largest networks that meet the limits;
             None if all networks do.
         spent_minutes: Part of the budget that was spent before the plan, by loading the data and
             measuring the speed of the machine.

@@ -27,28 +27,29 @@ BATCH_SIZE = 64
 
 _SMALL_IMAGES_SPACE: Mapping[str, Any] = {"name": "union", "preset": "cpu"}
 _LARGE_IMAGES_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "mixed"}
-_LARGE_IMAGES = 96  # least longer side, in pixels
+_LARGE_IMAGES = 96  # smallest longer side of large images, in pixels
 _SUPERNET_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 
 _OVERHEAD_MINUTES = 1.2  # calibration, export, timing, the report
 _OVERHEAD_SHARE = 0.03
-_LEAST_SHARE = 0.2  # of the budget is for training, whatever the overhead
-_REFERENCE_SHARE = 0.75  # of the minutes of a candidate, for the reference network
-_SUPERNET_REFERENCE_SHARE = 1 / 6  # of the minutes of the other trainings
-_TRAINED = Rungs((1.0,), 2, "similar_cost")  # to the end, all of them
+_LEAST_SHARE = 0.2  # smallest share of the budget for training, whatever the overhead
+_REFERENCE_SHARE = 0.75  # time of the reference network over the mean time of a candidate
+_SUPERNET_REFERENCE_SHARE = 1 / 6  # time of the reference network over that of all other trainings
+_TRAINED = Rungs((1.0,), 2, "similar_cost")  # every candidate is trained to the end
 
 
 @dataclass(frozen=True)
 class _Halving:
-    """Number of candidates that are trained alone, and the rungs that they climb.
+    """Option for successive halving: a number of candidates that are trained alone, and its rungs.
 
     Attributes:
         candidates: Number of candidates.
-        rungs: Shares of a training after which the worse of those of similar latency stop.
+        rungs: Shares of a full training after which the worse of the candidates of similar latency
+            stop.
         epochs: Least epochs of each candidate that is trained to the end, for a data set of
             `_FITTED_IMAGES` images; `_of_data` scales them.
-        reach: Least position of the largest candidate in the range of sizes of the space, in
-            0..1 on a logarithmic scale, for this way to be chosen.
+        reach: Smallest size of the largest candidate with which this option is chosen: its position
+            in the space's range of sizes, in 0..1 on a logarithmic scale.
     """
 
     candidates: int
@@ -67,17 +68,17 @@ _HALVINGS = (
     _Halving(3, _TRAINED, 70.0, 0.4),
     _Halving(2, _TRAINED, 60.0, 0.0),
 )
-"""Ways by falling budget; the first one that the budget suffices for is taken."""
+"""Options in order of falling budget; the first one that the budget suffices for is used."""
 _FITTED_IMAGES = 4300.0  # training images of the data set on which the epochs were chosen
-_MOST_EPOCHS = 400.0  # of that data set
-_SLOWER = 1.15  # time limit of a training over the time that it is expected to take
+_MOST_EPOCHS = 400.0  # for that data set
+_SLOWER = 1.15  # time limit of a training over its expected time
 _RANGE = 16.0  # multiply-accumulates of the largest candidate over those of the smallest
 _FIRST_RESOLUTION = 0.6
 _FULL_RESOLUTION_FROM = 0.6
 _PHOTOGRAPH_SIDE = 48  # in pixels; smaller images are cropped less
-_SUPERNET_SHARE, _FINETUNE_SHARE = 0.5, 0.4  # of the minutes for training; the rest searches
-_SUPERNET_EPOCHS = 70.0  # of its largest network, for as many images
-_WIDTHS = (0.5, 1.0, 1.5, 2.0)  # of the space; multiply-accumulates go with their square
+_SUPERNET_SHARE, _FINETUNE_SHARE = 0.5, 0.4  # of the time; the rest is for the search
+_SUPERNET_EPOCHS = 70.0  # least epochs of the largest network, for `_FITTED_IMAGES` images
+_WIDTHS = (0.5, 1.0, 1.5, 2.0)  # of the space; multiply-accumulates grow with their square
 _SUPERNET_TRIALS = 60
 _SUPERNET_TOP = 4
 
@@ -91,8 +92,8 @@ class Plan:
         summary: Description of the work for the user, one line each.
         facts: Data and budget that the plan was made from.
         speeds: Training speeds that the plan was made from.
-        slowdown: Time of an image in the trainings of the search, over that of `speeds`; 1 if it
-            was not measured.
+        slowdown: Training time per image during the search, relative to `speeds`; 1 if it was not
+            measured.
     """
 
     values: Mapping[str, Any]
@@ -112,18 +113,18 @@ def make_plan(
     given: Mapping[str, Any] | None = None,
     slowdown: float = 1.0,
 ) -> Plan:
-    """Divide a budget.
+    """Make the plan of a job: divide its budget among trainings.
 
     Unless the recipe asks for a supernet, networks are trained alone by successive halving
-    (`hwnas.search.engine.rungs`), all for the same epochs, since the larger ones need more time for
-    the same progress. `experiments/photographs/strategies` compares the two.
+    (`hwnas.search.engine.rungs`), all for the same number of epochs, since larger networks need
+    more time for the same progress. `experiments/photographs/strategies` compares both strategies.
 
     Args:
-        facts: The data and the budget.
-        speeds: Of networks of several sizes.
-        given: What the recipe says itself, by dotted key; ``search.evaluator`` and
-            ``search.trials`` are heeded.
-        slowdown: Time of an image in the trainings of the search, over that of `speeds`.
+        facts: Data and budget.
+        speeds: Training speeds of networks of several sizes.
+        given: Values that the recipe sets, by dotted key; only ``search.evaluator`` and
+            ``search.trials`` are used.
+        slowdown: Training time per image during the search, relative to `speeds`.
     """
     given = given or {}
     precision = _faster(speeds)
@@ -146,10 +147,10 @@ def rates_of(speeds: Sequence[TrainingSpeed]) -> TrainingRates:
 
 
 def default_space(given: Mapping[str, Any], image_shape: tuple[int, int, int]) -> Mapping[str, Any]:
-    """Return ``[space]`` of a recipe that names none.
+    """Return the table ``[space]`` of a recipe that names no space.
 
     Args:
-        given: What the recipe says itself, by dotted key; ``search.evaluator`` is heeded.
+        given: Values that the recipe sets, by dotted key; only ``search.evaluator`` is used.
         image_shape: Height, width and channels of the images.
     """
     if _asks_for_supernet(given):
@@ -162,7 +163,7 @@ def _asks_for_supernet(given: Mapping[str, Any]) -> bool:
 
 
 def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
-    """Plan trainings of single networks, of which the better half of each size goes on."""
+    """Plan trainings of single networks by successive halving among networks of similar size."""
     candidates, rungs, macs = _choose_halving(facts, rates, wanted)
     epochs = min(_of_data(facts, _MOST_EPOCHS), _epochs(facts, rates, candidates, rungs, macs))
     finalists = candidates
@@ -205,7 +206,7 @@ def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
 def _choose_halving(
     facts: JobFacts, rates: TrainingRates, wanted: int | None
 ) -> tuple[int, Rungs, float]:
-    """Return the number of candidates, their rungs, and the largest one's multiply-accumulates."""
+    """Return the number of candidates, their rungs, and the largest candidate's MACs."""
     least, largest = rates.sizes[0], _largest(facts, rates)
     sizes = np.geomspace(min(2 * least, largest), largest, 50)
     low, high = math.log(least), math.log(largest)
@@ -224,7 +225,7 @@ def _choose_halving(
 
 
 def _largest(facts: JobFacts, rates: TrainingRates) -> float:
-    """Return the multiply-accumulates of the largest network that keeps the limits."""
+    """Return the multiply-accumulates of the largest network that meets the limits."""
     least, largest = rates.sizes
     return largest if facts.most_macs is None else min(largest, max(least, facts.most_macs))
 
@@ -244,7 +245,7 @@ def _epochs(
         part = share - before
         ends = _makespan([part * each for each in running], facts.cores, reference)
         seconds += max(ends, part * longest)
-        # One in `keep` of similar size goes on.
+        # One in `keep` networks of similar size is promoted.
         left = rungs.left(len(running))
         running = [float(np.mean(each)) for each in np.array_split(running, left)]
         before, reference = share, 0.0
@@ -253,16 +254,18 @@ def _epochs(
 
 
 def _candidates(rates: TrainingRates, count: int, macs: float) -> tuple[list[float], float]:
-    """Return seconds an image of each candidate, the smallest first, and most for the largest."""
+    """Return seconds per image of each candidate, smallest first, and the maximum at ``macs``."""
     sizes = np.geomspace(max(macs / _RANGE, rates.sizes[0]), macs, count)
     return [rates.seconds(size)[0] for size in sizes], rates.seconds(macs)[1]
 
 
 def _makespan(seconds: Sequence[float], cores: int, first: float = 0.0) -> float:
-    """Return the time until all trainings are done, if each free core takes the longest one left.
+    """Return the makespan of trainings if each free core takes the longest training left.
+
+    This is longest-processing-time-first scheduling (Graham, SIAM J. Applied Mathematics 1969).
 
     Args:
-        seconds: Time of each training.
+        seconds: Time of each training, in any unit.
         cores: Number of trainings at once.
         first: Time of a training that starts before all others.
     """
@@ -273,7 +276,7 @@ def _makespan(seconds: Sequence[float], cores: int, first: float = 0.0) -> float
 
 
 def _minutes(facts: JobFacts, seconds: float, epochs: float) -> float:
-    """Return the minutes of a training from the seconds of an image."""
+    """Return the minutes of a training from its seconds per image and its epochs."""
     return seconds * epochs * facts.images / 60
 
 
@@ -361,9 +364,10 @@ def _core_minutes(facts: JobFacts) -> float:
 
 
 def _faster(speeds: Sequence[TrainingSpeed]) -> Precision:
-    """Return the precision in which all networks together train faster.
+    """Return the precision in which all networks together train fastest.
 
-    A precision in which a network was not timed was far slower for a smaller one.
+    A precision in which some network was not timed is excluded: it was far slower for a smaller
+    network.
     """
     by_precision = {
         precision: [speed for speed in speeds if speed.precision == precision]

@@ -1,8 +1,8 @@
-"""Rehearsal of a plan: networks like its candidates are trained for a moment, as they will be.
+"""Rehearsal of a plan: networks like its candidates are trained briefly, as in the search.
 
-The probe of `hwnas.planning.speed` times a few networks alone. How long the candidates take depends
-also on what they are made of, on the trainings beside them, and on the images, which are smaller at
-first; so a plan is corrected by what a rehearsal finds.
+The probe of `hwnas.planning.speed` times a few networks alone. The training time of the candidates
+also depends on their layers, on the trainings that run at the same time, and on the image size,
+which is smaller at first. The slowdown that a rehearsal measures therefore corrects the plan.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def slowdown(
     most_macs: float,
     workers: int,
 ) -> float:
-    """Return how much longer an image takes in the trainings of a search than in the probe.
+    """Return the training time per image in a search, relative to that in the probe.
 
     Args:
         space: Space of the networks.
         task: Task that they learn.
         split: Training images.
         train: Training settings of the candidates.
-        rates: Seconds an image according to the probe.
+        rates: Seconds per image according to the probe.
         most_macs: Multiply-accumulates of the largest candidate.
         workers: Number of networks that are trained at once; each is a Ray task if Ray is running.
     """
@@ -78,7 +78,7 @@ def _candidates(space: SearchSpace, most_macs: float) -> Sequence[Architecture]:
 
 
 def _seconds_per_image(shared: Shared, network: Architecture, seconds: float) -> float:
-    """Train a network for some seconds; return seconds an image, on average over a training."""
+    """Train a network for some seconds; return the mean seconds per image of a full training."""
     space, task, split, train = shared
     shape = space.input_shape(network)
     built = space.build(network)
@@ -90,10 +90,10 @@ def _seconds_per_image(shared: Shared, network: Architecture, seconds: float) ->
 
 
 def _mean_step(points: Sequence[TrainingPoint]) -> float:
-    """Return the seconds of a step, on average over a training whose progress goes by steps.
+    """Return the mean seconds per step of a training whose length is given in steps.
 
-    The progress of a rehearsal goes by time, so it makes fewer steps where images are large. Each
-    part of the progress therefore counts equally, however many steps it has.
+    The length of a rehearsal is given in seconds, so it makes fewer steps where images are large.
+    Each part of its progress therefore has the same weight, however many steps it has.
     """
     seconds = np.diff([0.0, *(point.seconds for point in points)])
     shares = np.array([point.share for point in points])

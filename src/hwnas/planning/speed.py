@@ -25,7 +25,7 @@ Numbers = npt.NDArray[np.float64]
 Precision = Literal["fp32", "bf16"]
 
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
-_DRAWN = 50  # random networks, from which the one of middle size is taken
+_DRAWN = 50  # random networks, of which the one of middle size is used
 _CROP = 0.4  # least area of a random crop
 _ROUNDING = 1e-6
 _FAR_SLOWER = 2.0
@@ -40,7 +40,7 @@ class TrainingSpeed:
         network: Architecture that was timed.
         macs: Multiply-accumulates of the network for one image.
         precision: Number format of forward passes.
-        images_per_s: Images a second at full resolution, with random crops.
+        images_per_s: Images per second at full resolution, with random crops.
         family: Kind of the network; speed is interpolated over size within one kind.
     """
 
@@ -53,26 +53,26 @@ class TrainingSpeed:
 
 @dataclass(frozen=True)
 class TrainingRates:
-    """Training seconds an image as a function of the size of a network.
+    """Training time per image, in seconds, as a function of the size of a network.
 
-    Between two measured networks of one kind, seconds are linear in multiply-accumulates: a step
+    Between two measured networks of one kind, the time is linear in multiply-accumulates: a step
     takes a fixed time for its images and its calls, and time for its arithmetic.
 
     Attributes:
-        families: Multiply-accumulates, rising, and seconds an image, for each kind of network.
+        families: Multiply-accumulates, rising, and seconds per image, for each kind of network.
     """
 
     families: tuple[tuple[Numbers, Numbers], ...]
 
     @classmethod
     def of(cls, speeds: Sequence[TrainingSpeed]) -> TrainingRates:
-        """Interpolate between measured speeds, which are of one precision."""
+        """Interpolate between measured speeds, all in the same precision."""
         families = []
         for family in dict.fromkeys(speed.family for speed in speeds):
             own = sorted((s for s in speeds if s.family == family), key=lambda s: s.macs)
             sizes = np.array([speed.macs for speed in own], dtype=float)
             seconds = np.array([1 / speed.images_per_s for speed in own])
-            # A larger network is not faster; where noise says so, it counts as equally fast.
+            # A larger network is never faster; one that noise makes faster counts as equally fast.
             families.append((sizes, np.maximum.accumulate(seconds)))
         return cls(tuple(families))
 
@@ -87,7 +87,7 @@ class TrainingRates:
         return TrainingRates(tuple((sizes, factor * seconds) for sizes, seconds in self.families))
 
     def seconds(self, macs: float) -> tuple[float, float]:
-        """Return seconds an image for a size of network: the mean over kinds, and the maximum.
+        """Return seconds per image for a size of network: the mean over kinds, and the maximum.
 
         Args:
             macs: Multiply-accumulates; kinds without networks of this size are left out.
@@ -129,10 +129,10 @@ def measure_speeds(
     images: Images,
     seconds: float = 10.0,
 ) -> list[TrainingSpeed]:
-    """Train networks for a moment each, in each precision, on one core.
+    """Train each network briefly in each precision, on one core.
 
-    On processors that emulate bf16, a step takes up to ten times as long. Larger networks are not
-    timed in a precision that is far slower than fp32 for a smaller one.
+    On processors that emulate bf16, a step in bf16 takes up to ten times as long. Larger networks
+    are not timed in a precision that is far slower than fp32 for a smaller network.
 
     Args:
         space: Space that builds the networks.
@@ -141,7 +141,7 @@ def measure_speeds(
         seconds: Time for all networks together; a step is always finished.
 
     Returns:
-        One speed for each network and precision, the smallest network first.
+        One speed for each network and timed precision, the smallest network first.
     """
     each = seconds / (len(networks) * len(_PRECISIONS))
     macs = {network: space.workload(network).macs for network in networks}

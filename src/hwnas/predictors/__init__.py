@@ -1,6 +1,11 @@
 """Predicted costs of candidates, each with its uncertainty and its origin."""
 
-from hwnas.predictors.devices.calibration import NetworkMeasurement, Pool, calibrate
+from hwnas.predictors.devices.calibration import (
+    CalibrationOptions,
+    NetworkMeasurement,
+    Pool,
+    calibrate,
+)
 from hwnas.predictors.devices.device import DevicePredictor
 from hwnas.predictors.devices.prediction import KnownDevice, Prediction, known_devices, predict
 from hwnas.predictors.devices.shipped import shipped_experience
@@ -8,6 +13,7 @@ from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
 from hwnas.predictors.estimate import CostKind, CostSource, Estimate, Predictor
 
 __all__ = [
+    "CalibrationOptions",
     "CostKind",
     "CostSource",
     "DevicePredictor",

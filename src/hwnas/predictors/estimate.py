@@ -25,7 +25,8 @@ class Estimate:
 
     Attributes:
         metric: Name of the metric, e.g. ``"latency_ms"``.
-        mean: Expected value, in the unit that the metric's name ends with.
+        mean: Expected value, or the median of a log-normal prediction, in the unit that the
+            metric's name ends with.
         std: Standard deviation of the uncertainty, in the same unit; at least 0.
         kind: Origin of the value.
         target: Name of the target, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
@@ -73,7 +74,7 @@ class Estimate:
 
 
 def check_pairs(workloads: Sequence[Workload], targets: Sequence[Target], device: str) -> None:
-    """Refuse workloads and targets whose cost a predictor of one device cannot predict.
+    """Raise if the predictor of one device cannot predict the costs of these pairs.
 
     Raises:
         ConfigError: There is not one target for each workload, or a target is not ``device``.

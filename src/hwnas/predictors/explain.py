@@ -94,9 +94,9 @@ def _operator_costs(predictor: DevicePredictor, network: OnnxWorkload) -> Number
 def _groups(
     network: OnnxWorkload, kernels_ms: Mapping[str, float]
 ) -> list[tuple[float | None, tuple[int, ...]]]:
-    """Return groups of operators, with the total time of the kernels named after one of them.
+    """Return groups of operators, each with the time of the kernels named after one of them.
 
-    An operator after which no kernel is named joins the next operator.
+    An operator that no kernel is named after joins the only operator that reads its output.
     """
     names = {name: i for i, name in enumerate(network.written)}
     names |= {name: i for i, name in enumerate(network.nodes)}

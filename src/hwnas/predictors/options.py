@@ -1,4 +1,4 @@
-"""Cost of each option of a space, as differentiable searches need it."""
+"""Expected cost of each option of a space, for differentiable architecture search."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def mean_cost_of_options(
     rng: random.Random,
     samples: int = 8,
 ) -> dict[str, dict[str, float]]:
-    """Return the mean cost of networks that differ in one choice, over networks drawn uniformly.
+    """Return the mean cost of networks with each option of each choice, over drawn networks.
 
-    The costs of all options of a choice are predicted in the same drawn networks, so that their
-    differences come from the choice alone. If a choice has no effect in a drawn network, the
-    choices that it depends on are changed such that it has one.
+    All options of a choice are inserted into the same drawn networks, so that differences of costs
+    come from the choice alone. If a choice has no effect in a drawn network, the choices that it
+    depends on are changed so that it has one.
 
     Returns:
         ``{choice: {str(option): cost}}``, in the unit of the source's metric.

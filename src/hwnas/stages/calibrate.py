@@ -9,14 +9,14 @@ from statistics import median
 
 import numpy as np
 
-from hwnas.content import content_hash
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import processor_of, versions
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import DeviceError, InfeasibleError
+from hwnas.hashing import content_hash
 from hwnas.identity import Identity
 from hwnas.predictors import CostSource, DeviceProfile, DeviceStore
-from hwnas.predictors.devices.calibration import ExportOne
+from hwnas.predictors.devices.calibration import CalibrationOptions, ExportOne
 from hwnas.predictors.devices.device import MINIMUM_MEASUREMENTS
 from hwnas.predictors.metrics.device_metric import (
     DEVICE_METRICS,
@@ -25,14 +25,15 @@ from hwnas.predictors.metrics.device_metric import (
     Profile,
 )
 from hwnas.progress import ProgressCallback
-from hwnas.search.engine.agreement import agreed_value
 from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.engine.shared_values import agreed_value
 from hwnas.search.objectives.candidate_costs import CandidateCosts, predict_costs
 from hwnas.search.objectives.objective import LATENCY, Objective, label_on, stored_label
 from hwnas.search_spaces import Architecture, Candidate, OperatorCountTable, SearchSpace
-from hwnas.stages.job import Job, RunStage, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job, RunStage
 from hwnas.stages.measurements import MEASUREMENTS, Timed, measured_on, read_measurements
-from hwnas.stages.untrained import limited
+from hwnas.stages.untrained_costs import limited
 
 __all__ = ["calibrated", "calibration", "check_limits", "fitted_predictor", "store_of"]
 
@@ -119,8 +120,9 @@ def _calibrated(
     ) -> Iterable[object]:
         return map_tasks(one, space, networks, job.recipe.workers)
 
+    options = CalibrationOptions(wanted, block=wanted, advance=advance, export=export)
     try:
-        metric.calibrate(parsed, job.run_inputs.space, store, wanted, advance, export)
+        metric.calibrate(parsed, job.run_inputs.space, store, options)
     except DeviceError as error:
         if before < MINIMUM_MEASUREMENTS:
             raise
@@ -131,10 +133,10 @@ def _calibrated(
             f"{before} of {len(found.networks)} networks of the predictor of {metric.noun} on "
             f"{target} were measured before; predictor.reuse = false measures all again"
         )
-    if isinstance(found, DeviceProfile) and found.contended:
+    if found.contended:
         job.reporter.note(
-            f"{found.contended} of {len(found)} timings were disturbed by other processes on this "
-            "machine; close other programs for better predictions"
+            f"{found.contended} of {len(found.networks)} timings were disturbed by other processes "
+            "on this machine; close other programs for better predictions"
         )
     known = metric.load(users, target).networks if metric.has(users, target) else ()
     if reuse and len(known) < _ENOUGH and set(known) <= set(found.networks):

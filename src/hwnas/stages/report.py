@@ -14,8 +14,8 @@ from hwnas import report
 from hwnas.atomic import replacing
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.targets.target import Target
-from hwnas.predictors import DeviceProfile, Estimate
-from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, DeviceMetric
+from hwnas.predictors import Estimate
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, DeviceMetric, Profile
 from hwnas.report import (
     BlockPicture,
     CalibrationRow,
@@ -42,7 +42,8 @@ from hwnas.stages.finalists.bundles import cost_of, picks, read_bundles, score_o
 from hwnas.stages.finalists.limits import costs_of, limit_messages, of_bundle, overall
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
-from hwnas.stages.job import Job, RunStage, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job, RunStage
 from hwnas.stages.measurements import MEASUREMENTS, Timed, read_measurements
 from hwnas.stages.results.run_result import (
     RunResult,
@@ -117,6 +118,8 @@ def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
     baseline = _baseline(job, goal)
     broken = breaking(folder.output(goal.target), goal, _bundles(job, goal))
     reference, curves = _hypervolumes(job, result, baseline, broken)
+    out, space = folder.output(goal.target), job.run_inputs.space
+    profiles = {cost: calibrated(space, *cost, out) for cost in goal.costs}
     return ReportData(
         name=folder.recipe.name,
         created=datetime.fromisoformat(folder.about["created"]).strftime("%d %B %Y, %H:%M UTC"),
@@ -131,7 +134,7 @@ def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
         finalists=_finalists(job, goal, result),
         reference=_reference(job, goal),
         verdict=summary.verdict,
-        calibration=_calibration(job, goal),
+        calibration=_calibration(job, goal, profiles),
         training=_training(job),
         stage_times=tuple(
             StageTime(name, r.wall_s, r.cpu_s, r.gpu_s, r.state)
@@ -140,7 +143,7 @@ def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
         hypervolume=curves,
         reference_point=reference,
         break_even=_break_even(job),
-        warnings=_warnings(job, goal, result),
+        warnings=_warnings(job, goal, result, [*profiles.values()]),
         versions=folder.about["versions"],
         hardware=folder.about["machine"],
         recipe_toml=(folder.path / "recipe.toml").read_text(encoding="utf-8"),
@@ -291,14 +294,14 @@ def _stages(space: SearchSpace, architecture: Architecture) -> tuple[StagePictur
     )
 
 
-def _calibration(job: Job, goal: SearchGoal) -> tuple[CalibrationRow, ...]:
+def _calibration(
+    job: Job, goal: SearchGoal, profiles: Mapping[tuple[str, str], Profile]
+) -> tuple[CalibrationRow, ...]:
     """Return predicted beside measured costs, of the calibrations and of the finalists."""
-    space, out = job.run_inputs.space, job.folder.output(goal.target)
-    bundles = _bundles(job, goal)
+    space, bundles = job.run_inputs.space, _bundles(job, goal)
     rows: list[CalibrationRow] = []
-    for metric, name in goal.costs:
+    for (metric, name), profile in profiles.items():
         how, target, label = DEVICE_METRICS[metric], Target.parse(name), label_on(metric, name)
-        profile = calibrated(space, metric, name, out)
         predictor = how.predictor(profile)
         known = zip(profile.networks, predictor.held_out(), how.costs_of(profile), strict=True)
         rows += [_interval(how, *each, "left out in turn") for each in known]
@@ -379,16 +382,17 @@ def _break_even(job: Job) -> str:
     return f"{model}, so it is cheaper from {targets} target{'s' * (targets > 1)} on."
 
 
-def _warnings(job: Job, goal: SearchGoal, result: SearchResult) -> tuple[str, ...]:
-    out, space = job.folder.output(goal.target), job.run_inputs.space
-    timed = [row for row in read_measurements(out / MEASUREMENTS) if row.role == "finalist"]
-    profiles = [calibrated(space, metric, target, out) for metric, target in goal.costs]
-    fitted = [profile for profile in profiles if isinstance(profile, DeviceProfile)]
+def _warnings(
+    job: Job, goal: SearchGoal, result: SearchResult, profiles: Sequence[Profile]
+) -> tuple[str, ...]:
+    rows = read_measurements(job.folder.output(goal.target) / MEASUREMENTS)
+    timed = [row for row in rows if row.role == "finalist"]
+    fitted = [profile for profile in profiles if profile.reference_ms is not None]
     contended = sum(row.measurement.contended for row in timed)
     contended += sum(profile.contended for profile in fitted)
     warnings = []
     if contended:
-        every = len(timed) + sum(map(len, fitted))
+        every = len(timed) + sum(len(profile.networks) for profile in fitted)
         warnings.append(
             f"{contended} of {every} timings were disturbed by other processes on the "
             "machine; their medians are less certain than the intervals show."
@@ -418,7 +422,7 @@ def _limits(job: Job, goal: SearchGoal) -> list[str]:
     return warnings
 
 
-def _drift(fitted: Sequence[DeviceProfile], timed: Sequence[Timed]) -> list[str]:
+def _drift(fitted: Sequence[Profile], timed: Sequence[Timed]) -> list[str]:
     """Return a warning if the machine's speed changed between calibration and the finalists."""
     before = [each.reference_ms for each in fitted if each.reference_ms is not None]
     after = [row.measurement.anchor_ms for row in timed]

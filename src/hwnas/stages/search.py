@@ -42,7 +42,8 @@ from hwnas.search.study.trial_identity import IDENTITY, TrialIdentity
 from hwnas.search_spaces import Candidate
 from hwnas.stages.calibrate import check_limits
 from hwnas.stages.finalists.reference import with_reference
-from hwnas.stages.job import Job, RunStage, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job, RunStage
 
 __all__ = ["BASELINE", "check_shared_study", "found", "searching"]
 

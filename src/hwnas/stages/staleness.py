@@ -21,8 +21,10 @@ from hwnas.recipe_keys import AFTER, RecipeStage, code_of, decides, parts_of, se
 from hwnas.run_folder import RunFolder, StageRecord
 from hwnas.search.data.image_data import data_manifest
 from hwnas.search.data.manifest import DataManifest, manifest_difference
+from hwnas.stages.goal import SearchGoal
 from hwnas.stages.images import MANIFEST
-from hwnas.stages.job import SearchGoal, evaluator_of, needs_weights, serves
+from hwnas.stages.job import serves
+from hwnas.stages.run_inputs import evaluator_of, needs_weights
 
 __all__ = ["stale_stages", "told_stale"]
 

@@ -20,7 +20,8 @@ from hwnas.search.training import (
 from hwnas.search.training.checkpoint import checkpoint_run
 from hwnas.search.training.supernet import CHECKPOINT, ROWS, WEIGHTS
 from hwnas.stages.calibrate import check_limits
-from hwnas.stages.job import Job, RunStage, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job, RunStage
 
 __all__ = ["ranking", "training"]
 

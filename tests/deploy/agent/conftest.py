@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from hwnas.deploy.agent.client.added import AddedDevice
-from hwnas.deploy.agent.client.adding import add_device
+from hwnas.deploy.agent.client.added_devices import AddedDevice
+from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.agent.pack import write_pack
 from hwnas.deploy.agent.server.serve import AgentOptions, opened_door
 from hwnas.deploy.agent.server.server import AgentServer

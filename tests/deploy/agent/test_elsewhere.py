@@ -13,15 +13,15 @@ import pytest
 from tests.deploy.agent.conftest import NAME, QUICK, Outside, Running
 
 from hwnas.deploy import Target, devices, measure, measure_together
-from hwnas.deploy.agent.client.added import (
+from hwnas.deploy.agent.client.added_devices import (
     AddedDevice,
     added_names,
     is_added,
     read_added,
     write_added,
 )
-from hwnas.deploy.agent.client.adding import add_device
 from hwnas.deploy.agent.client.client import ask
+from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.agent.server.job_queue import JobQueue
 from hwnas.deploy.agent.server.sandbox import Sandbox
 from hwnas.deploy.agent.server.serve import AgentOptions, opened_door
@@ -179,6 +179,16 @@ def test_devices_report_whether_an_agent_answers(device: AddedDevice) -> None:
     gone = {each.target: each for each in devices()}[f"{NAME}-onnxruntime-fp32-b{{B}}-t{{T}}"]
     assert not gone.usable
     assert "does not answer" in gone.reason
+
+
+def test_devices_name_a_damaged_device_beside_the_others(device: AddedDevice, home: Path) -> None:
+    path = home / "agents" / "broken.json"
+    path.touch(mode=0o600)
+    path.write_text("{}")
+    found = {each.target: each for each in devices()}
+    assert not found["broken"].usable
+    assert "broken.json is damaged" in found["broken"].reason
+    assert found[f"{NAME}-onnxruntime-fp32-b{{B}}-t{{T}}"].usable
 
 
 # Adding

@@ -10,7 +10,7 @@ import pytest
 from tests.deploy.agent.conftest import NAME, QUICK, Outside
 
 from hwnas.deploy import Target, measure
-from hwnas.deploy.agent.client.adding import add_device
+from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.agent.pack import packed_modules, write_pack
 from hwnas.errors import ConfigError
 

@@ -22,7 +22,7 @@ from hwnas.deploy import (
     write_bundle,
 )
 from hwnas.deploy.bundles.model_card import _run, card
-from hwnas.deploy.export.agreement import relative_error
+from hwnas.deploy.export.comparison import relative_error
 
 
 def test_card_code_runs_and_prints_the_label_that_the_bundle_gives(

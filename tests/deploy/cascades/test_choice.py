@@ -162,9 +162,7 @@ def test_choice_has_no_gain_if_a_single_network_is_cheaper() -> None:
 def test_choose_refuses_unreachable_targets_and_names_the_best_network() -> None:
     networks, labels = partly_confident_pair()
     networks = {"small": networks["small"]}
-    with pytest.raises(
-        InfeasibleError, match=r"0\.9 .* best is small with 0\.8000, which is 0\.757"
-    ):
+    with pytest.raises(InfeasibleError, match=r"0\.9 .* best is small with 0\.8000 \(0\.757"):
         choose(networks, labels, 0.9)
     with pytest.raises(InfeasibleError, match="margin of 1 standard errors on 100 validation"):
         choose(networks, labels, 0.79)
@@ -176,7 +174,7 @@ def test_choose_applies_the_margin_to_a_network_without_errors() -> None:
     labels = np.arange(20) % 2
     perfect = {"one": CandidateScores(np.where(labels[:, None] == [0, 1], 4.0, -4.0), 1.0)}
     assert choose(perfect, labels, 0.95, margin=1).single.name == "one"
-    with pytest.raises(InfeasibleError, match=r"1\.0000, which is 0\.9524 with that margin"):
+    with pytest.raises(InfeasibleError, match=r"1\.0000 \(0\.9524 with that margin\)"):
         choose(perfect, labels, 0.96, margin=1)
 
 

@@ -22,7 +22,7 @@ from onnxruntime.quantization import (
 
 from hwnas.deploy import Bundle, Device, Export, Target
 from hwnas.deploy.bundles.repacking import write_variants
-from hwnas.deploy.export.agreement import relative_error
+from hwnas.deploy.export.comparison import relative_error
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.deploy.quantization.saturation import LARGEST_REDUCED, may_saturate, saturation_warning

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hwnas.deploy import RUNTIMES, Export, Target
-from hwnas.deploy.matching.plan import KernelPlan, plan_file
+from hwnas.deploy.matching.kernel_plan import KernelPlan, plan_file
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.runtimes.triton import Triton, TritonSession, matched_network
 from hwnas.deploy.targets.number_format import to_float16

@@ -84,7 +84,9 @@ class TestChecked:
             Evaluation({"accuracy": 0.5, "taste": "sweet"}, {}, 1, "validation"),  # type: ignore[dict-item]
             ["accuracy"],
         )
-        assert found == Failure("bad result", "the evaluator gave taste 'sweet'; expected a number")
+        assert found == Failure(
+            "bad result", "the evaluator returned taste 'sweet'; expected a number"
+        )
 
 
 def test_failure_of_describes_an_error_in_one_short_line() -> None:

@@ -184,7 +184,7 @@ def test_changed_setting_that_cannot_continue_restarts_with_a_note(
     again = train(replace(CONFIG, **settings))
     assert again[0].step == 0
     assert (
-        "trained again from the start: the checkpoint has 12 steps with other settings"
+        "trained again from the start: the checkpoint has 12 steps, more than the current"
         in again[0].note
     )
     assert not any(row.note for row in again[1:])

@@ -32,8 +32,18 @@ def test_picked_returns_the_trial_of_a_network_without_a_bundle(job: Job, goal: 
     trials = found(job.folder.path, goal).trials
     other = next(trial for trial in trials if trial.candidate.id not in bundles)
     assert picked(job, goal, other.candidate.id, None) == other
-    with pytest.raises(ConfigError, match=f"'{other.candidate.id}' is not a network of"):
+    with pytest.raises(InfeasibleError, match=f"{other.candidate.id} was not measured, and --max"):
         picked(job, goal, other.candidate.id, 1e6)
+    with pytest.raises(ConfigError, match="'none' is not a network of this run"):
+        picked(job, goal, "none", None)
+
+
+def test_picked_refuses_a_finalist_above_the_given_latency(job: Job, goal: SearchGoal) -> None:
+    bundles = read_bundles(job.folder.path / "bundles")
+    *_, second, slowest = sorted(bundles, key=lambda name: latency_ms(bundles[name]))
+    between = (latency_ms(bundles[second]) + latency_ms(bundles[slowest])) / 2
+    with pytest.raises(InfeasibleError, match=f"network {slowest} takes .* ms, and --max-latency"):
+        picked(job, goal, slowest, between)
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Add a machine with an agent as a device of this host."""
-    from hwnas.deploy.agent.client.adding import add_device
+    from hwnas.deploy.agent.client.pairing import add_device
 
     given = "" if agent.startswith("ssh://") else _token(token_file)
     device = add_device(name, agent, given, command, patience, hardware)
@@ -103,7 +103,7 @@ def add(
 @devices_app.command()
 def remove(name: Name) -> None:
     """Remove a machine with an agent; its measurements are kept."""
-    from hwnas.deploy.agent.client.added import remove_added
+    from hwnas.deploy.agent.client.added_devices import remove_added
 
     remove_added(name)
     out.print(f"{name} is removed")

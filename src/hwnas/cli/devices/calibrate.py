@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,8 @@ from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
     from hwnas.predictors.devices.calibration import NetworkMeasurement
-    from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
+    from hwnas.predictors.devices.store import DeviceStore
+    from hwnas.predictors.metrics.device_metric import Profile
     from hwnas.search_spaces import SearchSpace
 
 
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 def calibrate(
     target: Annotated[str, typer.Option(help="Target, or a name for your own device")],
     space: Space = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Cost to measure: latency_ms, energy_mj or peak_memory_bytes; "
+            "latency_ms if not given"
+        ),
+    ] = None,
     samples: Annotated[
         int, typer.Option(help="Number of networks that are measured on it in all")
     ] = 10,
@@ -35,10 +44,10 @@ def calibrate(
         Path | None, typer.Option(help="Folder for exported networks to measure elsewhere")
     ] = None,
     energy: Annotated[
-        bool, typer.Option("--energy", help="Measure energy, if the hardware has a counter")
+        bool, typer.Option("--energy", hidden=True, help="Same as --metric energy_mj")
     ] = False,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Measure peak memory, each time in a new process")
+        bool, typer.Option("--memory", hidden=True, help="Same as --metric peak_memory_bytes")
     ] = False,
     gemm: Annotated[
         bool, typer.Option("--gemm", help="Time matrix products instead of networks")
@@ -63,8 +72,18 @@ def calibrate(
     from hwnas.predictors.devices.calibration import export_chosen
 
     kept = store_of(store)
-    if sum((from_ is not None, export is not None, energy, memory, gemm)) > 1:
-        raise ConfigError("give one of --from, --export, --energy, --memory and --gemm")
+    if sum((from_ is not None, export is not None, gemm)) > 1:
+        raise ConfigError("give one of --from, --export and --gemm")
+    shorthands = ["energy_mj"] * energy + ["peak_memory_bytes"] * memory
+    metrics = [*filter(None, [metric]), *shorthands]
+    if len(metrics) > 1:
+        raise ConfigError("give one of --metric, --energy and --memory")
+    if metrics and (gemm or from_ is not None):
+        raise ConfigError(
+            f"--metric is {metrics[0]}, but --gemm times products, and the table of --from names "
+            "its own metrics; leave --metric out"
+        )
+    cost = metrics[0] if metrics else "latency_ms"
     if gemm:
         _calibrate_gemms(target, kept, as_json)
         return
@@ -74,11 +93,9 @@ def calibrate(
     elif networks is None:
         raise ConfigError("give --space to measure its networks, or --from with a CSV file")
     elif export is not None:
-        print_export(out, export_chosen(target, networks, kept, export, samples), target)
-    elif memory:
-        _calibrate_memory(target, networks, samples, kept, as_json)
+        print_export(out, export_chosen(target, networks, kept, export, samples, cost), target)
     else:
-        _calibrate_networks(target, networks, samples, until_error, energy, kept, as_json)
+        _calibrate_networks(target, networks, cost, samples, until_error, kept, as_json)
 
 
 def _adopt(
@@ -90,8 +107,8 @@ def _adopt(
     trust_units: bool,
     as_json: bool,
 ) -> None:
-    from hwnas.predictors.devices.adoption import adopt
     from hwnas.predictors.devices.cost_file import read_cost_file
+    from hwnas.predictors.devices.table_import import adopt
 
     found = read_cost_file(table, space)
     for note in found.notes:
@@ -102,27 +119,29 @@ def _adopt(
 def _calibrate_networks(
     target: str,
     space: SearchSpace,
+    metric: str,
     samples: int,
     until_error: str | None,
-    energy: bool,
     store: DeviceStore,
     as_json: bool,
 ) -> None:
     from hwnas.cli.devices.tables import print_reading
     from hwnas.deploy.targets.target import Target
-    from hwnas.predictors.devices.calibration import MeasuredMetric, calibrate
+    from hwnas.predictors.devices.calibration import CalibrationOptions
+    from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
+
+    how = DEVICE_METRICS.find(metric)
 
     def show(reading: NetworkMeasurement) -> None:
         if not as_json:
-            print_reading(out, reading)
+            print_reading(out, reading, how.unit)
 
-    parsed, sure = Target.parse(target), _fraction(until_error)
-    metric: MeasuredMetric = "energy_mj" if energy else "latency_ms"
-    profile = calibrate(parsed, space, store, samples, sure, show, metric=metric)
+    options = CalibrationOptions(samples, _fraction(until_error), on_reading=show)
+    profile = how.calibrate(Target.parse(target), space, store, options)
     _show_calibrated([profile], store, as_json)
 
 
-def _show_calibrated(profiles: list[DeviceProfile], store: DeviceStore, as_json: bool) -> None:
+def _show_calibrated(profiles: Sequence[Profile], store: DeviceStore, as_json: bool) -> None:
     from hwnas.cli.devices.tables import print_calibrated
 
     if as_json:
@@ -141,25 +160,6 @@ def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:
         return
     out.print(f"{target}: {len(profile.gemms)} products; kept in {store.folder}", soft_wrap=True)
     out.print(f"next: hwnas predict gemm --m 64 --n 256 --k 128 --target {target}", soft_wrap=True)
-
-
-def _calibrate_memory(
-    target: str, space: SearchSpace, samples: int, store: DeviceStore, as_json: bool
-) -> None:
-    from hwnas.deploy.targets.target import Target
-    from hwnas.predictors.metrics.memory_profile import calibrate_memory
-
-    def show(network: str, peak_bytes: int, number: int) -> None:
-        if not as_json:
-            out.print(f"{number:3d}  {network}  measured {peak_bytes / 1e6:.4g} MB", soft_wrap=True)
-
-    profile = calibrate_memory(Target.parse(target), space, store, samples, show)
-    if as_json:
-        print_json(asdict(profile))
-        return
-    known = len(profile.networks)
-    out.print(f"{target}: peak memory of {known} networks; kept in {store.folder}", soft_wrap=True)
-    out.print(f"next: hwnas predict model.onnx --target {target}", soft_wrap=True)
 
 
 def _fraction(text: str | None) -> float | None:

@@ -11,9 +11,10 @@ from rich.console import Console
 from hwnas.deploy.targets.catalogue import DeviceStatus
 from hwnas.predictors.devices.calibration import NetworkMeasurement
 from hwnas.predictors.devices.prediction import KnownDevice, Prediction
-from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
+from hwnas.predictors.devices.store import DeviceStore
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.explain import OperatorCost
+from hwnas.predictors.metrics.device_metric import Profile
 from hwnas.terminal import table_of
 
 __all__ = [
@@ -28,24 +29,25 @@ __all__ = [
 ]
 
 
-def print_reading(console: Console, reading: NetworkMeasurement) -> None:
-    """Print the measurement of one network, beside its prediction."""
+def print_reading(console: Console, reading: NetworkMeasurement, unit: str) -> None:
+    """Print the measurement of one network with its unit, beside its prediction."""
     expected = "" if reading.predicted is None else f"  predicted {_interval(reading.predicted)}"
     sure = "" if reading.error is None else f"  others: expected error {_percent(reading.error)}"
+    cost, shown = reading.measured, unit
+    if unit == "bytes":
+        cost, shown = cost / 1e6, "MB"
     console.print(
-        f"{reading.number:3d}  {reading.network}  measured {reading.measured:.4g}{expected}{sure}",
+        f"{reading.number:3d}  {reading.network}  measured {cost:.4g} {shown}{expected}{sure}",
         soft_wrap=True,
     )
 
 
-def print_calibrated(
-    console: Console, profiles: Sequence[DeviceProfile], store: DeviceStore
-) -> None:
+def print_calibrated(console: Console, profiles: Sequence[Profile], store: DeviceStore) -> None:
     """Print what the calibrated profiles contain, and the next command."""
     for profile in profiles:
         console.print(
-            f"{profile.device}: {profile.metric} of {len(profile)} networks{_error(profile)}; kept "
-            f"in {store.folder}",
+            f"{profile.device}: {profile.metric} of {len(profile.networks)} networks"
+            f"{_error(profile)}; kept in {store.folder}",
             soft_wrap=True,
             markup=False,
         )
@@ -183,6 +185,6 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def _error(profile: DeviceProfile) -> str:
+def _error(profile: Profile) -> str:
     error = profile.held_out_error
     return "" if error is None else f", held-out error {error:.1%} (median)"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.targets.target import RUNTIMES
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 

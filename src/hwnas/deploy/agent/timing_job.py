@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from hwnas.deploy.agent.signing import is_digest
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.targets.target import Target

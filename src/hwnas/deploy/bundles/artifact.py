@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hwnas.deploy.export.agreement import TOLERANCE
+from hwnas.deploy.export.comparison import TOLERANCE
 from hwnas.deploy.targets.target import Device, Target
 
 __all__ = ["GOLDEN_OUTPUTS", "ROUNDED_TOLERANCE", "Artifact"]

@@ -32,8 +32,8 @@ from torch import Tensor
 from hwnas.deploy.bundles.artifact import Artifact
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
-from hwnas.deploy.export.agreement import relative_error
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
+from hwnas.deploy.export.comparison import relative_error
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import external_files

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.errors import ArtifactError
 
 __all__ = ["inside", "read_sums", "render_sums", "sha256"]

@@ -14,7 +14,7 @@ from hwnas.deploy.bundles.artifact import GOLDEN_OUTPUTS, ROUNDED_TOLERANCE, Art
 from hwnas.deploy.bundles.bundle import CARD, GOLDEN, MODEL, Bundle
 from hwnas.deploy.bundles.model_card import card
 from hwnas.deploy.bundles.packing import seal
-from hwnas.deploy.export.agreement import TOLERANCE
+from hwnas.deploy.export.comparison import TOLERANCE
 from hwnas.deploy.onnx.graph import copy_model
 from hwnas.deploy.runtimes.triton import write_plan
 from hwnas.deploy.targets.target import Target
@@ -97,7 +97,7 @@ def _beside(model: Path, result: VariantResult) -> tuple[str, ...]:
     target = Target.parse(result.target)
     if target.device.runtime != "triton":
         return ()
-    from hwnas.deploy.matching.plan import plan_file
+    from hwnas.deploy.matching.kernel_plan import plan_file
 
     plan = plan_file(model, target)
     write_plan(model, target, plan)

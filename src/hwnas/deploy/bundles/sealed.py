@@ -13,7 +13,7 @@ from typing import Any
 
 from hwnas.atomic import recovered_folder, write_json, write_text
 from hwnas.deploy.bundles.checksums import inside, read_sums, render_sums, sha256
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.errors import ArtifactError, DataError
 
 __all__ = ["Seal", "SealCheck", "checked", "give_usual_modes", "passed"]

@@ -27,8 +27,8 @@ from hwnas.deploy.bundles.bundle import Bundle, read_golden
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
 from hwnas.deploy.cascades.runner import CONFIDENCES, unsure
-from hwnas.deploy.export.agreement import TOLERANCE, relative_error
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
+from hwnas.deploy.export.comparison import TOLERANCE, relative_error
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.onnx.graph import external_files
 from hwnas.deploy.quantization.saturation import saturation_warning

@@ -1,7 +1,7 @@
 """Choice of the two networks of a cascade, and of the threshold between them.
 
 A cascade runs a small network first, and a big one only where the small one is unsure (Viola and
-Jones, 2001; for classifiers of one run e.g. Wang et al., "IDK cascades", 2018). The choice uses
+Jones, CVPR 2001; for neural networks e.g. Wang et al., "IDK Cascades", UAI 2018). The choice uses
 only class scores of validation images; nothing here runs a network.
 """
 
@@ -70,7 +70,7 @@ class AccuracyCount:
         return wilson_interval(self.accuracy, self.n)
 
     def at_least(self, margin: float) -> float:
-        """Return the true accuracy that is ``margin`` of its standard errors below the observed."""
+        """Return the lower Wilson bound of the accuracy, ``margin`` standard errors below it."""
         return float(wilson_lower(self.accuracy, self.n, margin))
 
 
@@ -201,7 +201,7 @@ def _infeasible(ways: list[SingleNetwork | Pair], target: float, margin: float) 
     return InfeasibleError(
         f"neither a network nor a pair reaches accuracy {target:g} with a margin of {margin:g} "
         f"standard errors on {tally.n} validation images; the best is {name} with "
-        f"{tally.accuracy:.4f}, which is {tally.at_least(margin):.4f} with that margin. Lower "
+        f"{tally.accuracy:.4f} ({tally.at_least(margin):.4f} with that margin). Lower "
         "--target-accuracy or --margin"
     )
 
@@ -240,8 +240,8 @@ def _best(
 ) -> Iterator[tuple[float, AccuracyCount]]:
     """Yield the lowest threshold that reaches the target, or else the most accurate threshold.
 
-    Only thresholds count with images on both sides; nothing is yielded if there are none. Each
-    threshold lies midway between the confidences of two images, away from rounding errors.
+    Only thresholds with images on both sides are considered; nothing is yielded if there are none.
+    Each threshold lies midway between the confidences of two images, away from rounding errors.
     """
     confidence = confidences(small, rule)
     order = np.argsort(confidence, kind="stable")

@@ -27,7 +27,7 @@ from hwnas.deploy.cascades.cascade import (
     Cascade,
 )
 from hwnas.deploy.cascades.runner import confidences, unsure
-from hwnas.deploy.export.agreement import TOLERANCE
+from hwnas.deploy.export.comparison import TOLERANCE
 from hwnas.deploy.onnx.graph import copy_model, external_files, model_bytes
 from hwnas.errors import ConfigError
 from hwnas.interval import row_interval

@@ -5,8 +5,8 @@ Needs numpy, onnxruntime and pillow, and nothing else; cascade.json and the netw
     python runner.py image.png ...      what is on images
     python runner.py --verify           whether it gives the golden outputs
 
-hwnas writes this file into every cascade, with its own code to open images in the place of an
-import, and decides by the same lines itself.
+hwnas copies this file into every cascade, with the imported function that opens images inlined, and
+uses the same functions itself to decide which network answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def probabilities(scores: NDArray[Any]) -> Floats:
-    """Return the softmax of class scores (N, K); NaN for an image whose scores are no numbers."""
+    """Return the softmax of class scores (N, K); NaN for an image with NaN or infinite scores."""
     rows = np.asarray(scores, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         odds = np.exp(rows - rows.max(axis=1, keepdims=True))
@@ -62,10 +62,10 @@ def confidences(scores: NDArray[Any], rule: str) -> Floats:
 
 
 def unsure(scores: NDArray[Any], rule: str, threshold: float) -> NDArray[np.bool_]:
-    """Return for which images the big network is run, given the small one's scores (N, K).
+    """Return a mask (N,) of the images on which the big network is run.
 
     Args:
-        scores: Class scores of the small network.
+        scores: Class scores of the small network, (N, K).
         rule: Key of `CONFIDENCES`.
         threshold: Confidence below which the big network is run: 0 selects no image, 1 all images.
             Images whose scores are NaN or infinite are always selected.
@@ -109,7 +109,7 @@ class Runner:
         from PIL import Image
 
         channels = self.about["small"]["preprocessing"]["channels"]
-        # As a file: by its path, Pillow maps plain TIFF files on their side with a wrong width.
+        # Given a path, Pillow would memory-map plain rotated TIFF files with a wrong width.
         with Path(path).open("rb") as file, Image.open(file) as image:
             pixels = upright_pixels(image, _MODES[channels])
         return pixels.reshape(*pixels.shape[:2], channels)
@@ -164,7 +164,7 @@ def prepared(image: NDArray[np.uint8], how: Mapping[str, Any]) -> NDArray[np.flo
 
 
 def main(arguments: list[str]) -> int:
-    """Answer for each image file, or check the golden outputs."""
+    """Print the prediction for each image file, or check the golden outputs."""
     runner = Runner(Path(__file__).parent)
     if not arguments:
         print(__doc__)

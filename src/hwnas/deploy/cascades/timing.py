@@ -57,8 +57,8 @@ def cascade_pass(
 def decision_ms(bundle: Bundle, images: NDArray[np.uint8], rule: str, target: Target) -> float:
     """Return the time per image that a decision adds to a network, in milliseconds.
 
-    That is more than the time of the decision by itself, because the decision leaves less of the
-    network in the caches.
+    That is more than the time of the decision by itself, because the decision evicts part of the
+    network from the caches.
     """
     never = 0.0
     deciding = cascade_pass(bundle, bundle, rule, never, images, target)

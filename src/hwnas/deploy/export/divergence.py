@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hwnas.deploy.export.agreement import TOLERANCE, relative_error
+from hwnas.deploy.export.comparison import TOLERANCE, relative_error
 from hwnas.deploy.onnx.node_names import block_of
 
 __all__ = ["Divergence", "first_divergence"]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.node_names import name_nodes, rename_nodes
 from hwnas.errors import ArtifactError
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from hwnas.atomic import replacing
-from hwnas.deploy.export.agreement import (
+from hwnas.deploy.error_line import first_line
+from hwnas.deploy.export.comparison import (
     TOLERANCE,
     Agreement,
     agreement,
@@ -25,7 +26,6 @@ from hwnas.deploy.export.agreement import (
 from hwnas.deploy.export.conv_norm import conv_norm_pairs
 from hwnas.deploy.export.divergence import Divergence, first_divergence
 from hwnas.deploy.export.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx, traced_onnx
-from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import versions

@@ -1,10 +1,9 @@
 """Regression gate: checks the costs and the metric of a network, also against an older network.
 
-Limits concern one network. Growth concerns two: both are loaded several times, the timing of all
-loadings is interleaved, and a cost has grown if the confidence interval of the difference between
-the means lies above the allowed growth. A single loading would not suffice: depending on memory
-placement, one loading of a file is faster than the next by more than the timing rounds of one
-loading differ.
+Limits concern one network. Growth concerns two: each is loaded into several sessions, the timing of
+all sessions is interleaved, and a cost has grown if the confidence interval of the difference
+between the means lies above the allowed growth. One session per network would not suffice: because
+of memory placement, sessions of the same file differ by more than the timing rounds of one session.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class CostCheck:
             difference in its unit.
         interval: 95 % confidence interval of the growth.
         allowed: Allowed growth.
-        ok: True if the limit and the allowed growth are kept.
+        ok: True if the limit and the allowed growth are met.
         note: Further information, such as a warning.
     """
 
@@ -109,13 +108,16 @@ class CostCheck:
             return ""
         if self.grown:
             assert self.interval is not None
-            low, high = self.interval
+            assert self.growth is not None
+            by, *ends, allowed = map(self._growth_text, (self.growth, *self.interval, self.allowed))
             return (
-                f"{self.name} got worse by {self.growth:.3g} ({low:.3g} to {high:.3g}) from "
-                f"{self.old:.6g} to {self.value:.6g} {self.unit}; at most {self.allowed:g} is "
-                "allowed"
+                f"{self.name} got worse by {by} ({' to '.join(ends)}) from {self.old:.6g} to "
+                f"{self.value:.6g} {self.unit}; at most {allowed} is allowed"
             )
         return f"{self.name} is {self.value:.6g} {self.unit}; the limit is {self.limit:.6g}"
+
+    def _growth_text(self, growth: float) -> str:
+        return f"{growth:.3g}" if self.kind == "evaluated" else f"{100 * growth:.3g} %"
 
     @property
     def grown(self) -> bool:
@@ -179,7 +181,7 @@ def gate(
         settings: Timing settings.
 
     Returns:
-        A verdict for each cost, and for the metric if there are images.
+        A check of each cost, and of the metric if there are images.
 
     Raises:
         ConfigError: The budget names a metric that is not the task's, there are no images for it,
@@ -220,7 +222,7 @@ def _check_metrics(budget: CostBudget, metrics: set[str]) -> None:
 
 
 def _check_format(model: Path, target: Target) -> None:
-    """Raise an error if a file must first be quantised, and so is not the file that ships."""
+    """Raise if a file does not have the target's number format, so it is not the deployed file."""
     found, wanted = number_format(model), target.format
     if found != wanted and (found, wanted) != ("fp32", "bf16"):
         raise ConfigError(
@@ -267,7 +269,7 @@ def _latencies(
     model: Path, old: Path | None, budget: CostBudget, settings: TimingSettings
 ) -> list[CostCheck]:
     files = {"new": model} if old is None else {"new": model, "old": old}
-    # Interleaved, so that the loadings of one file do not all precede those of the other.
+    # Interleaved, so that the sessions of one file are not all loaded before those of the other.
     subjects = {
         f"{side} {loading}": TimedNetwork(file, budget.target)
         for loading in range(_LOADINGS)
@@ -322,7 +324,7 @@ def _cost(
     budget: CostBudget,
     note: str = "",
 ) -> CostCheck:
-    """Return the verdict on a cost from several readings, which are equally noisy."""
+    """Return the check of a cost from repeated readings of the network and of the old network."""
     verdict = CostCheck(
         name,
         COSTS[name],
@@ -340,7 +342,10 @@ def _cost(
 
 
 def _growth(new: Sequence[float], old: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Return the relative growth of the mean, with the interval of Welch's t-test on logarithms."""
+    """Return the relative growth of the geometric mean, and its confidence interval.
+
+    The interval is that of Welch's t-test on logarithms.
+    """
     logs = np.log(np.maximum(new, 1e-12)), np.log(np.maximum(old, 1e-12))
     difference = float(logs[0].mean() - logs[1].mean())
     errors = [side.var(ddof=1) / len(side) if len(side) > 1 else 0.0 for side in logs]

@@ -1,4 +1,4 @@
-"""Verdicts as JUnit XML, which continuous integration reads."""
+"""Results of the regression gate as JUnit XML, which continuous integration reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["junit"]
 
 
 def junit(suite: str, verdicts: Sequence[CostCheck]) -> str:
-    """Return a JUnit test suite as XML, with a test case for each verdict.
+    """Return a JUnit test suite as XML, with a test case for each check.
 
     Args:
         suite: Name of the suite, such as that of the checked file.

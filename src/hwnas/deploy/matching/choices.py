@@ -1,6 +1,6 @@
 """Choice of kernel or PyTorch for operators, and comparison of their measured times.
 
-Matching asks for measured speed only in this module.
+No other module of the matching reads measured times.
 """
 
 from __future__ import annotations

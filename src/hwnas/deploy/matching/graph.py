@@ -19,7 +19,7 @@ __all__ = ["VIEWS", "Graph", "OperatorCall", "Rewrite", "Rule", "Step", "is_call
 Shape = tuple[int, ...]
 VIEWS = ("Cast", "Dropout", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
          "Transpose", "Unsqueeze")  # fmt: skip
-"""Kinds of nodes that give existing values another shape, as a rule without moving them."""
+"""Kinds of nodes that give values another shape, usually without moving them in memory."""
 _ALIKE = ("x", "residual")  # arguments with the same dtype
 
 
@@ -29,15 +29,15 @@ class OperatorCall:
 
     Attributes:
         operator: Operator of `hwnas.kernels`.
-        reads: Names of the values that it reads, by the operator's argument.
+        reads: Names of the values that the call reads, by the operator's argument.
         weights: Constants in the operator's layout, by argument, in float32.
         options: All other arguments that differ from their defaults.
-        outputs: Names of the values that it computes.
-        nodes: Kinds of the nodes that it replaces.
+        outputs: Names of the values that the call computes.
+        nodes: Kinds of the nodes that the call replaces.
         maps: Whether x, residual and y are feature maps. These are NCHW in the graph and NHWC for
             the operator, in the same memory. Heads of y are then joined along the channels.
-        dtype: Type of x, if it is not that of the network.
-        windows: Windows that x is gathered from, if the operator does not read the map as it is.
+        dtype: Type of x; None for that of the network.
+        windows: Windows that x is gathered from; None if the operator reads the map itself.
     """
 
     operator: Operator
@@ -52,12 +52,12 @@ class OperatorCall:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of all values that it reads."""
+        """Names of all values that the call reads."""
         return tuple(self.reads.values())
 
     @property
     def activation(self) -> str:
-        """Name of the activation that is folded into it, ``"none"`` if there is none."""
+        """Name of the activation that is folded into the call, ``"none"`` if there is none."""
         return str(self.options.get("activation", "none"))
 
     def type_in(self, dtype: torch.dtype) -> torch.dtype:
@@ -74,7 +74,7 @@ class OperatorCall:
         return dtype if dtype.is_floating_point else torch.float32
 
     def and_then(self, nodes: Sequence[str], output: str, **changes: Any) -> OperatorCall:
-        """Return the call with the nodes after it folded in, and with their output as its first."""
+        """Return the call with the nodes after it folded in; their output becomes its first one."""
         outputs = (output, *self.outputs[1:])
         return replace(self, outputs=outputs, nodes=(*self.nodes, *nodes), **changes)
 
@@ -270,7 +270,7 @@ apply to such a step.
 
 
 def _in_order(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the steps with each after those that it reads from, else in the given order."""
+    """Return the steps in topological order, and in the given order where that allows it."""
     makers = {name: step for step in steps for name in step.outputs}
     placed: dict[str, Step] = {}
 

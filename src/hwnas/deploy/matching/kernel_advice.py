@@ -25,7 +25,7 @@ _LAYERS = ("conv", "depthwise", "linear", "pointwise")
 def advice(workload: Workload, itemsize: int) -> list[str]:
     """Return messages on channels that waste loads or multiplications, with better channel counts.
 
-    The list is empty if no channels do.
+    The list is empty if no channels waste any.
 
     Args:
         workload: Workload of the network, at any batch.

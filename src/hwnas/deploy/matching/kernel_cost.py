@@ -1,6 +1,6 @@
 """Predicted cost of a network's steps in `hwnas.kernels`, without running them.
 
-To match a network requires its ONNX file and takes seconds; the prediction takes microseconds. A
+Matching a network requires its ONNX file and takes seconds; the prediction takes microseconds. A
 step knows its own sizes but not its neighbours, so the usual result of the matcher is assumed for
 each kind of step: activations, normalisations, gates and residuals are fused into layers, and a
 mean over a map into the convolution before it. The two layers of a squeeze-and-excitation block are
@@ -30,7 +30,7 @@ __all__ = ["KernelCost", "KernelSite", "kernel_work"]
 _BYTES = 4  # per value, as steps count them
 _WHOLE_MAP = 16  # values per mean from which a pooling is assumed to cover a whole map
 _USUAL = "nvidia-h200"
-_ATTENTION = 1 - 2  # launches: attention is one, and the layers before it are two fewer
+_ATTENTION = 1 - 2  # launches: attention adds one, and the three layers before it become one
 _FOLDED = ("activation", "layer_norm", "norm", "view")
 # Orders of magnitude, not those of a particular GPU; a fitted model accounts for the GPU.
 _LAUNCH_NS = 2000.0
@@ -84,12 +84,11 @@ class KernelCost:
             step merges launches of other steps.
         torch_launches: Number of these launches that are PyTorch's.
         moved_bytes: Bytes read and written in memory, each tensor once.
-        asked_bytes: Bytes that programs request from the caches, where each program counts all that
-            it reads.
+        asked_bytes: Bytes that programs request from the caches: all that each program reads.
         products: Number of multiplications, including those of padding.
         idle_products: Number of multiplications of padding.
-        programs: Number of programs of all launches.
-        rounds: Number of programs that the busiest multiprocessor runs one after the other.
+        programs: Number of programs (thread blocks) of all launches.
+        rounds: Number of programs that the busiest multiprocessor runs one after the other (waves).
         idle_rounds: Part of these rounds in which a multiprocessor is idle, on average.
         busiest_bytes: Bytes that the busiest multiprocessor requests.
         card_ms: Milliseconds by a roofline model of the busiest multiprocessor.
@@ -178,7 +177,7 @@ def _of_call(step: OperatorSignature, call: StepCall, site: KernelSite) -> Kerne
 
 
 def _products(call: StepCall, grid: tuple[int, ...], config: Config) -> int:
-    """Return the multiplications of whole blocks; parts of a split sum share one output block."""
+    """Return the multiplications of whole blocks; parts of a split-K sum share one output block."""
     if "BLOCK_M" not in config:
         return math.prod(grid) * config["BLOCK_P"] * config["BLOCK_C"] * call.summed
     steps = -(-call.summed // config["BLOCK_K"])
@@ -192,9 +191,13 @@ def _in_torch(step: OperatorSignature, site: KernelSite) -> KernelCost:
 
 
 def _even(site: KernelSite, moved: float, macs: int = 0, launches: float = 0.0) -> KernelCost:
-    """Return the cost of bytes, and of multiplications per image, spread over multiprocessors.
+    """Return the cost of bytes and products that are spread equally over all multiprocessors.
 
-    All multiprocessors have equal shares.
+    Args:
+        site: Site at which the step runs.
+        moved: Bytes moved in a run.
+        macs: Multiply-accumulates for one image.
+        launches: Number of kernel launches.
     """
     parts, products = site.gpu.multiprocessors, macs * site.batch
     return KernelCost(

@@ -139,7 +139,7 @@ def left_in_torch(graph: Graph) -> Counter[tuple[str, str]]:
 
 
 def _reads_float32(step: Step) -> bool:
-    """Return whether a step needs the network's input in float32, because it rounds it itself."""
+    """Return whether a step needs the network's input in float32, because it quantises it."""
     single = isinstance(step, OperatorCall) and step.dtype == torch.float32
     return single or is_node(step, "QuantizeLinear")
 
@@ -213,7 +213,7 @@ class _Torch:
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the node's outputs by name.
 
-        Floating-point outputs get the network's dtype, also after a cast.
+        Floating-point outputs get the network's dtype, even after a cast.
         """
         own = self.constants
         found = self.node.run([own[n] if n in own else values[n] for n in self.node.inputs])

@@ -1,4 +1,4 @@
-"""Extraction of convolution windows by PyTorch, for operators that take pixels only."""
+"""Extraction of convolution windows by PyTorch (im2col), for operators that take pixels only."""
 
 from __future__ import annotations
 

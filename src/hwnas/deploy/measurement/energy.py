@@ -23,7 +23,7 @@ RAPL = Path("/sys/class/powercap")
 
 
 class EnergyCounter(Protocol):
-    """Counter of the energy that some hardware has used since some time in the past."""
+    """Counter of the energy that some hardware has used since an arbitrary time in the past."""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
 """Latency history: times of networks in earlier sessions, when nothing disturbed them.
 
 Other users of the same hardware can slow a machine down for minutes. A session that lies entirely
-in such minutes cannot detect that from its own timing rounds, but the earlier times of the same
+in such a period cannot detect it from its own timing rounds, but the earlier times of the same
 network reveal it.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["LatencyHistory"]
 SCHEMA = 1
 _SESSIONS = 32  # the latest of each network; older ones are dropped, as machines change
 _NETWORKS = 4096
-_USUAL = 0.1  # quantile over sessions: most of them may lie in slow minutes
+_USUAL = 0.1  # quantile over sessions: most of them may lie in disturbed periods
 
 
 class LatencyHistory:

@@ -3,8 +3,8 @@
 Each round reads both CPU time and wall time. If other work takes the processor away in between, the
 wall clock runs ahead of the CPU clock, and the round is repeated later. A round is also repeated if
 the rounds of the same network before and after it were slow: other users of the machine, which
-hwnas cannot see, share its caches and its frequency, and then CPU time grows, too. The time of the
-round itself is no criterion, since a selection by it would bias the medians.
+hwnas cannot see, share its caches and its frequency, so that CPU time grows, too. The time of the
+round itself is not a criterion, since selecting rounds by it would bias the medians.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class TimingSettings:
         max_seconds: Largest duration of all rounds of a network together, in seconds; there are at
             least 5 rounds.
         max_wall_cpu_ratio: Largest ratio of wall time to CPU time of a clean round.
-        max_slowdown: Largest ratio of the network's rounds before and after a clean round to its
-            quick rounds.
+        max_slowdown: Largest ratio of the rounds before and after a clean round to the network's
+            quick time (`LatencyTimer.quick_ms`).
         retries: Largest number of additional rounds for each wanted one, if some are not clean.
         patience_s: Largest time, in seconds, for all networks together, during which timing goes on
-            until enough rounds are clean. The quick time of a network is then that of earlier such
-            sessions, too (`hwnas.deploy.measurement.latency_history`).
+            until enough rounds are clean. If it is above 0, quick times of earlier sessions count,
+            too (`hwnas.deploy.measurement.latency_history`).
     """
 
     warmup: int = 10
@@ -128,7 +128,8 @@ class LatencyTimer:
         self._run, self._cpu, self._wall, self._one_thread = run, cpu, wall, one_thread
         self._settings, self._anchor = settings, anchor
         self._usual_ms = math.inf if usual_ms is None else usual_ms
-        self._rounds: list[TimingRound] = []  # without the latest; of many, the worst are dropped
+        # Without the latest round; the most disturbed rounds are dropped if there are many.
+        self._rounds: list[TimingRound] = []
         self._latest: TimingRound | None = None
         self._timed = 0
         self._quickest_ms: list[float] = []  # sorted
@@ -206,8 +207,8 @@ class LatencyTimer:
 
     def _disturbance(self, timed: TimingRound) -> float:
         """Return the disturbance of a round, which is at most 1 if nothing disturbed it."""
-        # Several threads add up on the CPU clock, and a thread that waits for a GPU idles or spins,
-        # so in these cases the ratio of the best round is the norm.
+        # Several threads add up on the CPU clock, and a thread that waits for a GPU idles or spins.
+        # In these cases the smallest ratio of all rounds counts as undisturbed.
         undisturbed = 1.0 if self._one_thread else self._least_ratio
         slowdown = timed.beside_ms / min(self.quick_ms, self._usual_ms)
         return max(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError
 

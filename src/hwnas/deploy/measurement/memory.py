@@ -16,10 +16,9 @@ pages, such as code of the runtime's library that is loaded on first use: the sy
 pages, and other processes share them. Memory that was swapped out is not seen.
 
 Arena, thread pool and allocator keep the settings that they have on the target, so the result is
-that of a program that runs the network, not of a leaner one. The remaining noise comes from
-addresses that the system draws at random for each process: they determine the order of the
-runtime's hash tables, and so how well its blocks fit together. Hence the result is the median over
-a few processes.
+that of a program that runs the network, not of a leaner one. The remaining noise comes from address
+space layout randomisation: the addresses determine the order of the runtime's hash tables, and thus
+how well its blocks fit together. The result is therefore the median over a few processes.
 """
 
 from __future__ import annotations
@@ -189,7 +188,7 @@ def _run(session: Session, batch: int) -> None:
 def _give_back_free_memory() -> None:
     """Return free memory to the system.
 
-    Otherwise the network moves into memory that imports have freed, and is not counted.
+    Otherwise the network would use memory that imports have freed, which would not be counted.
     """
     gc.collect()
     with contextlib.suppress(AttributeError):  # only glibc has it

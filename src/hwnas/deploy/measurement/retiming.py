@@ -21,8 +21,8 @@ __all__ = ["retime"]
 def retime(bundle: Bundle, settings: TimingSettings | None = None) -> list[SealCheck]:
     """Repeat all measurements that were made when a bundle was made, in one session.
 
-    A latency is no reason to reject a bundle, and it differs on another machine, so each check
-    reports the result and none fails. For limits there is `hwnas.deploy.gate.gate`.
+    Latencies differ between machines and are no reason to reject a bundle, so each check reports
+    its result and none fails. `hwnas.deploy.gate.gate` checks limits.
 
     Args:
         bundle: Bundle whose network is timed, and whose other artifacts are timed if a sweep timed
@@ -74,7 +74,7 @@ def _unusable(name: str) -> str | None:
 
 
 def _compared(now: Measurement, before: Measurement) -> str:
-    """Return a text with both times, and what may explain their difference."""
+    """Return a text with both times, and with a possible reason for their difference."""
     change = now.latency_ms / before.latency_ms - 1
     text = f"{now.latency_ms:.4g} ms now, {before.latency_ms:.4g} ms in the bundle, {change:+.1%}"
     if now.hardware != before.hardware:

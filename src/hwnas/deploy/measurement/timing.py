@@ -179,7 +179,8 @@ def _start_anchors(
 def _lasting_name(subject: TimedNetwork) -> str:
     """Return the name of a network on a target in the latency history.
 
-    The name includes everything that makes it another network or its times incomparable.
+    Times are comparable only if file content, target, processor and versions of the runtime are the
+    same, so the name includes all of them.
     """
     target = subject.target
     runtime = versions(RUNTIMES[target.device.runtime].packages)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hwnas.deploy.bundles.checksums import inside
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.errors import ArtifactError
 
 __all__ = [

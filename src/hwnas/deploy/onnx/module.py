@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph, read_whole_model
 from hwnas.deploy.onnx.node_names import foreign, in_words
 from hwnas.deploy.onnx.operators import OPERATORS, Attributes

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.export.exporters import quiet
-from hwnas.deploy.first_line import first_line
 from hwnas.deploy.runtimes.checks import missing_package
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.kernels.operator import Inputs, Operator

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import read_whole_model
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces import (

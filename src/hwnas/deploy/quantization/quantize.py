@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.atomic import replacing
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph
 from hwnas.deploy.quantization.ranges import RANGES, Range, activations
 from hwnas.deploy.targets.processor import sums_saturate

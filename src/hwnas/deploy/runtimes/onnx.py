@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph
 from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.quantization.quantize import quantize_int8, random_batches

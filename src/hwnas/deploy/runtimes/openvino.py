@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph
 from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
@@ -62,6 +64,18 @@ class OpenVINO:
         return OpenVINOSession(executable, target)
 
 
+@cache
+def _core(process: int) -> Any:
+    """Return the one core of OpenVINO in a process, given its id.
+
+    Each core replaces the stack on which the main thread handles signals. If several are destroyed
+    in the order in which they were made, the thread keeps a freed stack, and Ctrl-C crashes.
+    """
+    import openvino
+
+    return openvino.Core()
+
+
 class OpenVINOSession:
     """ONNX file compiled by OpenVINO for the target's batch.
 
@@ -71,10 +85,8 @@ class OpenVINOSession:
     """
 
     def __init__(self, path: Path, target: Target) -> None:
-        import openvino
-
         check_graph(path)
-        core, self._path = openvino.Core(), path
+        core, self._path = _core(os.getpid()), path
         self._settings = {
             "INFERENCE_PRECISION_HINT": _PRECISIONS[target.format],
             "INFERENCE_NUM_THREADS": str(target.device.threads),

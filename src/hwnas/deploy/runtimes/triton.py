@@ -61,7 +61,7 @@ class Triton:
                 PyTorch cannot run.
             StorageError: ``folder`` cannot be written.
         """
-        from hwnas.deploy.matching.plan import plan_file
+        from hwnas.deploy.matching.kernel_plan import plan_file
 
         _check_format(artifact, target)
         if target.format == "int8":
@@ -139,7 +139,7 @@ def write_plan(model: Path, target: Target, to: Path) -> None:
         StorageError: ``to`` cannot be written.
     """
     from hwnas.deploy.matching import chosen_calls, matched
-    from hwnas.deploy.matching.plan import KernelPlan
+    from hwnas.deploy.matching.kernel_plan import KernelPlan
     from hwnas.deploy.onnx.module import OnnxModule
 
     dtype = torch_type(target)
@@ -173,7 +173,7 @@ def _planned(model: Path, target: Target) -> tuple[Decide, str]:
     The reason is empty if the plan is used or there is none.
     """
     from hwnas.deploy.matching import decided
-    from hwnas.deploy.matching.plan import KernelPlan, plan_file
+    from hwnas.deploy.matching.kernel_plan import KernelPlan, plan_file
 
     path = plan_file(model, target)
     if not path.exists():

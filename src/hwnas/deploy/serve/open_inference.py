@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.export.to_onnx import INPUT, OUTPUT
-from hwnas.deploy.first_line import first_line
 from hwnas.deploy.serve.costs import json_bytes
 from hwnas.deploy.serve.limits import RequestRefusal
 from hwnas.deploy.serve.service import ResourceClaim, Service

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import hwnas
-from hwnas.deploy.agent.client.added import read_added
+from hwnas.deploy.agent.client.added_devices import read_added
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import graphics_card
 from hwnas.deploy.targets.processor import cpu_fields, instruction_flags
@@ -32,7 +32,8 @@ class DeviceStatus:
     """Availability of one kind of target.
 
     Attributes:
-        target: Pattern of the target's names, e.g. ``"cpu-onnxruntime-fp32-b{B}-t{T}"``.
+        target: Pattern of the target's names, e.g. ``"cpu-onnxruntime-fp32-b{B}-t{T}"``; the name
+            of the device alone if its file is damaged.
         usable: True if the target can be measured now.
         reason: Why the target cannot be used and what to install; empty if usable.
         details: Processor, cores, instructions and versions, by name.
@@ -49,8 +50,8 @@ def devices() -> list[DeviceStatus]:
     from hwnas.deploy.agent.client.client import devices_elsewhere
 
     elsewhere = [
-        DeviceStatus(_pattern(device.name, kind), not reason, reason, details)
-        for device, kind, reason, details in devices_elsewhere()
+        DeviceStatus(_pattern(name, kind) if kind else name, not reason, reason, details)
+        for name, kind, reason, details in devices_elsewhere()
     ]
     return [*devices_here(), *elsewhere]
 

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 from hwnas.atomic import replacing
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import messages, read_model, read_whole_model
 from hwnas.errors import ArtifactError
 

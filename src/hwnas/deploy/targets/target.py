@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hwnas.deploy.agent.client.added import added_names, is_added
+from hwnas.deploy.agent.client.added_devices import added_names, is_added
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.registry import Registry

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.export.agreement import TOLERANCE, relative_error
+from hwnas.deploy.export.comparison import TOLERANCE, relative_error
 from hwnas.deploy.io import OutputMeaning
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hwnas.errors import HwnasError
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.ahead import Compiled, CompileRequest, compile_in_child
+from hwnas.kernels.compile_ahead import Compiled, CompileRequest, compile_in_child
 from hwnas.kernels.operator import Inputs
 from hwnas.kernels.suite.backends import Backend
 from hwnas.kernels.suite.cases import Case

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.ahead import Compiled
+from hwnas.kernels.compile_ahead import Compiled
 from hwnas.kernels.operator import Config, Operator, Sizes
 from hwnas.kernels.resources import compile_ahead
 from hwnas.kernels.suite.timer import CallTimer, GpuTimer, Times, done

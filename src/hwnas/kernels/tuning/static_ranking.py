@@ -8,7 +8,7 @@ from itertools import islice
 import torch
 
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.ahead import CompileRequest, compile_in_child
+from hwnas.kernels.compile_ahead import CompileRequest, compile_in_child
 from hwnas.kernels.operator import Sizes
 from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.tuning.trial import TuningTrial, footprint

@@ -19,12 +19,12 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from hwnas.errors import DeviceError
-from hwnas.kernels.ahead import Compiled
+from hwnas.kernels.compile_ahead import Compiled
 from hwnas.kernels.operator import Config
 from hwnas.kernels.suite.timer import Times
+from hwnas.kernels.tuning.checked_proposer import CheckedProposer
 from hwnas.kernels.tuning.cost_model import CostModel
 from hwnas.kernels.tuning.proposers import Proposer, RuleProposer
-from hwnas.kernels.tuning.proposing import CheckedProposer
 from hwnas.kernels.tuning.trial import Footprint, TuningTask, TuningTrial
 
 __all__ = ["Bench", "TuningResult", "tune"]

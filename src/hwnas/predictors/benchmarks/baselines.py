@@ -23,7 +23,8 @@ __all__ = ["mean_of_devices", "nearest_device", "ridge", "ridge_on_macs", "ridge
 def ridge(sources: KnownDevices) -> Regression:
     """Return a regression of log cost on counts of options and log multiply-accumulates.
 
-    Nothing is transferred. Positions with fewer or more options than most are left out.
+    Nothing is transferred from the known devices. Positions with fewer or more options than most
+    are left out.
     """
     space, codes = sources.space, sources.codes
     usual = statistics.mode(space.options)
@@ -84,8 +85,8 @@ class Regression:
 class ResidualQuantiles:
     """`Regression` with the 90% quantile of its residuals as half the width of every interval.
 
-    The residuals are those of leaving out each sample. Of n residuals, the one of rank 0.9 (n + 1),
-    rounded up, is taken (the jackknife of Barber et al., "Predictive inference with the
+    The residuals are leave-one-out residuals of the samples. Of n residuals, the one of rank
+    0.9 (n + 1), rounded up, is used (the jackknife of Barber et al., "Predictive inference with the
     jackknife+", Annals of Statistics 2021); the largest one if there are too few.
 
     Attributes:
@@ -117,12 +118,12 @@ class ResidualQuantiles:
 
 
 def nearest_device(sources: KnownDevices) -> OtherDevices:
-    """Return a method that takes the known device of most similar ranking, rescaled by samples."""
+    """Return a method that rescales the known device with the ranking most like the samples'."""
     return OtherDevices(_predicted(sources), nearest=True)
 
 
 def mean_of_devices(sources: KnownDevices) -> OtherDevices:
-    """Return a method that takes the mean over known devices; samples only correct its scale."""
+    """Return a method that rescales the mean over known devices by the samples."""
     return OtherDevices(_predicted(sources), nearest=False)
 
 
@@ -140,8 +141,8 @@ class OtherDevices:
 
     Attributes:
         predicted: Logarithms of costs up to a scale for each device, of shape (N, K).
-        nearest: Whether to take the device whose ranking is most like that of the samples, rather
-            than the mean.
+        nearest: Whether to use the device whose ranking is most like that of the samples, instead
+            of the mean over devices.
     """
 
     predicted: Numbers

@@ -1,7 +1,7 @@
 """Benchmark of methods that predict costs on unseen devices, on published tables.
 
 The rows of a table are split into a pool and queries. A method may have some rows of the pool
-measured on the new device. The queries are scored, and nothing but the scores reads their costs.
+measured on the new device. It is scored on the queries, whose costs only the scoring reads.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class PredictorRow:
         coverage90: Share of the queries whose true cost lies in the 90% interval, 0 to 1.
         width90: Median of upper over lower bound of the interval, minus 1, in percent.
         relative_width90: Median of the difference of the bounds over the predicted cost, in
-            percent; in the unit of `median_ape`.
-        violation: Excess over the budget of the network chosen by predicted cost, in percent of the
-            budget, averaged over five budgets.
+            percent, as `median_ape`.
+        violation: Percentage by which the network chosen by predicted cost exceeds the budget,
+            averaged over five budgets; 0 for a network within the budget.
         regret: Accuracy lost against the best network within the budget, averaged over the same
             budgets, in the table's unit; None if the table has no accuracies.
         seconds: Time in seconds to choose, adapt and predict.
@@ -177,9 +177,9 @@ def _check(
 
 
 def _pool_rows(table: CostTable, pool: int) -> Rows:
-    """Return the rows of the pool, for energy without networks that are not connected.
+    """Return the rows of the pool; for energy, without networks that are not connected.
 
-    Energy tables hold networks that were folded to nothing, so their energy is no network's.
+    Compilers fold such networks to nothing, so the energy in the table is not that of a network.
     """
     rows = np.arange(pool)
     return rows[table.space.connected(table.codes[:pool])] if table.metric == "energy" else rows
@@ -192,8 +192,8 @@ def split_rows(
 
     Args:
         table: Costs of networks on devices.
-        device: New device, by whose true costs ``"trimmed"`` drops the fastest and the slowest 10%
-            of pool and queries, as HELP's code does.
+        device: New device. ``"trimmed"`` drops the fastest and the slowest 10% of pool and queries
+            by their true costs on this device, as HELP's code does.
         pool: Number of rows of the pool, which are the first ones of the table.
         protocol: ``"full"`` draws up to 5,000 unseen connected networks; if the table says which
             networks are isomorphic, unseen means that no isomorphic one is in the pool.
@@ -261,7 +261,7 @@ def _scored(
 
 
 class _Counted:
-    """Measurement function that refuses rows that were not offered, and more than were agreed."""
+    """Measurement function that refuses rows that were not offered, and more than ``samples``."""
 
     def __init__(
         self, table: CostTable, column: int, offered: frozenset[int], samples: int
@@ -291,8 +291,9 @@ def _choices(
 ) -> tuple[float, float | None]:
     """Return violation in percent and regret of choosing by predicted cost, averaged over budgets.
 
-    The most accurate network that is predicted to keep the budget is chosen; if accuracies are not
-    known, the costliest one of these; if no network is predicted to keep it, the cheapest one.
+    Of the networks predicted to be within a budget, the most accurate one is chosen, or the
+    costliest one if accuracies are not known. If there are none, the network with the lowest
+    predicted cost is chosen.
     """
     worth = forecast.cost if accuracies is None else accuracies
     violations, regrets = [], []

@@ -66,7 +66,10 @@ class CostTable:
         return self.devices.index(device)
 
     def accuracy_for(self, device: str) -> Numbers | None:
-        """Return the accuracies of the task named at the end of a device's name, or the first."""
+        """Return the accuracies (N,) of the task that ends a device's name, or of the first task.
+
+        The result is None if the table has no accuracies.
+        """
         if self.accuracies is None:
             return None
         ends = [i for i, name in enumerate(self.accuracy_names) if device.endswith(name)]
@@ -116,7 +119,7 @@ def read_cost_table(path: Path, metric: Metric = "latency", space: str | None = 
                 f"{path}: rep_arch_idx goes from {representatives.min()} to "
                 f"{representatives.max()}; expected indices of the {len(codes)} rows"
             )
-        codes = codes[representatives]  # networks that were measured in place of the rows' own
+        codes = codes[representatives]  # the networks that were measured for the rows
     return CostTable(
         found,
         codes,

@@ -24,12 +24,13 @@ from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.predictors.devices.device import MINIMUM_MEASUREMENTS, DevicePredictor
 from hwnas.predictors.devices.selection import most_informative
-from hwnas.predictors.devices.store import CostMetric, DeviceProfile, DeviceStore
+from hwnas.predictors.devices.store import DeviceProfile, DeviceStore, cost_metric
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.features.blocks import Blocks, blocks_of_steps, rows_of
 from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace
 
 __all__ = [
+    "CalibrationOptions",
     "ExportOne",
     "Exporter",
     "MeasuredMetric",
@@ -37,7 +38,6 @@ __all__ = [
     "Pool",
     "calibrate",
     "check_same_hardware",
-    "check_samples",
     "count_known",
     "drawn_networks",
     "export_chosen",
@@ -51,7 +51,7 @@ Exporter = Callable[[ExportOne, SearchSpace, Sequence[tuple[Architecture, Path]]
 """Function that calls an `ExportOne` for each network; its iterable has an item for each."""
 
 _POOL = 200
-_BLOCK = 5  # networks that are timed together before the next ones are chosen
+_EXPORT_SHARE = 0.8  # of the time of a calibration
 
 
 def drawn_networks(space: SearchSpace, seed: int, count: int) -> tuple[Architecture, ...]:
@@ -126,18 +126,45 @@ class NetworkMeasurement:
     error: float | None
 
 
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """Extent of a calibration, and functions that do or watch parts of it.
+
+    Attributes:
+        samples: Number of networks of the space that shall be known of the target, at least 3.
+        until_error: Value of `NetworkMeasurement.error`, as a fraction, at which to stop early.
+        block: Number of networks that are measured together before the next ones are chosen.
+        on_reading: Function that is called for every network that was measured.
+        advance: Function that is called with the completed share of a block, from 0 to 1, and with
+            what is being done.
+        export: Function that exports the networks; one after the other if None.
+
+    Raises:
+        ConfigError: ``samples`` or ``until_error`` is out of range.
+    """
+
+    samples: int = 10
+    until_error: float | None = None
+    block: int = 5
+    on_reading: Callable[[NetworkMeasurement], None] = lambda reading: None
+    advance: Callable[[float, str], None] = lambda share, text: None
+    export: Exporter | None = None
+
+    def __post_init__(self) -> None:
+        _check_samples(self.samples)
+        if self.until_error is not None and not 0 < self.until_error < 10:
+            raise ConfigError(
+                f"until_error is {self.until_error:g}; expected a fraction such as 0.05"
+            )
+
+
 def calibrate(
     target: Target,
     space: SearchSpace,
     store: DeviceStore,
-    samples: int = 10,
-    until_error: float | None = None,
-    on_reading: Callable[[NetworkMeasurement], None] = lambda reading: None,
-    settings: TimingSettings | None = None,
+    options: CalibrationOptions | None = None,
     metric: MeasuredMetric = "latency_ms",
-    block: int = _BLOCK,
-    export: Exporter | None = None,
-    progress: Callable[[float], None] | None = None,
+    settings: TimingSettings | None = None,
 ) -> DeviceProfile:
     """Measure networks on a target of this machine until enough is known, and store its profile.
 
@@ -148,50 +175,49 @@ def calibrate(
         target: Target on which to measure.
         space: Space of the networks.
         store: Store of the profile.
-        samples: Number of networks of the space that shall be known of the target, at least 3.
-        until_error: Value of `NetworkMeasurement.error`, as a fraction, at which to stop early.
-        on_reading: Function that is called for every network that was measured.
-        settings: Settings of the timing of each network.
+        options: Extent of the calibration; the defaults if None.
         metric: Metric to measure; energy needs a counter in the hardware.
-        block: Number of networks that are measured together before the next ones are chosen.
-        export: Function that exports the networks; one after the other if None.
-        progress: Function that is called with the completed share of the measurement of a block,
-            from 0 to 1.
+        settings: Settings of the timing of each network.
 
     Raises:
-        ConfigError: ``samples`` or ``until_error`` is out of range.
         DeviceError: The target cannot be used here, or the store knows it from other hardware.
         EnergyUnavailable: Nothing on this machine counts energy.
     """
-    check_samples(samples)
-    if until_error is not None and not 0 < until_error < 10:
-        raise ConfigError(f"until_error is {until_error:g}; expected a fraction such as 0.05")
+    options = options or CalibrationOptions()
+    samples, until_error = options.samples, options.until_error
     profile = _known_so_far(target, metric, space, store)
     drawn = drawn_networks(space, 0, _POOL)
     if until_error is None and count_known(drawn, profile.networks) >= min(samples, len(drawn)):
         return profile
-    measure_some = _MEASURES[metric](target, settings, progress or (lambda share: None))
+    measure_some = _MEASURES[metric](target, settings, _measuring(options))
     pool = Pool.of_networks(space, drawn)
     predictor = DevicePredictor.of(profile)
     error = _error(predictor, pool)
     while (known := count_known(drawn, profile.networks)) < samples and not _small_enough(
         error, until_error
     ):
-        wanted = min(block, samples - known)
+        wanted = min(options.block, samples - known)
         chosen = pool.most_informative(predictor, wanted, profile.networks)
         if not chosen:
             break  # the space holds no more
         expected = _expected(predictor, rows_of(pool.seen_by(predictor), np.array(chosen)))
         networks = [pool.networks[i] for i in chosen]
-        with exported_for_a_while(networks, space, export) as models:
+        with exported_for_a_while(networks, space, options) as models:
             measured = measure_some(models)
         profile = _with_measured(profile, pool, chosen, measured)
         predictor = DevicePredictor.of(profile)
         profile = replace(profile, held_out_error=predictor.held_out_error)
         store.save(profile)
         error = _error(predictor, pool)
-        _report(pool, chosen, expected, measured, len(profile), error, on_reading)
+        _report(pool, chosen, expected, measured, len(profile), error, options.on_reading)
     return profile
+
+
+def _measuring(options: CalibrationOptions) -> _Progress:
+    """Return the function that is called with the share of a block that was measured."""
+    return lambda share: options.advance(
+        _EXPORT_SHARE + (1 - _EXPORT_SHARE) * share, "measuring networks"
+    )
 
 
 def _known_so_far(
@@ -208,7 +234,7 @@ def _known_so_far(
     return replace(known, space=", ".join(spaces))
 
 
-def check_samples(samples: int) -> None:
+def _check_samples(samples: int) -> None:
     """Refuse a number of networks that is too small for a prediction."""
     if samples < MINIMUM_MEASUREMENTS:
         raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
@@ -268,14 +294,17 @@ def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
 
 @contextlib.contextmanager
 def exported_for_a_while(
-    networks: Sequence[Architecture], space: SearchSpace, export: Exporter | None = None
+    networks: Sequence[Architecture], space: SearchSpace, options: CalibrationOptions | None = None
 ) -> Iterator[list[Path]]:
     """Export networks as temporary ONNX files, untrained: they cost as much as trained ones."""
+    options = options or CalibrationOptions()
     with tempfile.TemporaryDirectory() as folder:
         paths = _paths(networks, Path(folder))
         pairs = list(zip(networks, paths, strict=True))
-        for _ in (export or _export_in_turn)(quickest_export(space), space, pairs):
-            pass
+        export = options.export or _export_in_turn
+        for done, _ in enumerate(export(quickest_export(space), space, pairs), start=1):
+            text = f"exporting network {done}/{len(pairs)}"
+            options.advance(_EXPORT_SHARE * done / len(pairs), text)
         yield paths
 
 
@@ -401,7 +430,7 @@ def export_chosen(
     store: DeviceStore,
     folder: Path,
     samples: int = 10,
-    metric: CostMetric = "latency_ms",
+    metric: str = "latency_ms",
 ) -> Path:
     """Write the networks to measure on a device that hwnas cannot reach, and a table to fill in.
 
@@ -415,10 +444,13 @@ def export_chosen(
 
     Returns:
         Path of the table, which has a line for each network and no costs.
+
+    Raises:
+        ConfigError: ``samples`` is too small, or a table cannot have such a metric.
     """
-    check_samples(samples)
-    known = store.has(device, metric)
-    profile = store.load(device, metric) if known else DeviceProfile(device, metric)
+    _check_samples(samples)
+    cost = cost_metric(metric)
+    profile = store.load(device, cost) if store.has(device, cost) else DeviceProfile(device, cost)
     predictor = DevicePredictor.of(profile)
     pool = Pool.of(space)
     chosen = pool.most_informative(predictor, samples, profile.networks)

@@ -32,7 +32,7 @@ class CostFile:
         networks: Names of the networks, each once.
         steps: Operator counts of the networks, at batch 1.
         costs: Costs of shape (n,), for each metric that the file has.
-        notes: Remarks on costs that differ and were averaged, in words.
+        notes: Remarks on networks whose lines differ, of which the median is used, in words.
     """
 
     networks: tuple[str, ...]
@@ -45,8 +45,8 @@ def read_cost_file(path: Path, space: SearchSpace | None = None) -> CostFile:
     """Read a CSV file with the column ``network`` and one or more of `METRICS`.
 
     A network is the path of an ONNX file, or of a JSON file with an architecture, relative to the
-    CSV file; or the architecture as JSON itself. Several lines of one network are averaged by
-    their median.
+    CSV file; or the JSON text of an architecture. If several lines name the same network, the
+    median of their costs is used.
 
     Args:
         path: Path of the CSV file.

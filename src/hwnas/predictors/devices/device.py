@@ -92,7 +92,7 @@ class DevicePredictor:
     def of_known(cls, profile: DeviceProfile, shipped: bool) -> DevicePredictor:
         """Return the predictor of a device of the store, or of one that ships with hwnas.
 
-        On one that ships, so many networks were measured that the others have nothing to add.
+        A shipped device has so many measurements that its predictor does not use other devices.
         """
         return cls.of(profile, shipped_experience().only(profile.device) if shipped else None)
 
@@ -140,8 +140,8 @@ class DevicePredictor:
     def blocks(self, steps: OperatorCountTable, known: Blocks | None = None) -> Blocks:
         """Return the features of networks that this predictor uses.
 
-        If hwnas's own kernels run the networks, these include the predicted work of the kernels on
-        the GPU.
+        If hwnas's own kernels run the networks, the features include the predicted resource usage
+        of the kernels on the GPU.
 
         Args:
             steps: Operator counts of the networks.
@@ -152,7 +152,7 @@ class DevicePredictor:
         return blocks if own is None else {**blocks, KERNELS: own.block(steps)}
 
     def choice_costs(self, space: SearchSpace, target: Target) -> dict[str, dict[str, float]]:
-        """Return the expected cost of each option, all else being equal."""
+        """Return the expected cost of each option of each choice; see `mean_cost_of_options`."""
         return mean_cost_of_options(self, space, target, random.Random(0))
 
     def held_out(self, folds: int = 20) -> list[Estimate]:
@@ -160,7 +160,7 @@ class DevicePredictor:
 
         Args:
             folds: Number of predictors that are fitted, each on all but some of the networks; if
-                there are no more networks than folds, each network is left out by itself.
+                there are no more networks than folds, each fold leaves out one network.
         """
         order = np.arange(len(self.costs))
         estimates: list[Estimate | None] = [None] * len(order)
@@ -185,7 +185,10 @@ class DevicePredictor:
 
     @property
     def variances(self) -> Numbers:
-        """Variances of the kernel's parts and, last, the noise; those of the prior if unknown."""
+        """Variances of the kernel's parts and, last, the noise.
+
+        They are those of the prior if fewer than three networks were measured.
+        """
         known = len(self.costs) >= MINIMUM_MEASUREMENTS
         return np.exp(self._process.theta if known else self._prior.mean)
 
@@ -219,7 +222,7 @@ class DevicePredictor:
         return mean, self.experience.lessons.scale(self._process) * std
 
     def parts(self, blocks: Blocks) -> Parts:
-        """Return networks with these features as the parts of the kernel read them."""
+        """Return the inputs of the Gaussian process's kernel for networks with these features."""
         shared = {name: block for name, block in blocks.items() if name != KERNELS}
         parts = self.experience.parts(self.experience.see(shared))
         own = self._kernels
@@ -231,7 +234,7 @@ class DevicePredictor:
 
     @property
     def _prior(self) -> Prior:
-        """Prior of the experience, with vague weights for the kernel features that it lacks."""
+        """Prior from the known devices, with a vague prior for the features of hwnas's kernels."""
         prior = self.experience.prior
         if self._kernels is None:
             return prior

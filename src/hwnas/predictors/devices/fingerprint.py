@@ -1,4 +1,4 @@
-"""Fingerprint of a target: times of small models in its runtime and format, in ten seconds."""
+"""Fingerprint of a target: times of small models in its runtime and format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=5.0, max_seconds=1.0, r
 
 @dataclass(frozen=True)
 class Probe:
-    """Small model that does one kind of work.
+    """Small model of equal layers, which all do one kind of work.
 
     Attributes:
         channels: Channels of the input and of every feature map.
@@ -132,7 +132,7 @@ class Fingerprint:
         overhead = min(per_layer["overhead"], per_layer["overhead_elementwise"])
 
         def rate(names: tuple[str, ...], amount: Callable[[Probe], int]) -> float:
-            """Return the geometric mean of amounts per second, without overhead, in 1e9."""
+            """Return the geometric mean of amounts per second, less overhead, in units of 1e9."""
             rates = []
             for name in names:
                 busy = max(per_layer[name] - overhead, 0.1 * per_layer[name])

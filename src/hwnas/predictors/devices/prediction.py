@@ -87,7 +87,7 @@ class Prediction:
 def predict(
     store: DeviceStore, devices: Sequence[str], network: OnnxWorkload | OperatorCountTable
 ) -> list[Prediction]:
-    """Predict every metric that is known of the devices.
+    """Predict one network's cost in every metric that is known of the devices.
 
     Args:
         store: Store of calibrated devices.

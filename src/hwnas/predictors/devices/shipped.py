@@ -1,7 +1,7 @@
-"""Devices that come with hwnas, and what they teach about all others.
+"""Devices that ship with hwnas, and the transfer prior that they give for all other devices.
 
 They are in ``shipped_devices/``, which ``python -m experiments.latency_zoo.ship`` made from
-recorded measurements. No store of the user's is needed to read them, and nothing is fitted.
+recorded measurements. Reading them requires no device store, and fits nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 FOLDER = Path(__file__).parents[1] / "shipped_devices"
 _DESCRIPTION, _ARRAYS = "devices.json", "devices.safetensors"
-_SAMPLES = (3, 5, 10, 20, 40)  # numbers of measurements for which intervals are learnt
+_SAMPLES = (3, 5, 10, 20, 40)  # numbers of measurements for which scales of intervals are learnt
 
 
 @cache
@@ -54,7 +54,7 @@ def shipped_profiles(metric: CostMetric = "latency_ms") -> Mapping[str, DevicePr
 
 @cache
 def shipped_experience() -> TransferPrior:
-    """Return what the latencies of the shipped devices teach."""
+    """Return the transfer prior from the latencies of the shipped devices."""
     profiles, lessons = _read(FOLDER)
     return experience_of(profiles, lessons)
 
@@ -62,11 +62,13 @@ def shipped_experience() -> TransferPrior:
 def experience_of(
     profiles: Sequence[DeviceProfile], lessons: MetaLearnedHyperparameters | None = None
 ) -> TransferPrior:
-    """Return what some devices teach; everything is scaled over the networks of the first one.
+    """Return the transfer prior from some devices.
+
+    Features are scaled over the networks of the first device.
 
     Args:
         profiles: Profiles of the devices, all of one metric.
-        lessons: Hyperparameters that were learnt before; learnt anew if None.
+        lessons: Meta-learned hyperparameters to reuse; learnt anew if None.
     """
     blocks: dict[int, Blocks] = {}
     sources = []
@@ -80,7 +82,7 @@ def experience_of(
 
 
 def family(target: str) -> str:
-    """Return runtime and format of a target: batch and threads do not change the family."""
+    """Return a target's family: its runtime and format, without batch and threads."""
     parsed = Target.parse(target)
     return f"{parsed.device.runtime}-{parsed.format}"
 
@@ -99,7 +101,7 @@ def ship(
     fingerprints: Mapping[str, Mapping[str, float]],
     folder: Path = FOLDER,
 ) -> None:
-    """Learn what devices teach, and write all files that are needed to ship the devices.
+    """Learn the transfer prior of devices, and write the files with which they ship.
 
     Args:
         profiles: Profiles of the devices, all measured on the same networks.
@@ -153,6 +155,6 @@ def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], MetaLearnedHyperpara
 
 
 def _widening(values: Mapping[str, Any]) -> ConformalScale:
-    """Return a scale from its stored values; those of earlier versions have no doubts."""
+    """Return a scale from its stored values; earlier versions stored no ``doubts``."""
     doubts = values.get("doubts", ConformalScale.doubts)
     return ConformalScale(**{**values, "doubts": tuple(doubts)})

@@ -27,6 +27,7 @@ __all__ = [
     "DeviceProfile",
     "DeviceStore",
     "check_device_name",
+    "cost_metric",
     "read_description",
 ]
 
@@ -36,6 +37,14 @@ METRICS: tuple[CostMetric, ...] = get_args(CostMetric)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _DESCRIPTION, _ARRAYS = "profile.json", "measurements.safetensors"
 _STEPS = "steps."
+
+
+def cost_metric(name: str) -> CostMetric:
+    """Return the metric of a name; raise ConfigError if profiles have no such metric."""
+    for metric in METRICS:
+        if metric == name:
+            return metric
+    raise ConfigError(f"unknown metric {name!r}; {closest(name, METRICS)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +89,7 @@ class DeviceProfile:
 
     def __post_init__(self) -> None:
         check_device_name(self.device)
-        if self.metric not in METRICS:
-            raise ConfigError(f"unknown metric {self.metric!r}; {closest(self.metric, METRICS)}")
+        cost_metric(self.metric)
         if not len(self.networks) == len(self.steps) == len(self.costs):
             raise ConfigError(
                 f"device {self.device}: {len(self.networks)} names, {len(self.steps)} networks and "
@@ -131,7 +139,7 @@ class DeviceProfile:
 def read_description(path: Path) -> Iterator[dict[str, Any]]:
     """Read a JSON object that was written with the schema number of this version of hwnas.
 
-    Errors inside the context that its contents cause become an ArtifactError that names the file.
+    An error that the contents cause inside the context becomes an ArtifactError with the path.
 
     Raises:
         ArtifactError: The file is damaged, or was written by another version.
@@ -151,7 +159,7 @@ def read_description(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def check_device_name(name: str) -> None:
-    """Refuse a name that cannot be the name of a folder.
+    """Raise if a name cannot be the name of a folder.
 
     Raises:
         ConfigError: The name is empty, too long or has other characters than letters, digits, . _
@@ -169,7 +177,7 @@ class DeviceStore:
     """Folder of device profiles: ``DEVICE/METRIC/`` with JSON and safetensors, no pickle.
 
     Attributes:
-        folder: Folder, which is made when something is first saved.
+        folder: Folder of the store; created with the first profile.
     """
 
     folder: Path

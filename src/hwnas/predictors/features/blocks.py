@@ -54,13 +54,13 @@ def rows_of(blocks: Blocks, index: npt.NDArray[np.integer]) -> Blocks:
 
 
 def places(codes: Codes, options: Sequence[int]) -> Numbers:
-    """Return one column for each option of each position: 1 where it is taken."""
+    """Return the one-hot encoding of networks: a column for each option of each position."""
     columns = [codes[:, i, None] == np.arange(count) for i, count in enumerate(options)]
     return np.hstack(columns).astype(np.float64)
 
 
 def counts(codes: Codes, options: Sequence[int], groups: Sequence[int]) -> Numbers:
-    """Return one column for each option of each group of positions: how often it is taken."""
+    """Return how often each option is taken in each group of positions, one column for each."""
     columns = []
     for group in sorted(set(groups)):
         positions = [i for i, each in enumerate(groups) if each == group]
@@ -87,7 +87,7 @@ class BlockScaling:
 
         Args:
             block: Features of shape (N, F).
-            whiten: Whether all columns count alike, rather than as much as they vary.
+            whiten: Whether all columns get the same variance; if False, they keep their ratios.
         """
         centre, spread = block.mean(0), block.std(0)
         constant = spread < 1e-9

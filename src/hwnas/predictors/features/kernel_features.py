@@ -33,7 +33,7 @@ _UNITS = (("_bytes", 1e4), ("products", 1e5), ("_ms", 1e-3))
 
 @dataclass(frozen=True)
 class KernelFeatures:
-    """Features of networks as the kernels of a target see them.
+    """Features of networks from the predicted resource usage of hwnas's kernels on a target.
 
     Attributes:
         site: GPU, data type and batch with which the kernels run.
@@ -68,30 +68,30 @@ class KernelFeatures:
         return np.maximum(found, 0.0)
 
     def block(self, steps: OperatorCountTable) -> Numbers:
-        """Return the logarithms of 1 + `quantities`, in units in which 1 is little, (N, F)."""
+        """Return the logarithms of 1 + `quantities`, in small units, (N, F)."""
         units = [next((u for end, u in _UNITS if n.endswith(end)), 1.0) for n in self.names]
         features: Numbers = np.log1p(self.quantities(steps) / np.array(units))
         return features
 
     def parts(self, block: Numbers) -> Parts:
-        """Return a block as the features that the parts of a process's kernel read."""
+        """Return a block as inputs of the Gaussian process's kernel."""
         scaled = self._scale(block)
         return Parts({KERNELS: scaled}, {_NEAR: 2.0 * scaled})
 
     @cached_property
     def _scale(self) -> BlockScaling:
-        """Scale over the networks over which all other features are scaled."""
+        """Scaling over the same networks as that of all other features."""
         return BlockScaling.over(self.block(next(iter(shipped_profiles().values())).steps))
 
 
 def kernel_features(device: str, hardware: str = "") -> KernelFeatures | None:
     """Return the additional features of networks on a device.
 
-    They are None if the runtime of the device is not hwnas's own, or Triton is not installed.
+    The result is None if the runtime of the device is not hwnas's own, or Triton is not installed.
 
     Args:
         device: Name of a target, or of a custom device.
-        hardware: Name of its GPU; if empty, that of this machine or of where it was added.
+        hardware: Name of the device's GPU; if empty, that of the target's machine now.
     """
     try:
         target = Target.parse(device)

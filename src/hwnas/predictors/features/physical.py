@@ -26,7 +26,7 @@ class Machine:
     Attributes:
         gmacs: Largest rate of multiply-accumulates, in 1e9 per second.
         gbytes: Bandwidth between memory and the arithmetic units, in 1e9 bytes per second.
-        overhead_us: Microseconds that any operator takes at least.
+        overhead_us: Smallest time of an operator, in microseconds.
         depthwise: Share of ``gmacs`` that depthwise convolutions reach.
         eager: Whether the hardware runs operators that a compiler drops or folds.
     """
@@ -54,7 +54,7 @@ MACHINES = {
     "waiting_gpu": Machine(3000, 500, 50, 0.05, eager=True),
     "array": Machine(1000, 10, 1, 0.02),
 }
-"""Orders of magnitude for kinds of hardware; the predictor finds which one a device is like."""
+"""Orders of magnitude for kinds of hardware; the predictor finds which of them a device is like."""
 
 
 def _live(*kinds: OperatorKind) -> Callable[[OperatorSignature], bool]:
@@ -106,13 +106,13 @@ def _quantities_of(steps: tuple[OperatorSignature, ...]) -> npt.NDArray[np.float
 
 
 def physical_features(steps: OperatorCountTable) -> npt.NDArray[np.float64]:
-    """Return the logarithms of 1 + `quantities`, in units in which 1 is little, same shape."""
+    """Return the logarithms of 1 + `quantities`, in small units, (N, len(FEATURES))."""
     features: npt.NDArray[np.float64] = np.log1p(quantities(steps) / _UNITS)
     return features
 
 
 def amounts(features: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the quantities that have these `physical_features`, as the inverse function."""
+    """Return the `quantities` of networks from their `physical_features`."""
     found: npt.NDArray[np.float64] = np.expm1(features) * _UNITS
     return found
 

@@ -8,14 +8,14 @@ share the encoder. A new device has a Gaussian process on the encoder's features
 method has on aggregated features.
 
 Tokens are in the order of the space's positions, and within a position in the order of execution.
-Equal operators of one position are one token with a count. So FBNet's layers are in order, with
-stem and head at the end; an edge of NAS-Bench-201 stands for all cells, first stage first.
+Equal operators of one position are one token with a count. FBNet's layers are therefore in order,
+with stem and head at the end; an edge of NAS-Bench-201 stands for all cells, first stage first.
 
-The encoder has seen every known device that is later treated as new, to find the prior and the
-widths of the intervals. So it is overconfident if a new device is unlike the known ones.
+To find the prior and the widths of the intervals, each known device is treated as new. The encoder
+was trained on these devices as well, so it is overconfident if a new device is unlike them.
 
-Shapes: N networks, T tokens of the longest, V distinct tokens, F fields, K known devices, W the
-width.
+Shapes: N networks, T tokens of the longest network, V distinct tokens, F fields, K known devices, W
+the encoder's width.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _fields(step: OperatorSignature, count: int) -> tuple[str | int, ...]:
 
 
 class _Reader(nn.Module):
-    """Network that encodes networks, and predicts their standardised log costs on known devices."""
+    """Encoder of networks, with a head that predicts standardised log costs on known devices."""
 
     def __init__(self, fields: Rows, devices: int) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class _Reader(nn.Module):
 
 
 def _train(reader: _Reader, text: Text, pool: Rows, logs: Numbers) -> None:
-    """Fit the log costs on all known devices at once, of shape (len(pool), K)."""
+    """Fit the encoder to the log costs on all known devices at once, (len(pool), K)."""
     rng = np.random.default_rng(0)
     spread = np.maximum(logs.std(0), 1e-9)
     targets = torch.from_numpy(((logs - logs.mean(0)) / spread).astype(np.float32))

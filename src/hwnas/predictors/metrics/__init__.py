@@ -1,3 +1,3 @@
-"""Metrics beside latency: peak memory, and the cost of matrix products."""
+"""Metrics on devices, such as peak memory, and the cost of matrix products."""
 
 __all__: list[str] = []

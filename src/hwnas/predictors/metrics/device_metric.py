@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -14,7 +14,7 @@ from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.deploy.measurement.timing import measure, prepared_run
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
-from hwnas.predictors.devices.calibration import Exporter, ExportOne, MeasuredMetric, calibrate
+from hwnas.predictors.devices.calibration import CalibrationOptions, MeasuredMetric, calibrate
 from hwnas.predictors.devices.device import DevicePredictor
 from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
 from hwnas.predictors.estimate import CostSource, Estimate
@@ -28,18 +28,23 @@ from hwnas.predictors.metrics.memory_profile import (
     save_memory,
 )
 from hwnas.registry import Plugin, Registry
-from hwnas.search_spaces import Architecture, SearchSpace
+from hwnas.search_spaces import SearchSpace
 
 __all__ = ["DEVICE_METRICS", "CalibratedPredictor", "DeviceMetric", "Profile", "latency_cost"]
-
-Advance = Callable[[float, str], None]
-"""Function that is told which share of the work is done, in 0..1, and what is being done."""
-
-_EXPORT_SHARE = 0.8  # of the time of a calibration
 
 
 class Profile(Protocol):
     """Networks whose cost in one metric is known on a device."""
+
+    @property
+    def device(self) -> str:
+        """Name of the target, or of a custom device."""
+        ...
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        ...
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -59,6 +64,25 @@ class Profile(Protocol):
     @property
     def time(self) -> str:
         """Time of the last measurement, ISO 8601."""
+        ...
+
+    @property
+    def reference_ms(self) -> float | None:
+        """Median time of the reference model beside the last timings; None if nothing was timed."""
+        ...
+
+    @property
+    def contended(self) -> int:
+        """Number of networks whose timing was disturbed by other work on the machine."""
+        ...
+
+    @property
+    def held_out_error(self) -> float | None:
+        """Median error of predicting each network from the others, as a fraction, if known."""
+        ...
+
+    def description(self) -> dict[str, Any]:
+        """Return all fields that are read by people, as a JSON object."""
         ...
 
     def to_json(self) -> dict[str, Any]:
@@ -104,17 +128,12 @@ class DeviceMetric(ABC):
 
     @abstractmethod
     def calibrate(
-        self,
-        target: Target,
-        space: SearchSpace,
-        store: DeviceStore,
-        samples: int,
-        advance: Advance,
-        export: Exporter,
-    ) -> None:
-        """Measure networks until the store has ``samples`` networks of the space.
+        self, target: Target, space: SearchSpace, store: DeviceStore, options: CalibrationOptions
+    ) -> Profile:
+        """Measure networks until the store has enough networks of the space; return its profile.
 
         Raises:
+            ConfigError: The metric cannot be calibrated with these options.
             DeviceError: The target cannot be used, nothing here measures the metric, or the store
                 knows the target from other hardware.
         """
@@ -167,36 +186,10 @@ class _OperatorCost(DeviceMetric):
     name: ClassVar[MeasuredMetric]
 
     def calibrate(
-        self,
-        target: Target,
-        space: SearchSpace,
-        store: DeviceStore,
-        samples: int,
-        advance: Advance,
-        export: Exporter,
-    ) -> None:
-        """See `DeviceMetric.calibrate`; all networks are measured in one session."""
-
-        def reported(
-            one: ExportOne, space: SearchSpace, networks: Sequence[tuple[Architecture, Path]]
-        ) -> Iterator[object]:
-            for done, each in enumerate(export(one, space, networks), start=1):
-                text = f"exporting network {done}/{len(networks)}"
-                advance(_EXPORT_SHARE * done / len(networks), text)
-                yield each
-
-        calibrate(
-            target,
-            space,
-            store,
-            samples,
-            metric=self.name,
-            block=samples,
-            export=reported,
-            progress=lambda share: advance(
-                _EXPORT_SHARE + (1 - _EXPORT_SHARE) * share, f"measuring {self.noun}"
-            ),
-        )
+        self, target: Target, space: SearchSpace, store: DeviceStore, options: CalibrationOptions
+    ) -> DeviceProfile:
+        """See `DeviceMetric.calibrate`."""
+        return calibrate(target, space, store, options, self.name)
 
     def has(self, store: DeviceStore, device: str) -> bool:
         """See `DeviceMetric.has`."""
@@ -282,20 +275,10 @@ class _PeakMemory(DeviceMetric):
         return found
 
     def calibrate(
-        self,
-        target: Target,
-        space: SearchSpace,
-        store: DeviceStore,
-        samples: int,
-        advance: Advance,
-        export: Exporter,
-    ) -> None:
+        self, target: Target, space: SearchSpace, store: DeviceStore, options: CalibrationOptions
+    ) -> MemoryProfile:
         """See `DeviceMetric.calibrate`."""
-
-        def on_reading(network: str, peak_bytes: int, number: int) -> None:
-            advance(min(1.0, number / samples), f"{network} takes {peak_bytes / 1e6:.4g} MB")
-
-        calibrate_memory(target, space, store, samples, on_reading, export)
+        return calibrate_memory(target, space, store, options)
 
     def has(self, store: DeviceStore, device: str) -> bool:
         """See `DeviceMetric.has`."""

@@ -1,4 +1,4 @@
-"""Matrix products by their sizes: choice of the ones to time, and their timing."""
+"""Matrix products (GEMM): choice of the sizes to time, and their timing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sampled_gemms(
     largest: Gemm = Gemm(4096, 4096, 4096),
     max_macs: int = 2**30,
 ) -> list[Gemm]:
-    """Draw different products to time, so that a range of sizes is known.
+    """Draw different products to time, which cover a range of sizes.
 
     Sizes are uniform in their logarithms. About half of them are multiples of 16, as in networks;
     the others are arbitrary.
@@ -113,7 +113,7 @@ def time_gemms(
 ) -> list[Measurement]:
     """Time products on a target of this machine, in its format, 40 at a time and interleaved.
 
-    A run on a target with a batch size is as many products with the same weight.
+    On a target with batch size B, a run computes B products with the same weight.
 
     Args:
         gemms: Products to time.

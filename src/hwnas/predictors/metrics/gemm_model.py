@@ -2,8 +2,8 @@
 
 After GPPerf, which predicts runtime and power of products on GPUs from M, N, K by regression. There
 is one departure: the regression is a sum over the kinds of work in a blocked product (operations on
-tiles, bytes moved), none of which can take negative time. So it extrapolates to sizes beyond those
-that were timed.
+tiles, bytes moved), none of which can take negative time. The model can therefore extrapolate to
+sizes beyond those that were timed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _LEAST_SIDE = 8  # least number of products on each side of a threshold
 class Roofline:
     """Cost of products as a sum over kinds of work, none of which has a negative cost.
 
-    Runtimes compute small products in another way than large ones, e.g. with fewer threads. So
-    there may be several sums, each for products of some size.
+    Runtimes compute small products in another way than large ones, e.g. with fewer threads. There
+    may therefore be several sums, each for a range of sizes.
 
     Attributes:
         rates: Cost per unit of each kind of work, of shape (len(thresholds_macs) + 1, W).
@@ -91,8 +91,8 @@ class GemmModel:
         metric: Name of the cost, e.g. ``"latency_ms"``; energy adds up in the same way.
         roofline: Model of the costs.
         log_std: Standard deviation of the logarithm of a cost within the sizes that were seen.
-        drift: Additional deviation beyond these, for sizes e times as large or as small.
-        seen: Logarithms of the least and the largest m, n, k and m n k, of shape (2, 4).
+        drift: Additional standard deviation for each factor of e beyond these sizes.
+        seen: Logarithms of the smallest and the largest m, n, k and m n k, of shape (2, 4).
     """
 
     target: str
@@ -113,7 +113,7 @@ class GemmModel:
         """Fit the model to measured products.
 
         The error beyond the sizes that were seen is found by leaving out the largest and the
-        smallest third of the products, by each size and by all.
+        smallest third of the products by m, by n, by k and by m n k.
 
         Args:
             target: Name of the target.
@@ -217,7 +217,7 @@ def _held_out(places: Numbers) -> Iterator[npt.NDArray[np.bool_]]:
 def _drift(gemms: Sequence[Gemm], costs: Numbers, log_std: float) -> float:
     """Return the standard deviation of the log cost, for each factor of e beyond the sizes seen.
 
-    It is the least one with which nine in ten of the products left out are in their interval.
+    It is the smallest one with which nine in ten of the products left out are in their interval.
     """
     places, needed = _places(gemms), []
     for out in _held_out(places):

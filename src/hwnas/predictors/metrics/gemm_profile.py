@@ -1,4 +1,4 @@
-"""Matrix products that were timed on a target, stored beside its networks."""
+"""Matrix products that were timed on a target, stored beside the target's device profiles."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Peak memory of networks in ONNX Runtime, from their graphs and a few measurements.
 
-The memory of activations is not a sum over operators: they lie in an arena whose regions double in
-size, which never shrinks, and which lays them out a second time when their sizes are known. This
-module simulates the arena operator by operator. Little remains to be learnt: the memory that a
-weight takes while it is loaded and packed, and the memory of each operator of the graph.
+The memory of activations is not a sum over operators. Activations lie in an arena that grows by
+regions of doubling size, never shrinks, and lays out the activations a second time once their sizes
+are known. This module simulates the arena operator by operator. Little remains to be learnt: the
+memory that a weight takes while it is loaded and packed, and the memory of each operator of the
+graph.
 
 Shapes: N networks.
 """
@@ -38,7 +39,7 @@ _FIRST_REGION = 2**20
 _MOST_UNUSED = 128 * 2**20  # bytes; a chunk with more to spare is split in any case
 _CHANNELS = 16  # float32 convolutions pad channels to a multiple of this (AVX-512)
 _LOADED = 1e5  # bytes that loading takes for any network
-_LOADED_PER_WEIGHT = 2.3  # bytes per byte of float32 weights, also if they are quantised
+_LOADED_PER_WEIGHT = 2.3  # bytes per byte of float32 weights, even if they are quantised
 _LOADED_PER_OPERATOR = {"fp32": 1e4, "int8": 2.7e4}  # bytes for each operator in the file
 _INT8_SHARE = 0.25  # of the bytes of a float32 tensor
 _POINTER = 8  # bytes
@@ -154,7 +155,7 @@ def arena_bytes(workload: Workload, number_format: str = "fp32") -> int:
 
 
 def _planned_bytes(events: Sequence[_Event]) -> int:
-    """Return the size of one piece that holds all buffers, each placed in the tightest gap."""
+    """Return the bytes of one block that holds all buffers, each in the smallest gap that fits."""
     spans: dict[int, tuple[int, int]] = {}
     most = 0
     for event in events:
@@ -207,7 +208,7 @@ def _drop(buffer: int, size: int) -> list[_Event]:
 
 
 def _buffers(workload: Workload, operators: Sequence[NetworkOperator]) -> dict[int, int]:
-    """Return for each tensor the one in whose memory it lives; weights are left out.
+    """Map each tensor to the tensor whose memory it uses; weights are left out.
 
     The runtime folds normalisations into convolutions, and computes activations, sums and channel
     gates in place.
@@ -223,7 +224,7 @@ def _buffers(workload: Workload, operators: Sequence[NetworkOperator]) -> dict[i
 
 
 def _float_bytes(workload: Workload, tensor: int) -> int:
-    """Return the bytes of a tensor, with the channels of images padded as convolutions need it."""
+    """Return the bytes of a tensor; channels of feature maps are padded as convolutions need it."""
     spec = workload.tensors[tensor]
     if len(spec.shape) != 4 or spec.shape[2] * spec.shape[3] == 1:
         return spec.bytes
@@ -253,7 +254,7 @@ def _integer_workspace(workload: Workload, operator: NetworkOperator) -> list[_E
 
 
 def memory_features(workloads: Sequence[Workload], number_format: str = "fp32") -> Numbers:
-    """Return logarithms of modelled peak memory, of the arena and of the weights, in bytes.
+    """Return logarithms of the bytes of the modelled peak, of the arena and of the weights.
 
     Args:
         workloads: Networks, at the batch that they run with.
@@ -280,9 +281,9 @@ def _weight_bytes(workload: Workload, operators: Sequence[NetworkOperator]) -> i
 
 
 def _widening(measurements: int) -> float:
-    """Return the 95% quantile of Student's t over the normal one.
+    """Return the 95% quantile of Student's t distribution, divided by that of the normal one.
 
-    The scale of the errors is estimated from the measurements, as are a mean and three slopes.
+    The measurements also determine a mean and three slopes, so these degrees of freedom are lost.
     """
     freedom = max(measurements - _FEATURES - 1, 1)
     return float(student_t.ppf(0.95, freedom) / norm.ppf(0.95))
@@ -378,6 +379,6 @@ class MemoryPredictor:
         return Mixture.fitted(parts, missed, _PRIOR)
 
     def _parts(self, features: Numbers) -> Parts:
-        """Return features for a kernel that is linear in all of them, and smooth in them."""
+        """Return the inputs of a kernel with a linear and a radial part, each over all features."""
         scaled = BlockScaling.over(self.features)(features)
         return Parts({"memory": scaled}, {"memory_near": scaled})

@@ -17,9 +17,9 @@ from hwnas.deploy.targets.catalogue import machine, versions
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.calibration import (
-    Exporter,
+    CalibrationOptions,
+    NetworkMeasurement,
     check_same_hardware,
-    check_samples,
     count_known,
     drawn_networks,
     exported_for_a_while,
@@ -72,6 +72,30 @@ class MemoryProfile:
     versions: dict[str, str] | None = None
     time: str = ""
 
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return METRIC
+
+    @property
+    def reference_ms(self) -> None:
+        """None, since nothing was timed."""
+        return None
+
+    @property
+    def contended(self) -> int:
+        """Number of disturbed timings: zero, since nothing was timed."""
+        return 0
+
+    @property
+    def held_out_error(self) -> None:
+        """None, since it is not computed."""
+        return None
+
+    def description(self) -> dict[str, Any]:
+        """Return all fields and the metric as a JSON object."""
+        return {"schema": SCHEMA, "metric": METRIC, **self.to_json()}
+
     def to_json(self) -> dict[str, Any]:
         """Return all fields as a JSON object."""
         return asdict(self)
@@ -103,9 +127,7 @@ def calibrate_memory(
     target: Target,
     space: SearchSpace,
     store: DeviceStore,
-    samples: int = 10,
-    on_reading: Callable[[str, int, int], None] = lambda network, peak_bytes, number: None,
-    export: Exporter | None = None,
+    options: CalibrationOptions | None = None,
 ) -> MemoryProfile:
     """Measure the peak memory of networks on a target of this machine, each in fresh processes.
 
@@ -116,17 +138,20 @@ def calibrate_memory(
         target: Target of ONNX Runtime.
         space: Space of the networks.
         store: Store of the profile.
-        samples: Number of networks of the space that shall be known of the target, at least 3.
-        on_reading: Function that is called with the id of each network, its peak in bytes and the
-            number of networks that are known.
-        export: Function that exports the networks; one after the other if None.
+        options: Extent of the calibration; the defaults if None. Networks are chosen at once,
+            without predictions, so ``block`` is not used and ``until_error`` must be None.
 
     Raises:
-        ConfigError: ``samples`` is too small, or the target has another runtime.
+        ConfigError: ``until_error`` is given, or the target has another runtime.
         DeviceError: The target cannot be used here, the system does not report memory, or the store
             knows the target from other hardware.
     """
-    check_samples(samples)
+    options = options or CalibrationOptions()
+    if options.until_error is not None:
+        raise ConfigError(
+            f"until_error is {options.until_error:g}, but the error of {METRIC} is not known while "
+            "networks are measured; leave it out"
+        )
     MemoryPredictor(target)  # refuses other runtimes
     profile = MemoryProfile(target.name)
     if has_memory(store, target.name):
@@ -136,8 +161,9 @@ def calibrate_memory(
     features = memory_features(
         [space.workload(network, target.device.batch) for network in pool], target.format
     )
-    wanted = max(samples - count_known(pool, profile.networks), 0)
-    for index in _chosen(pool, features, profile.networks, wanted):
+    wanted = max(options.samples - count_known(pool, profile.networks), 0)
+    export = CalibrationOptions(export=options.export)
+    for done, index in enumerate(_chosen(pool, features, profile.networks, wanted), start=1):
         network = pool[index]
         with exported_for_a_while([network], space, export) as [model]:
             peak_bytes = peak_memory(model, target, _PROCESSES).peak_bytes
@@ -152,7 +178,9 @@ def calibrate_memory(
             datetime.now(UTC).isoformat(timespec="seconds"),
         )
         save_memory(store, profile)
-        on_reading(network.id, peak_bytes, len(profile.networks))
+        number = len(profile.networks)
+        options.on_reading(NetworkMeasurement(network.id, None, float(peak_bytes), number, None))
+        options.advance(done / wanted, f"{network.id} takes {peak_bytes / 1e6:.4g} MB")
     return profile
 
 
@@ -180,7 +208,7 @@ def load_memory(store: DeviceStore, device: str) -> MemoryProfile:
     if not path.is_file():
         raise ConfigError(
             f"no peak memory was measured on {device}; `hwnas calibrate --target {device} "
-            "--memory` measures some"
+            f"--metric {METRIC}` measures some"
         )
     with read_description(path) as found:
         return MemoryProfile.from_json(found)

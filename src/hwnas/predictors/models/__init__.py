@@ -1,3 +1,3 @@
-"""Models that predict costs, and what known devices teach them."""
+"""Models that predict costs, with transfer from known devices."""
 
 __all__: list[str] = []

@@ -96,7 +96,7 @@ class ColdStart:
 
 
 def from_fingerprint(fingerprint: Fingerprint, steps: OperatorCountTable) -> list[Estimate]:
-    """Predict latencies on a target of which nothing is known but its fingerprint.
+    """Predict latencies on a target of which only the fingerprint is known.
 
     Args:
         fingerprint: Fingerprint of the target.

@@ -1,11 +1,11 @@
 """Conformal calibration of prediction intervals, so that 90% of them hold the measured cost.
 
 Each known device is treated as a new one: a Gaussian process learns a few of its networks, with the
-devices of other families as sources, and predicts others. The scale of a new device is the factor
-on the standard deviations with which nine in ten of all these intervals hold. Two numbers that a
-process gives without further measurements adapt the scale to the device: how well each measurement
-is predicted from the others (`Mixture.surprise`), and how large a deviation the process predicts
-(`Mixture.doubt`). The powers of both are learnt on the same trials.
+devices of other families as sources, and predicts other networks. The scale of a new device is the
+factor on the standard deviations with which nine in ten of all these intervals contain the measured
+cost. Two numbers that a process gives without further measurements adapt the scale to the device:
+how well each measurement is predicted from the others (`Mixture.surprise`), and how large a
+deviation the process predicts (`Mixture.doubt`). The powers of both are learnt on the same trials.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def learn_widening(experience: TransferPrior, samples: int) -> ConformalScale | 
         samples: Number of measurements that are taken of a new device.
 
     Returns:
-        Scale with which nine in ten of the intervals hold, over all devices and trials; None if no
-        device has two others of other families to learn it from.
+        Scale with which nine in ten of the intervals contain the cost, over all devices and trials;
+        None if no device has two devices of other families to learn from.
     """
     devices = [k for k in range(len(experience.sources)) if len(experience.others(k)) > 1]
     if not devices:
@@ -95,7 +95,8 @@ def _powers(known: Numbers, needed: Numbers) -> Numbers:
 
     Args:
         known: Logarithms of surprise and doubt in each trial, of shape (trials, 2).
-        needed: Logarithms of the scale with which nine in ten intervals hold, of shape (trials,).
+        needed: Logarithms of the scale with which nine in ten intervals contain the cost, of shape
+            (trials,).
     """
     spread = known - known.mean(0)
     ridge = _RIDGE * _TRIALS

@@ -35,7 +35,7 @@ _MEAN_VARIANCE = 100.0  # of the unknown constant mean, in units of the observat
 
 @dataclass(frozen=True)
 class Parts:
-    """Rows, as the features that each part of the kernel reads.
+    """Rows as inputs of a kernel: the features of each part.
 
     Attributes:
         linear: Features of the parts x . x', by name, of shape (n, F), scaled such that |x|^2 is
@@ -121,7 +121,7 @@ class Prior:
 
     @classmethod
     def vague(cls, parts: int) -> Prior:
-        """Return a prior by which a few unknown parts matter, and the noise is probably small."""
+        """Return a prior by which only some parts matter, and the noise is probably small."""
         return cls(np.array([*[-2.0] * parts, -5.0]), np.full(parts + 1, 3.0), _PRESENT)
 
     @classmethod
@@ -343,9 +343,10 @@ class Mixture:
 
     @cached_property
     def own_scale(self) -> float:
-        """Factor on deviations with which 90% intervals hold the observations left out.
+        """Factor on deviations with which 90% intervals contain the observations left out.
 
-        Of n errors in predicted deviations, the one of rank 0.9 (n + 1), rounded up, counts.
+        Of n errors in predicted deviations, the one of rank 0.9 (n + 1), rounded up, is used; at
+        least 0.1.
         """
         errors, stds = self.left_out
         ratios = np.sort(np.abs(errors) / stds)
@@ -383,8 +384,8 @@ class Mixture:
 def means(processes: Sequence[Mixture], parts: Parts) -> Numbers:
     """Return posterior means of several processes, of shape (len(parts), len(processes)).
 
-    They are those of `Mixture.predict`, but faster if processes observed the same rows: covariances
-    with these are computed once.
+    The means equal those of `Mixture.predict`. They are faster to compute if processes share their
+    observed rows, since covariances with these rows are computed once.
     """
     groups: dict[int, list[int]] = {}
     for index, process in enumerate(processes):

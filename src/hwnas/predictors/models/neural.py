@@ -3,7 +3,8 @@
 After HELP (Lee et al., "Hardware-adaptive Efficient Latency Prediction for NAS via
 Meta-Learning", NeurIPS 2021): a device is embedded by the costs of some networks on it, the
 predictor is conditioned on the embedding, and both are trained such that a few gradient steps on
-those measurements make a good predictor (MAML with learned step sizes). There are two departures.
+those measurements make a good predictor (MAML of Finn et al., ICML 2017, with learned step sizes).
+There are two departures.
 The measurements that embed the device are also those that the predictor adapts to, so that ten
 samples are ten measurements, not twenty. Each option's embedding is combined with the device's
 before all are summed, as in NASFLAT (Akhauri and Abdelfattah, "On Latency Predictors for Neural
@@ -63,7 +64,7 @@ class _Inputs:
 
 
 class _Conditioned(nn.Module):
-    """Network that predicts standardised log costs on a device from measurements of some there."""
+    """Network that predicts standardised log costs on a device from a few measurements on it."""
 
     def __init__(self, options: tuple[int, ...], features: int) -> None:
         super().__init__()

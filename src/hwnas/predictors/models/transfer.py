@@ -3,9 +3,9 @@
 The kernel is a sum of parts: linear ones in the predictions for other devices (their mean and the
 differences between them, which span the same functions as their principal components), linear ones
 in physical features and in counts of options, and small radial parts of both. The weights of the
-parts have a prior that is learnt by predicting each known device from those of other families. So
-transfer switches itself off if devices have little in common: its weight is then small for the
-known devices already, and a few measurements that contradict it make it smaller.
+parts have a prior that is learnt by predicting each known device from those of other families.
+Transfer therefore switches itself off if devices have little in common: the prior then gives it a
+small weight, and a few measurements that contradict it make the weight smaller.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class Transfer:
     """Default method after it has learnt from the known devices.
 
     Attributes:
-        experience: Known devices, and what they teach.
+        experience: Transfer prior from the known devices.
         networks: All N networks of the table.
         connected: Whether each network's output depends on its input, of shape (N,). Other networks
             may be folded to nothing, so no measurement is spent on them.
-        widenings: Scales of intervals that were computed, by the number of samples; None if known
-            devices teach none.
+        widenings: Scales of intervals computed so far, by the number of samples; None where they
+            cannot be learnt from the known devices.
     """
 
     experience: TransferPrior

@@ -1,4 +1,4 @@
-"""Transfer prior: what known devices teach about an unknown one.
+"""Transfer prior: the prior over an unknown device's costs, learnt from known devices.
 
 Shapes: N networks, K known devices, P parts of the kernel.
 """
@@ -47,9 +47,9 @@ class DeviceDataset:
         name: Name of the device.
         blocks: Features of the networks that were measured on the device.
         logs: Logarithms of the costs of these networks, of shape (n,).
-        family: Family of the device. Devices of one family are so alike that one adds nothing new
-            to another; a new device is of none of the known families. If empty, the device is a
-            family of its own.
+        family: Family of the device. Devices of one family are nearly alike, so they do not help to
+            judge transfer to a new device, which belongs to none of the known families. If empty,
+            the device is a family of its own.
         measurable: Whether each network would be measured on a new device, of shape (n,); all if
             None.
     """
@@ -128,7 +128,8 @@ class MetaLearnedHyperparameters:
     def widening(self, samples: int) -> ConformalScale | None:
         """Return the scale that was learnt for the nearest number of measurements.
 
-        It is None if nothing was learnt for about as many: a process then has its own errors only.
+        The result is None if no scale was learnt, or if ``samples`` is more than twice the largest
+        number for which one was learnt; the scale then follows from the process's own errors.
         """
         if not self.widenings or samples > _MOST_SAMPLES * max(self.widenings):
             return None
@@ -191,7 +192,7 @@ class TransferPrior:
         )
 
     def but(self, devices: Sequence[str]) -> TransferPrior:
-        """Return the same without some of the devices; what they taught about others stays."""
+        """Return the prior without some devices; the prior over hyperparameters stays the same."""
         kept = [i for i, source in enumerate(self.sources) if source.name not in devices]
         lessons = replace(self.lessons, thetas=self.lessons.thetas[kept])
         return TransferPrior(tuple(self.sources[i] for i in kept), self.reference, lessons)
@@ -267,7 +268,7 @@ class TransferPrior:
         return [k for k, source in enumerate(self.sources) if (source.family or k) != family]
 
     def parts(self, networks: Networks, only: Sequence[int] | None = None) -> Parts:
-        """Return networks as the features that the parts of the kernel read.
+        """Return networks as inputs of the kernel.
 
         Args:
             networks: Networks from `see`.

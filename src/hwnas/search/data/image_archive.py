@@ -22,7 +22,7 @@ from PIL import Image
 
 from hwnas.atomic import replacing
 from hwnas.deploy.bundles.image_file import is_grey, read_pixels
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.errors import DamagedImage, DataError, HwnasError
 from hwnas.search.data.decoded_images import (
     DecodedPart,
@@ -146,7 +146,7 @@ def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def _holds(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Return whether an archive has the same arrays; an archive that cannot be read has others."""
+    """Return whether an archive has exactly these arrays; False if it cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return sorted(archive) == sorted(arrays) and all(
@@ -237,7 +237,7 @@ def _decoded(
 
 
 def _of_kept(targets: npt.NDArray[Any], part: DecodedPart) -> npt.NDArray[Any]:
-    """Return the targets of the images that are kept; a wrong number of targets is not changed."""
+    """Return the targets of the kept images; targets of a wrong number are returned unchanged."""
     return targets[part.kept] if part.damaged and len(targets) == part.count else targets
 
 

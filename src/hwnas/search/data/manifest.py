@@ -196,7 +196,7 @@ def array_hash(values: Any) -> str:
 
 
 def _place_in_file(array: npt.NDArray[Any]) -> tuple[Path, int] | None:
-    """Return file and byte offset of a contiguous array that is mapped read-only, or None."""
+    """Return file and byte offset of a contiguous, read-only memory-mapped array; else None."""
     whole = array
     while isinstance(whole.base, np.memmap):
         whole = whole.base
@@ -230,8 +230,8 @@ def cached_hashes(
 
     The hashes are cached in ``data_hashes/`` of `hwnas.home.home`. They are valid as long as the
     size, modification time, status change time and inode of the file stay the same. The hashes of a
-    file that was written a moment ago are not cached. If the cache cannot be written, the hashes
-    are computed again the next time.
+    file that changed within the last two seconds are not cached. If the cache cannot be written,
+    the hashes are computed again the next time.
 
     Args:
         path: File to hash.

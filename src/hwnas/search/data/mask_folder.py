@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 import numpy as np
 from PIL import Image
 
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.errors import DamagedImage, DataError
 from hwnas.search.data.decoded_images import (
     EncodedImage,

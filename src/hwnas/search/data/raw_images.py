@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.content import content_hash
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import DataError
+from hwnas.hashing import content_hash
 from hwnas.search.data.image_cache import PIXELS_VERSION, ImageCache, Images, write_images
 from hwnas.search.data.manifest import DataManifest, arrays_manifest
 from hwnas.search.data.masks import Masks, check_masks, resize_masks
@@ -68,7 +68,7 @@ class RawImages:
         targets: Targets of these images.
         class_names: Name of each class, or None if the source gives none.
         test: Images and targets to test on, or None if the source has no test part.
-        manifest: Manifest of the source; None if the source is these arrays.
+        manifest: Manifest of the source; None if the arrays themselves are the source.
         skipped: Names of damaged images that were left out.
     """
 

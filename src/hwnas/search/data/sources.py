@@ -42,7 +42,7 @@ class DataSource:
 
 
 SOURCES: Registry[DataSource] = Registry("data source", __package__)
-"""Sources by the word before the colon of ``data.source``."""
+"""Sources by kind, the part of ``data.source`` before the colon."""
 
 
 def source_manifest(source: str, base: Path) -> DataManifest | None:

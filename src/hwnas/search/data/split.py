@@ -1,4 +1,4 @@
-"""Splits of an image data set, and the random draw of one."""
+"""Splits of an image data set, and their stratified random draw."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FilePlace:
 
     Attributes:
         path: Path of the mapped file.
-        offset: Offset of the array's first byte in the file.
+        offset: Offset of the array's first byte in the file, in bytes.
         shape: Shape of the uint8 array, C order.
     """
 
@@ -147,8 +147,8 @@ class Split:
     def first(self, n: int) -> Split:
         """Return a split with at most ``n`` rows, the first of a fixed permutation.
 
-        The permutation depends only on the number of rows. So a smaller ``n`` gives a subset of the
-        rows of a larger one, and the rows of a split that is sorted by class are from all classes.
+        The permutation depends only on the number of rows. A smaller ``n`` therefore gives a subset
+        of the rows of a larger one, and a split that is sorted by class gives rows of all classes.
         """
         if n >= len(self):
             return self

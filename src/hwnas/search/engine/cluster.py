@@ -160,11 +160,11 @@ def map_tasks(
 
 @contextlib.contextmanager
 def started_beside(function: Callable[..., Any], shared: Any, *args: Any) -> Iterator[None]:
-    """Call ``function(shared, *args)`` as a Ray task on this machine, beside the work of a block.
+    """Call ``function(shared, *args)`` as a Ray task on this machine, concurrently with a block.
 
-    The task takes one CPU from the workers of that block until it ends. The end of the block waits
-    for it, and an error in the block cancels it. What it returns or raises is dropped. Without Ray,
-    or if Ray has a single CPU on this machine, nothing is called.
+    Until it ends, the task takes one CPU from the workers of the block. The end of the block waits
+    for the task, and an error in the block cancels it. The task's result or error is discarded.
+    Without Ray, or if Ray has a single CPU on this machine, the function is not called.
     """
     import ray
 
@@ -214,6 +214,6 @@ def unwrapped(error: Exception) -> Exception:
     if isinstance(error, ray.exceptions.RayTaskError):
         return error.cause if isinstance(error.cause, HwnasError) else error
     return WorkerError(
-        f"the Ray workers are gone ({type(error).__name__}); `hwnas resume` goes on without losing "
-        "a finished trial"
+        f"Ray lost its workers ({type(error).__name__}); `hwnas resume` continues and keeps all "
+        "finished trials"
     )

@@ -83,7 +83,7 @@ class _Worker:
 
         Args:
             place: Object reference of the evaluator, in a list so that Ray does not resolve it
-                before the actor runs. It is no constructor argument, since Ray would warn of that.
+                before the actor runs. Ray would warn about it as a constructor argument.
         """
         import ray
 

@@ -74,18 +74,20 @@ def checked(found: object, metrics: Sequence[str]) -> Outcome:
     if isinstance(found, Failure):
         return found
     if not isinstance(found, Evaluation):
-        return _bad(f"the evaluator gave {type(found).__name__}; expected an Evaluation")
+        return _bad(f"the evaluator returned {type(found).__name__}; expected an Evaluation")
     given = ", ".join(found.values) or "nothing"
     for metric in metrics:
         if metric not in found.values:
-            return _bad(f"the evaluator gave no {metric}, which is an objective; it gave {given}")
+            return _bad(
+                f"the evaluator returned no {metric}, which is an objective; it returned {given}"
+            )
         value = found.values[metric]
         if not isinstance(value, Real) or not math.isfinite(value):
-            return _bad(f"the evaluator gave {metric} {value!r}; expected a finite number")
+            return _bad(f"the evaluator returned {metric} {value!r}; expected a finite number")
     numbers = (*found.values.items(), *found.standard_errors.items())
     for name, value in numbers:
         if not isinstance(value, Real):
-            return _bad(f"the evaluator gave {name} {value!r}; expected a number")
+            return _bad(f"the evaluator returned {name} {value!r}; expected a number")
     if all(type(value) in (int, float) for _, value in numbers):
         return found
     return replace(  # JSON cannot hold NumPy numbers
@@ -162,6 +164,6 @@ class Patience:
         commonest = max(reasons, key=reasons.count)
         return (
             f", {reasons.count(commonest)} of them with {commonest.rstrip('.')}. Remove the cause "
-            "(log.jsonl has the details), then `hwnas resume` the run: it keeps all finished "
+            "(log.jsonl has the details), then run `hwnas resume`: it keeps all finished "
             "trials and evaluates these candidates again"
         )

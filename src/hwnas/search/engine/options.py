@@ -31,11 +31,11 @@ class SearchOptions:
         sampler_options: Keyword arguments of the sampler.
         seed: Seed of all random draws.
         batch: Number of candidates proposed and evaluated together. A batch is finished before the
-            next one is proposed, also if a search is resumed within a batch.
+            next one is proposed, even if a search is resumed within a batch.
         fidelity: Fidelity of a full evaluation.
         rungs: Rungs of successive halving. With several rungs, most candidates are evaluated only
-            at a share of the full cost. These count towards ``trials``, and are PRUNED trials with
-            their records in the attribute ``rungs``.
+            at a share of the full cost. Such candidates count towards ``trials``, and are recorded
+            as PRUNED trials with one record per rung in the attribute ``rungs``.
         first: Points of the space to evaluate before the sampler is asked.
         retries: Number of times that a failed evaluation is repeated. A candidate that fails each
             time becomes a FAIL trial with the reason in the attribute ``failure``, and the search

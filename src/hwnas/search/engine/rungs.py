@@ -1,11 +1,12 @@
 """Successive halving: many candidates are evaluated cheaply, and only the best of them fully.
 
-Asynchronous successive halving (Li et al., MLSys 2020, algorithm 2), here with batches that are
-compared together: at each rung, one in ``keep`` of all candidates that ever reached the rung is
-promoted. With one objective, Optuna's `SuccessiveHalvingPruner` decides. With several objectives,
-for which Optuna has no pruner, candidates are ordered by non-dominated rank, and within a rank by
-crowding distance (Deb et al., IEEE TEC 2002). Costs of the network (latency, size) have their final
-value at every rung, since they are known before evaluation.
+Asynchronous successive halving (ASHA; Li et al., "A System for Massively Parallel Hyperparameter
+Tuning", MLSys 2020, algorithm 2), here with batches that are compared together: at each rung, one
+in ``keep`` of all candidates that ever reached the rung is promoted. With one objective, Optuna's
+`SuccessiveHalvingPruner` decides. With several objectives, for which Optuna has no pruner,
+candidates are ordered by non-dominated rank, and within a rank by crowding distance (Deb et al.,
+IEEE TEC 2002). Costs of the network (latency, size) have their final value at every rung, since
+they are known before evaluation.
 
 At an early rung, large networks are further from their final score than small ones, so small
 networks would win every comparison. ``compare = "similar_cost"`` compares a candidate only with

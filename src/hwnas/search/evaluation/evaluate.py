@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hwnas.content import content_hash
 from hwnas.errors import ConfigError, NonFiniteOutput
+from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData, Split
@@ -262,8 +262,8 @@ def weights_hash(weights: Mapping[str, Tensor]) -> str:
 class SupernetEvaluator:
     """Evaluator that scores candidates with the weights that they inherit from a supernet.
 
-    BatchNorm is recalibrated for each candidate on training images without augmentation. The score
-    is that on the validation split.
+    BatchNorm is recalibrated for each candidate on training images without augmentation. Candidates
+    are scored on the validation split.
 
     Attributes:
         space: Search space of the candidates' networks.
@@ -325,7 +325,7 @@ class TrainEvaluator:
 
     At a share of the full cost, the training stops after that share; the learning rate schedule
     stays that of the full training. If a folder is given, a candidate that is evaluated again at a
-    larger share continues from its checkpoint. So successive halving repeats no training, and the
+    larger share continues from its checkpoint. Successive halving then repeats no training, and its
     result equals that of an uninterrupted training. A network is scored with the moving average of
     its weights, if there is one, and with BatchNorm recalibrated at the resolution of scoring.
 

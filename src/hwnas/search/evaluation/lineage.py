@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.atomic import write_json
-from hwnas.content import content_hash
 from hwnas.errors import ArtifactError, ConfigError
+from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
@@ -154,10 +154,10 @@ class GrowEvaluator:
     After "Efficient Architecture Search by Network Transformation" (Cai et al., AAAI 2018): among
     the evaluated networks that can grow into the candidate, the parent is the one with the fewest
     changes and, among equals, the best score. The grown network gives the same outputs as its
-    parent. It is trained for a quarter of the recipe's ``[train]`` at a fifth of the learning rate,
-    as in that paper. A candidate without a parent is trained in full. So the score of a candidate
-    depends on what was evaluated before, and a network of many generations has been trained for
-    longer than one of few.
+    parent (function-preserving transformation). It is trained for a quarter of the recipe's
+    ``[train]`` at a fifth of the learning rate, as in that paper. A candidate without a parent is
+    trained in full. The score of a candidate therefore depends on earlier evaluations, and a
+    network of many generations has been trained for longer than one of few.
 
     Attributes:
         space: Search space of the candidates' networks.
@@ -251,7 +251,7 @@ class GrowEvaluator:
         return found
 
     def _seed(self, architecture: Architecture) -> int:
-        """Return the seed of a network: another than its parent's, for another order of images."""
+        """Return a network's seed, unlike its parent's so that the order of images differs."""
         return random.Random(f"{self.seed}-{architecture.id}").getrandbits(31)
 
     @property

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from hwnas.content import content_hash
 from hwnas.errors import ConfigError
+from hwnas.hashing import content_hash
 from hwnas.search.evaluation.evaluate import Evaluator
 
 __all__ = ["check_identity", "check_key", "described"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hwnas.content import content_hash
+from hwnas.hashing import content_hash
 from hwnas.registry import Registry
 from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search_spaces import Candidate

@@ -21,7 +21,8 @@ __all__ = ["EvolveRow", "bench_evolve", "front_quality"]
 VARIABLES = 24
 _REFERENCE = 1.1
 _GRID = 5_000
-_VOLUME_POINTS = {2: 10**6, 3: 10**6, 4: 3_000, 5: 500}  # by objectives; more are slow
+# Most points for which the exact hypervolume is fast, by number of objectives.
+_VOLUME_POINTS = {2: 10**6, 3: 10**6, 4: 3_000, 5: 500}
 _FEW = 100
 
 
@@ -34,8 +35,8 @@ class EvolveRow:
         population: Number of individuals in a generation.
         individuals_per_second: Population times generations over the wall time, evaluation
             included.
-        hypervolume: Hypervolume of the last front, with reference 1.1 in each objective; of a
-            subset spread over the front where the whole front is too large.
+        hypervolume: Hypervolume of the last front, with reference 1.1 in each objective; for a very
+            large front, that of a subset spread over it.
         igd: Inverted generational distance: mean distance from a grid on the true front to the
             nearest point of the last front.
         device: Device of the evolution.

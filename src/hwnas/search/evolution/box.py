@@ -164,16 +164,16 @@ def simulated_binary(
 
 
 def _spread(room: Tensor, uniform: Tensor, index: float) -> Tensor:
-    """Return the distance of the children in units of their parents' distance.
+    """Return the spread factor beta: the children's distance over their parents' distance.
 
     Args:
-        room: Distance from a parent to its bound, in the same units; it is overwritten.
+        room: Distance from a parent to its bound over the parents' distance; it is overwritten.
         uniform: Random numbers in [0, 1), same shape.
         index: Distribution index; large for values near 1.
     """
     # Powers are computed by logarithms and without `torch.where`, in half the time on a CPU.
     # A power below `_NEGLIGIBLE` would not change 2 - beyond, and a CPU takes ten times as long
-    # for numbers so near to 0.
+    # for subnormal numbers.
     beyond = room.mul_(2).log1p_().mul_(-(index + 1)).clamp_(min=_NEGLIGIBLE).exp_()
     scaled = beyond.neg_().add_(2).mul_(uniform)
     sign = (scaled <= 1).to(scaled.dtype).mul_(2 / (index + 1)).sub_(1 / (index + 1))

@@ -85,7 +85,7 @@ class CodeGenes:
     ) -> tuple[Tensor, Tensor]:
         """Apply uniform crossover, then mutation; a child that is not new is mutated again.
 
-        A child that is still not new does not live. This may happen if nearly all networks are in
+        A child that is still not new is masked out. This may happen if nearly all networks are in
         the population.
         """
         mixes = self._uniform(len(first), 1) < self._crossover

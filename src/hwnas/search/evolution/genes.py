@@ -39,6 +39,6 @@ class Genes(Protocol):
             parents: Population, which no child should repeat.
 
         Returns:
-            Children, (count, variables), and a mask of those that are to live, bool (count,).
+            Children, (count, variables), and a mask of those that are to be scored, bool (count,).
         """
         ...

@@ -20,7 +20,7 @@ __all__ = ["LATER", "fronts", "ranks_by_moocore", "ranks_by_tensors"]
 LATER = 2**31 - 1
 """Rank of the individuals behind the fronts that are needed."""
 
-_PATIENCE = 3  # ranking all points at once costs as much as finding so many single fronts
+_PATIENCE = 3  # ranking all points at once costs as much as finding this many fronts one by one
 _SAMPLE = 2_000  # points from which the size of a front is estimated
 _BLOCK = 2**26  # comparisons in memory at a time
 

@@ -44,7 +44,7 @@ class Scores:
         )
 
     def spread(self, alive: Tensor) -> Scores:
-        """Return the scores where ``alive``, bool (M,), is true, else infinite violations."""
+        """Return M scores: these where ``alive``, bool (M,), is true, else infinite violations."""
         losses = self.losses.new_zeros((len(alive), self.losses.shape[1]))
         losses[alive] = self.losses
         violations = self.violations.new_full((len(alive),), torch.inf)

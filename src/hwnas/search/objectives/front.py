@@ -38,9 +38,9 @@ def non_dominated(losses: Losses) -> npt.NDArray[np.bool_]:
 def coverage(first: Losses, second: Losses) -> float:
     """Return the share of the second set that the first set covers, in 0..1.
 
-    A point is covered if some point of the first set equals or dominates it: measure C of Zitzler
-    and Thiele, IEEE TEC 1999. The measure is not symmetric; the values in both directions together
-    say which set is ahead, and whether the fronts cross.
+    A point is covered if some point of the first set equals or dominates it (C metric, Zitzler and
+    Thiele, IEEE TEC 1999). The metric is not symmetric; the values in both directions together say
+    which set is ahead, and whether the fronts cross.
 
     Raises:
         ConfigError: The second set is empty.

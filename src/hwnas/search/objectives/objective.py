@@ -89,7 +89,7 @@ class Objective:
 
     @property
     def is_cost(self) -> bool:
-        """True if the metric is a cost, which is positive, and not a metric of the task."""
+        """True for a cost, which is positive; False for a metric of the task."""
         return self.metric in DEVICE_METRICS or self.metric in COUNTED
 
     @property
@@ -103,7 +103,7 @@ class Objective:
         return tuple(label_on(self.metric, target) for target in self.all_targets)
 
     def on_targets(self, by_label: Mapping[str, T]) -> dict[str, T]:
-        """Return what is given by label of the metric on a target, by target name."""
+        """Return values by target name, given by label of the metric on a target (`label_on`)."""
         return {t: by_label[each] for t, each in zip(self.all_targets, self.costs, strict=True)}
 
     def reduced(self, costs: Mapping[str, float]) -> float:
@@ -163,15 +163,15 @@ def label_on(metric: str, target: str) -> str:
 
 
 def stored_label(label: str) -> str:
-    """Return the name of a metric on a target in names of stages and in identities of results.
+    """Return a label as names of stages and identities of results contain it.
 
-    It is the label, without the metric if that is latency, which was once the only one.
+    The metric is left out if it is latency, which was once the only metric with a target.
     """
     return label.removeprefix(f"{LATENCY}@")
 
 
 def kind_of(metric: str) -> Literal["predicted", "counted", "evaluated"]:
-    """Return where the search takes the values of a metric from."""
+    """Return how the search obtains the values of a metric."""
     if metric in DEVICE_METRICS:
         return "predicted"
     return "counted" if metric in COUNTED else "evaluated"
@@ -233,9 +233,9 @@ def losses(
 def weighed(
     objectives: Sequence[Objective], rows: Sequence[Mapping[str, float]]
 ) -> npt.NDArray[np.float64]:
-    """Return `losses` on scales on which distances are comparable: the logarithms of costs.
+    """Return `losses` with the logarithms of costs in place of costs, so that distances compare.
 
-    On that scale, halving the latency is the same distance at either end of a front.
+    On a logarithmic scale, halving the latency is the same distance at either end of a front.
     """
     table = losses(objectives, rows)
     costs = [o.is_cost for o in objectives]

@@ -27,8 +27,8 @@ class BoxDecomposition:
 
     The boxes do not overlap. Lacour, Klamroth and Fonseca, "A box decomposition algorithm to
     compute the hypervolume indicator", Computers and Operations Research 2017, with the local upper
-    bounds of Klamroth, Lacour and Vanderpooten, EJOR 2015. A front with very many points is first
-    reduced to evenly spaced ones; the more objectives, the fewer.
+    bounds of Klamroth, Lacour and Vanderpooten, EJOR 2015. A front with too many points is first
+    thinned to evenly spaced ones; the limit falls with the number of objectives.
 
     Attributes:
         reference: Reference point, of shape (m,).

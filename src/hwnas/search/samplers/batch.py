@@ -27,8 +27,8 @@ __all__ = ["BATCH", "BatchSampler", "History", "keys_of"]
 BATCH = "hwnas:batch"
 """System attribute of a trial that holds the number of its batch and its position in it."""
 _ENQUEUED = "fixed_params"  # Optuna's system attribute of a trial with given parameters
-_GROWTH = 30  # a batch has about a thirtieth of the number of trials before it,
-_MOST = 100  # but at most so many proposals: memory grows with the square of a batch
+_GROWTH = 30  # earlier trials per proposal of a batch, in long searches
+_MOST = 100  # most proposals of a batch: memory grows with the square of their number
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class History:
     Attributes:
         codes: Codes of the complete trials, (n, P).
         values: Objective values of the complete trials, (n, m), in the objectives' units.
-        signs: 1 for each objective that is minimised and -1 for each other one, (m,).
+        signs: 1 for each minimised objective and -1 for each maximised one, (m,).
         limits: Labels of the limits.
-        violations: Violation of each limit by each complete trial, (n, limits); a limit is missed
-            if it is above 0.
+        violations: Violation of each limit by each complete trial, (n, limits); above 0 if the
+            limit is missed.
         seen: Keys of all networks that were proposed, evaluated or not.
     """
 
@@ -62,7 +62,7 @@ class History:
 
     @property
     def feasible(self) -> npt.NDArray[np.bool_]:
-        """Mask of the trials that keep all limits, (n,)."""
+        """Mask of the trials that meet all limits, (n,)."""
         return np.asarray((self.violations <= 0).all(1))
 
     def rows(self, index: npt.NDArray[np.int64]) -> History:
@@ -162,7 +162,10 @@ class BatchSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any
     ) -> Any:
-        """Sample a parameter at random, in a plain study's first trial or if no network is left."""
+        """Sample a parameter at random.
+
+        This happens in the first trial of a study without knowledge, and if no network is left.
+        """
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def _current(self, knowledge: SpaceFeatures, study: Study) -> _Batch:

@@ -12,28 +12,31 @@ __all__ = ["PLUGINS", "gp", "nsga2", "nsga3", "random", "tpe"]
 
 
 def _population(trials: int) -> int:
-    """Return the population size of ten generations, bounded to 20..100.
+    """Return the population size that gives ten generations, bounded to 20..100.
 
-    A small population in a long search converges and then proposes networks again. A large one
-    takes long to replace.
+    A small population in a long search converges and then proposes networks again. A large
+    population needs many trials for one generation.
     """
     return min(max(trials // 10, 20), 100)
 
 
 def nsga2(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
-    """Build NSGA-II; by default a generation is a tenth of the trials, bounded to 20..100."""
+    """Build NSGA-II (Deb et al., IEEE TEC 2002).
+
+    By default a generation is a tenth of the trials, bounded to 20..100.
+    """
     size = population_size or _population(trials)
     return NSGAIISampler(population_size=size, seed=seed)
 
 
 def nsga3(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
-    """Build NSGA-III, with the default population of `nsga2`."""
+    """Build NSGA-III (Deb and Jain, IEEE TEC 2014), with the default population of `nsga2`."""
     size = population_size or _population(trials)
     return NSGAIIISampler(population_size=size, seed=seed)
 
 
 def tpe(seed: int, n_startup_trials: int = 10, multivariate: bool = True) -> BaseSampler:
-    """Build a tree-structured Parzen estimator (TPE)."""
+    """Build a tree-structured Parzen estimator (TPE; Bergstra et al., NIPS 2011)."""
     return optuna.samplers.TPESampler(
         seed=seed, n_startup_trials=n_startup_trials, multivariate=multivariate
     )

@@ -42,7 +42,7 @@ class _Generations(BaseGASampler):
         if self._parents is not None and self._parents[0] == generation:
             return self._parents[1]
         parents = super().get_parent_population(study, generation)
-        # Sorted as Optuna returns them when it reads them again from the study.
+        # In the order in which Optuna returns them when it reads them again from the study.
         self._parents = generation, sorted(parents, key=lambda trial: trial.number)
         return parents
 
@@ -67,8 +67,8 @@ class _Generations(BaseGASampler):
 # The class names are Optuna's: it stores generations under the name of the class, and a resumed
 # study finds them by that name.
 class NSGAIISampler(_Generations, optuna.samplers.NSGAIISampler):
-    """Optuna's NSGA-II."""
+    """Optuna's NSGA-II (Deb et al., IEEE TEC 2002) with cached generations."""
 
 
 class NSGAIIISampler(_Generations, optuna.samplers.NSGAIIISampler):
-    """Optuna's NSGA-III."""
+    """Optuna's NSGA-III (Deb and Jain, IEEE TEC 2014) with cached generations."""

@@ -32,10 +32,11 @@ class Growth(BatchSampler):
 
     It follows "Efficient Architecture Search by Network Transformation" (Cai et al., AAAI 2018),
     whose controller picks the layer to widen or the position to deepen. Here the controller is a
-    bandit with Thompson sampling (Biometrika 1933). The bandit has one arm for each choice, and one
-    more arm for a new small network. A move succeeds if no earlier network is at least as good in
-    every objective. A network counts as an outcome of every move that leads to it from an earlier
-    network, so the trials alone determine the state of the bandit.
+    bandit with Thompson sampling (Thompson, Biometrika 1933). The bandit has one arm for each
+    choice, and one more arm for a new small network. A move succeeds if its network is feasible and
+    no earlier feasible network is at least as good in every objective. A network counts as an
+    outcome of every move that leads to it from an earlier network, so the trials alone determine
+    the state of the bandit.
 
     The options of a choice are taken to be ordered from small to large. With the evaluator
     ``"grow"`` a child starts from the weights of the network that it grew from; with other
@@ -61,7 +62,7 @@ class Growth(BatchSampler):
     ) -> None:
         super().__init__(seed, batch, knowledge)
         if roots < 1:
-            raise ConfigError(f"growth has roots {roots}; expected at least 1")
+            raise ConfigError(f"sampler growth: roots is {roots}; expected at least 1")
         self.roots = roots
         self._bandit = Replay(self._begin, self._learn)
 

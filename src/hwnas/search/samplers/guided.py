@@ -21,7 +21,7 @@ __all__ = ["PLUGINS", "GuidedSampler"]
 
 _START = 10  # trials before the first model is fitted
 _SPREAD = 50  # random networks for each proposal of the start
-_SHORT_LIST = 150  # least number of candidates with a joint posterior
+_SHORT_LIST = 150  # smallest number of candidates with a joint posterior
 _POPULATION = 250
 _GENERATIONS = 6
 _LEARNT_FROM = 256  # most trials that a model is fitted to
@@ -39,11 +39,11 @@ class GuidedSampler(BatchSampler):
     Optimization", 2022): an inner search over predictors finds the networks to evaluate. Objectives
     with a known cost in the knowledge need no model. Every other objective is modelled by a
     Gaussian process that is refitted for every batch. Proposals are picked greedily by expected
-    hypervolume improvement, each as if the earlier ones of the batch had given their predicted
-    values, so a batch is spread over the front. No network is proposed twice.
+    hypervolume improvement, each as if the earlier proposals of the batch had been observed at
+    their predicted means (kriging believer; Ginsbourger, Le Riche and Carraro, 2010), so a batch is
+    spread over the front. No network is proposed twice.
 
-    Costs are compared by their logarithm and on a linear scale in turn, since a front is read both
-    ways.
+    Proposals use logarithmic and linear scales of costs in turn, since fronts are judged on both.
 
     Args:
         seed: Seed of the random numbers.
@@ -81,9 +81,9 @@ class GuidedSampler(BatchSampler):
         return _Choice(posterior, known, candidates).best(count)
 
     def _hyperparameters(self, knowledge: SpaceFeatures, history: History) -> dict[int, Draws]:
-        """Return hyperparameters fitted to the first trials, refitted at every growth by `_REFIT`.
+        """Return hyperparameters, refitted whenever the number of trials grows by `_REFIT`.
 
-        They are a pure function of the history, as a resumed search needs.
+        They are a pure function of the history, so a resumed search finds the same ones.
         """
         steps = int(np.log(len(history) / self.start) / np.log(_REFIT) + 1e-9)
         first = min(int(np.ceil(self.start * _REFIT**steps)), len(history))
@@ -112,7 +112,7 @@ def _spread(
 
 
 def _informative(history: History) -> History:
-    """Return the trials to fit to: all, or of too many the best ranks and some of the rest."""
+    """Return the trials to fit to: all of a short history, else the best fronts and some others."""
     if len(history) <= _LEARNT_FROM:
         return history
     wanted = _LEARNT_FROM * 3 // 4

@@ -29,7 +29,7 @@ def pool(
     population: int = 400,
     generations: int = 8,
 ) -> Codes:
-    """Return networks that were not proposed: all of a small space, else an evolved population.
+    """Return unproposed networks: all of a small space, else an evolved population and random ones.
 
     Args:
         knowledge: Description of the space.
@@ -65,7 +65,7 @@ def pool(
 def random_start(
     knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
 ) -> Codes:
-    """Return random networks that were not proposed and keep the limits on known costs.
+    """Return random networks that were not proposed and meet the limits on known costs.
 
     If a small space has no such network left, random ones that miss these limits are returned.
     """

@@ -22,7 +22,7 @@ from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["LossScale", "Posterior", "scale_of"]
 
-_UNIT = 0.25  # unit of a score's scale over the distance from the best to the median loss
+_UNIT = 0.25  # unit of a score's scale, as a share of the distance from the best to the median loss
 _FLOOR = 0.02  # cuts off losses that are about one unit or more below the best
 _EXACT = 1e-9
 _CHUNK = 4096
@@ -33,7 +33,7 @@ Draws = tuple[Numbers, Numbers]
 
 @dataclass(frozen=True)
 class LossScale:
-    """Monotone map of losses to a scale on which differences that matter are about equally large.
+    """Monotone map of losses to a scale on which relevant differences are about equally large.
 
     A cost maps to its logarithm. A score maps to log(2 + (loss - best) / unit), since the
     differences among bad networks are not worth modelling.
@@ -78,7 +78,7 @@ class _Learnt:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Posterior over all objectives, with the probability that a network keeps the limits.
+    """Posterior over all objectives, with the probability that a network meets the limits.
 
     Attributes:
         knowledge: Description of the space.
@@ -135,7 +135,7 @@ class Posterior:
 
         Args:
             codes: Codes of the networks, (N, P).
-            signs: 1 for each objective that is minimised, -1 for each other one, (m,).
+            signs: 1 for each minimised objective, -1 for each maximised one, (m,).
             draws: Number of the likeliest hyperparameters to use; all if None. See
                 `Surrogate.predict_from`.
         """

@@ -89,21 +89,21 @@ class PredictedFront(BatchSampler):
 def linas(
     seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
-    """Build LINAS (Cummings et al., 2022): NSGA-II over a ridge and a support vector machine."""
+    """Build LINAS (Cummings et al., 2022): NSGA-II on ridge and support vector regression."""
     return PredictedFront(_ridge_and_svr, seed, batch, knowledge, start)
 
 
 def forest(
     seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
-    """Build a sampler that learns by extremely randomised trees (Geurts et al., 2006)."""
+    """Build NSGA-II on predictions of extremely randomised trees (Geurts et al., 2006)."""
     return PredictedFront(_trees, seed, batch, knowledge, start)
 
 
 def surrogate_nsga2(
     seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
-    """Build NSGA-II over the means of the Gaussian processes that `GuidedSampler` uses."""
+    """Build NSGA-II on the means of the Gaussian processes that `GuidedSampler` uses."""
     return PredictedFront(_process, seed, batch, knowledge, start)
 
 
@@ -137,9 +137,7 @@ def _features(knowledge: SpaceFeatures, codes: Codes) -> Numbers:
 
 
 PLUGINS = (
-    Plugin("sampler", "forest", forest, "Inner evolution on random forests"),
-    Plugin(
-        "sampler", "linas", linas, "Inner evolution on ridge and support vector regression (LINAS)"
-    ),
-    Plugin("sampler", "surrogate-nsga2", surrogate_nsga2, "Inner evolution on Gaussian processes"),
+    Plugin("sampler", "forest", forest, "NSGA-II on extremely randomised trees"),
+    Plugin("sampler", "linas", linas, "NSGA-II on ridge and support vector regression (LINAS)"),
+    Plugin("sampler", "surrogate-nsga2", surrogate_nsga2, "NSGA-II on Gaussian processes"),
 )

@@ -29,7 +29,7 @@ _TINY = 1e-12
 
 
 class Reinforce(BatchSampler):
-    """Sampler that draws networks from policies trained with REINFORCE.
+    """Sampler that draws networks from policies trained with REINFORCE (Williams, 1992).
 
     As in ProxylessNAS (Cai, Zhu and Han, ICLR 2019, section 3.3.1) a policy is an independent
     categorical distribution for each choice, whose logits follow ``(reward - baseline) * gradient
@@ -45,7 +45,7 @@ class Reinforce(BatchSampler):
     does not change for a network when others are found. A quality is a loss scaled to 0..1 between
     the worst and the best loss observed so far. Every policy learns from every network. The
     importance weight is the probability of the network under the policy over its mean probability
-    under all policies (Veach and Guibas, SIGGRAPH 1995), which is at most K.
+    under all policies, which is at most K (balance heuristic, Veach and Guibas, SIGGRAPH 1995).
 
     No network is proposed twice; in a small space the policies draw without replacement.
 
@@ -74,8 +74,8 @@ class Reinforce(BatchSampler):
         super().__init__(seed, batch, knowledge)
         if learning_rate <= 0 or entropy < 0 or not 0 <= decay < 1:
             raise ConfigError(
-                f"reinforce has learning_rate {learning_rate}, entropy {entropy}, decay {decay}; "
-                "expected above 0, at least 0 and in [0, 1)"
+                f"sampler reinforce: learning_rate is {learning_rate}, entropy {entropy}, decay "
+                f"{decay}; expected above 0, at least 0 and in [0, 1)"
             )
         self.learning_rate, self.entropy, self.decay = learning_rate, entropy, decay
         self._policies = Replay(self._begin, self._learn)
@@ -230,7 +230,7 @@ def _drawn(
     turns: Codes,
     rng: np.random.Generator,
 ) -> Codes:
-    """Return the first unseen allowed network that the policy of each turn draws, if any."""
+    """Return the first unseen, allowed network that each turn's policy draws; fewer if none is."""
     picked: dict[bytes, Codes] = {}
     for k in turns:
         noise = rng.gumbel(size=(_DRAWS, *policies.logits.shape[1:]))

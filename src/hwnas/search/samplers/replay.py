@@ -17,7 +17,7 @@ State = TypeVar("State")
 class Replay(Generic[State]):
     """Computation of a state from a history, incremental if trials were only added.
 
-    The state is therefore a pure function of the history, as a resumed search needs, and a long
+    The state is a pure function of the history, so a resumed search gets the same state, and a long
     search processes each trial once.
 
     Args:

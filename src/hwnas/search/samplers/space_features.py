@@ -58,7 +58,7 @@ class SpaceFeatures:
             unknown.
         predict: Function from codes to the objectives that can be predicted without an
             evaluation, by the objective's index.
-        allowed: Function from codes to whether each network keeps the limits on predicted
+        allowed: Function from codes to whether each network meets the limits on predicted
             objectives, (N,) bool.
         known_limits: Labels of the limits that ``allowed`` checks.
         canonical: Function that maps the codes of equal networks to the same code, e.g. to index 0
@@ -85,7 +85,7 @@ class SpaceFeatures:
 
     @classmethod
     def of_distributions(cls, distributions: Mapping[str, BaseDistribution]) -> SpaceFeatures:
-        """Return a description of the space of a study's trials, which has the options only.
+        """Return the description of a study's space: its options, without features or costs.
 
         Raises:
             ConfigError: A parameter is not discrete.
@@ -147,7 +147,7 @@ class SpaceFeatures:
         return np.asarray(codes / np.maximum(self.sizes - 1, 1))
 
     def effective(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Return which positions have an effect, (N, P); a position with one option has none."""
+        """Return a mask of positions with an effect, (N, P); never of those with one option."""
         found = np.zeros(codes.shape, dtype=bool)
         for position in np.flatnonzero(self.sizes > 1):
             for option in (0, 1):  # at least one of them differs from the network's option
@@ -165,7 +165,7 @@ class SpaceFeatures:
         return found
 
     def parts(self, codes: Codes) -> Parts:
-        """Return the features that a surrogate's kernel reads."""
+        """Return the inputs of a surrogate's kernel for some networks."""
         blocks = self._blocks(codes)
         scaled = {name: self._scales[name](block) for name, block in blocks.items()}
         radial = {f"{name} radial": block for name, block in scaled.items()}

@@ -31,13 +31,11 @@ def knowledge_of_space(
 ) -> SpaceFeatures:
     """Return a sampler's description of a space: its options, features, proxies and known costs.
 
-    Known costs are those that the search records: costs on devices as their predictors give them,
-    counted costs as they are counted. A cost on a device is not known, and is learnt, if the space
-    cannot list the parts of its networks (`SearchSpace.parts`) or if a cost source is not a
-    `DevicePredictor`. For
-    networks of a published table, the scores that ship with hwnas are known. Also known is whether
-    the output of such a network depends on its input; a network whose output does not is not
-    allowed.
+    Known costs have the values that the search records: predicted costs on devices and counted
+    costs. A cost on a device is learnt instead if the space cannot list the parts of its networks
+    (`SearchSpace.parts`), or if its cost source is not a `DevicePredictor`. For networks of a
+    published table, the zero-cost proxy scores that ship with hwnas are known. A network of such a
+    table is not allowed if its output does not depend on its input.
 
     Args:
         space: Space of the candidates; its encoding gives the codes.
@@ -60,7 +58,7 @@ def knowledge_of_space(
 
 @dataclass
 class _Known:
-    """Functions of codes that a `SpaceFeatures` of a space consists of."""
+    """Functions of codes that make up the `SpaceFeatures` of a space."""
 
     space: SearchSpace
     objectives: tuple[Objective, ...]
@@ -114,7 +112,7 @@ class _Known:
         return {j: PredictedObjective(value, none) for j, (value, _) in self._values(codes).items()}
 
     def allowed(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Return which networks keep the limits on known costs and use their input, (N,)."""
+        """Return a mask of the networks that meet the limits on known costs and use their input."""
         kept = np.ones(len(codes), dtype=bool)
         published = self.space.published(codes)
         if published is not None:
@@ -175,7 +173,7 @@ def _reduced(
 
 
 class _Remembered(Generic[T]):
-    """Function of codes with a cache of its last result, since several need the same batch."""
+    """Function of codes with a cache of its last result, since several callers pass equal codes."""
 
     def __init__(self, function: Callable[[Codes], T]) -> None:
         self._function = function

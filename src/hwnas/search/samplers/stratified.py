@@ -20,22 +20,22 @@ _UNEVEN = 0.2  # standard deviation of a choice's level in 0..1 about the scale 
 
 
 class Stratified(BatchSampler):
-    """Sampler that divides the range of the first known cost into strata and takes one of each.
+    """Sampler that divides the range of the first known cost into strata, one network from each.
 
-    The middles of the strata have equal ratios of cost. Networks are drawn near those that are
-    scaled evenly, with every width and depth at about the same level of its options (compound
-    scaling: Tan & Le, ICML 2019): a network that is narrow in one stage and wide in the next is
-    seldom good. Of the networks near its middle, every other stratum takes the most evenly scaled
-    one; the rest take a random one of the more evenly scaled half. The sampler does not learn from
-    evaluations, so a search is one batch.
+    The middles of the strata are evenly spaced in the logarithm of the cost. Networks are drawn
+    near those that are scaled evenly, with every width and depth at about the same level of its
+    options (compound scaling: Tan & Le, ICML 2019): a network that is narrow in one stage and wide
+    in the next is seldom good. From the networks near its middle, every other stratum takes the
+    most evenly scaled one; the remaining strata take a random one of the more evenly scaled half.
+    The sampler does not learn from evaluations, so a search is one batch.
 
     Args:
         seed: Seed of the random numbers.
         batch: Number of candidates that are evaluated together.
         knowledge: Description of the space; made from a study's trials if None.
-        most_macs: Limit on multiply-accumulates; larger networks are left out, as too large for the
-            training that they would get. None for no limit. It has no effect if the space cannot
-            count them.
+        most_macs: Limit on multiply-accumulates; larger networks are left out, since the planned
+            training is too short for them. None for no limit. It has no effect if the space cannot
+            count multiply-accumulates.
         range: Ratio of the highest cost to the lowest, above 1; cheaper networks are left out.
     """
 
@@ -75,7 +75,7 @@ class Stratified(BatchSampler):
 
 
 def _nearly_even(knowledge: SpaceFeatures, history: History, rng: np.random.Generator) -> Codes:
-    """Draw new, allowed, nearly evenly scaled networks of every scale; none from a table."""
+    """Draw new, allowed, nearly evenly scaled networks of every scale; none if rows are listed."""
     if knowledge.rows is not None:
         return np.empty((0, len(knowledge.sizes)), dtype=np.int64)
     scales = rng.uniform(-_UNEVEN, 1 + _UNEVEN, (_DRAWN, 1))
@@ -96,7 +96,7 @@ def _unevenness(knowledge: SpaceFeatures, codes: Codes) -> npt.NDArray[np.float6
 
 
 def _scalable(knowledge: SpaceFeatures) -> npt.NDArray[np.bool_]:
-    """Return which positions have numbers as options, which are ordered, (P,)."""
+    """Return a mask of the positions whose options are numbers and therefore ordered, (P,)."""
     options = knowledge.options.values()
     return np.array([all(isinstance(o, int | float) for o in each) for each in options], bool)
 
@@ -107,17 +107,17 @@ def _one_of_each(
     count: int,
     rng: np.random.Generator,
 ) -> list[int]:
-    """Pick the rows of one network a stratum, and of random ones in place of empty strata.
+    """Pick the row of one network per stratum, and of a random network for each empty stratum.
 
     The middles of the strata divide the range evenly, from its lower end to its upper end. Only the
     networks nearest to the middle of a stratum are candidates, so that the picked costs are evenly
-    spaced. Rows come by falling cost: the most expensive network trains longest, and if it started
-    last, the other cores would wait for it.
+    spaced. Rows are in order of falling cost: the most expensive network trains longest, and if it
+    started last, the other cores would wait for it.
 
     Args:
         costs: Logarithms of the costs, (N,).
-        unevenness: Result of `_unevenness` for the networks, (N,); every other stratum takes its
-            least.
+        unevenness: Result of `_unevenness` for the networks, (N,); every other stratum takes the
+            network with its smallest value.
         count: Number of strata.
         rng: Source of randomness.
     """
@@ -143,6 +143,6 @@ PLUGINS = (
         "sampler",
         "stratified",
         Stratified,
-        "Random networks, evenly spread over multiply-accumulates",
+        "Random networks, evenly spread over the first known cost",
     ),
 )

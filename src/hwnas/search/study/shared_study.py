@@ -61,7 +61,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class StudyChanges:
-    """Changes in a shared study since the last look.
+    """Changes in a shared study since the last call of `SharedStudy.news`.
 
     Attributes:
         finished: Trials that were evaluated or have failed, in any search, with their numbers in
@@ -283,8 +283,8 @@ class SharedStudy:
 
     def _unreachable(self, reason: str) -> StorageError:
         return StorageError(
-            f"cannot use the storage {self._url}: {reason}. `hwnas resume` goes on when the "
-            "storage answers"
+            f"cannot use the storage {self._url}: {reason}. Run `hwnas resume` once the storage "
+            "answers"
         )
 
 

@@ -207,7 +207,8 @@ def _translated(path: Path, error: BaseException) -> RunError | StorageError:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     if getattr(error, "sqlite_errorname", "").startswith(_REFUSALS):
         return StorageError(
-            f"cannot write {path}: {reason}. Free some space, then `hwnas resume` the run"
+            f"cannot write {path}: {reason}. Free some space or make the file writable, then run "
+            "`hwnas resume`"
         )
     return RunError(
         f"{path} is not a readable Optuna study ({reason}); restore it, or remove it to search "

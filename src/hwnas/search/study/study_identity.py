@@ -41,7 +41,7 @@ def other_objectives(
 ) -> str | None:
     """Describe how a study's objectives differ from the wanted ones; return None if they do not.
 
-    If the study has no metric names, as those of an older hwnas, only directions are compared.
+    Studies of an older hwnas have no metric names; then only directions are compared.
     """
     known = [d.name.lower() for d in storage.get_study_directions(study_id)]
     wanted = [o.direction for o in objectives]

@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from hwnas.content import content_hash
+from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.predictors import CostSource
 from hwnas.search.engine.rungs import Rungs

@@ -114,7 +114,7 @@ def bench_search(
 def knowledge_of(
     table: ObjectiveTable, predicted: Mapping[int, PredictedObjective]
 ) -> SpaceFeatures:
-    """Return what a sampler knows of a table: networks, features, proxy scores, predicted costs.
+    """Return a table's description for a sampler: networks, features, proxies, predicted costs.
 
     Networks whose output does not depend on their input are excluded from evaluation.
     """
@@ -185,7 +185,8 @@ def _minimised(column: Column, sampler: BaseSampler) -> tuple[Direction, Numbers
 class _Nearest:
     """Lookup of a proposal's row in the table.
 
-    If the table does not hold every code, it is the nearest row that was not returned before.
+    If the table does not hold every code, the nearest row (Hamming distance) that was not returned
+    before is used.
     """
 
     def __init__(self, table: ObjectiveTable) -> None:

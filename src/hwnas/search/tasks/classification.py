@@ -1,4 +1,4 @@
-"""Classification of images: one class each."""
+"""Image classification: one class per image."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ def with_standard_errors(
         standard error of g(m) = standard deviation of (grad g(m) . x_i) / sqrt(n).
 
     If g is a mean itself, this is the standard error of the mean. The approximation improves with
-    the number of images: for the intersection over union of a class that only three images show,
-    it means little.
+    the number of images. For the intersection over union of a class that only three images contain,
+    it is unreliable.
 
     Args:
         function: Differentiable function from means, float64 by name, to scalars by name. Each mean

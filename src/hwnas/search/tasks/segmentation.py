@@ -1,4 +1,4 @@
-"""Task of semantic segmentation: each pixel of an image belongs to one class."""
+"""Semantic segmentation: each pixel of an image belongs to one class."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Task(Protocol):
         """Return the loss that training minimises: a scalar, the mean over the batch."""
 
     def distillation_loss(self, outputs: Tensor, teacher_outputs: Tensor) -> Tensor:
-        """Return the loss against a larger network: a scalar, without gradient to the teacher."""
+        """Return the loss against a teacher: a scalar, without gradient to the teacher."""
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return the inputs of the metrics by name: float (N, ...), one entry per image."""

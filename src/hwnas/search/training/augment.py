@@ -21,7 +21,7 @@ _CROP_TRIES = 10
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random augmentation of the images of a batch, in the order crop, shift, mirror, erase.
+    """Random augmentation of the images of a batch, in the order crop, shift, flip, erase.
 
     Masks are transformed geometrically with their images; other targets are unchanged.
 
@@ -32,7 +32,7 @@ class Augmentation:
             (Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6). Images are
             scaled bilinearly with antialiasing, masks by nearest neighbour.
         shift_pixels: Largest shift in each direction, with edges repeated; 0 for none.
-        flip: If True, each image is mirrored left and right with probability 1/2.
+        flip: If True, each image is flipped horizontally with probability 1/2.
         cutout: Side of a square that is erased, as a share of the image's longer side, in [0, 1]; 0
             for none. The square is filled with the mean colour of its image, and masks keep their
             classes there (DeVries and Taylor, "Improved regularization of convolutional neural
@@ -92,10 +92,10 @@ def _shifted(
 
 
 def _mirrored(images: Images, targets: Targets, rng: np.random.Generator) -> tuple[Images, Targets]:
-    """Mirror each image left and right with probability 1/2."""
+    """Flip each image horizontally with probability 1/2."""
     chosen = rng.random(len(images)) < 0.5
     images = images.copy()
-    # PyTorch mirrors images several times as fast as NumPy.
+    # PyTorch flips images several times as fast as NumPy.
     images[chosen] = _nchw(images[chosen]).flip(3).permute(0, 2, 3, 1).numpy()
     if target_kind(targets) == "masks":
         targets = targets.copy()
@@ -108,8 +108,8 @@ def cut_mixed(
 ) -> tuple[Images, Targets, Targets, float]:
     """Paste a box of another image of the batch into each image, and likewise for masks (CutMix).
 
-    The box is the same for all images. Its area is a uniform share of the image's, and its position
-    is uniform (Yun et al., "CutMix: regularization strategy to train strong classifiers with
+    The box is the same for all images. Its share of the image's area is uniform, and so is its
+    position (Yun et al., "CutMix: regularization strategy to train strong classifiers with
     localizable features", ICCV 2019, section 3.1 with alpha = 1). Unlike in the paper, the box lies
     entirely inside the image.
 
@@ -182,7 +182,7 @@ def _nchw(images: Images) -> Tensor:
 def _places(
     rng: np.random.Generator, n: int, image: tuple[int, ...], least_area: float
 ) -> tuple[np.ndarray, ...]:
-    """Return tops, lefts, heights and widths of crops; the whole image if no crop fits."""
+    """Return tops, lefts, heights and widths of crops, (N,) each; the whole image if none fits."""
     height, width = image
     area = rng.uniform(least_area, 1, (_CROP_TRIES, n)) * (height * width)
     most = math.log(_LARGEST_RATIO)

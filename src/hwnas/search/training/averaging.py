@@ -1,4 +1,4 @@
-"""Moving average of weights, with which a training may end."""
+"""Exponential moving average (EMA) of weights, which a training may return in their place."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class Position:
         run: Hash of the network, the data and the settings of the training; a checkpoint of another
             hash is refused.
         parts: Number of parts that each batch is split into; 0 for the number in the recipe.
-        offset: Number that is added to ``step`` to give the steps that the images so far would have
-            taken at the current batch size.
+        offset: Steps that the images so far would have taken at the current batch size, less
+            ``step``.
         settings: `TrainConfig.continuable` of the session; empty if an older hwnas wrote it.
     """
 

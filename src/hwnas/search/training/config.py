@@ -64,19 +64,20 @@ class TrainConfig:
         teacher_sees: ``"augmented"``, the same augmented images as the students in each step; or
             ``"plain"``, each training image once without augmentation, with the original's outputs
             stored (the fixed teacher of Beyer et al., "Knowledge distillation: A good teacher is
-            patient and consistent", CVPR 2022). Stored outputs leave more of a budget in minutes to
-            small networks.
-        distillation_loss: Loss between a network and its teacher: ``"kl"``, the task's own, or
-            ``"alpha"``, AlphaNet's adaptive and clipped alpha-divergence (tasks with classes).
+            patient and consistent", CVPR 2022). Stored outputs save the teacher's forward passes,
+            which take the largest share of a step for small networks.
+        distillation_loss: Loss between a network and its teacher: ``"kl"``, the task's distillation
+            loss, or ``"alpha"``, AlphaNet's adaptive and clipped alpha-divergence (tasks with
+            classes).
         batch_size: Images in a step, over all workers.
-        accumulate: Number of parts that each worker's share of a batch is split into. The parts are
-            processed one after the other and need less memory; normalisation sees one part at a
-            time.
+        accumulate: Number of parts that each worker's share of a batch is split into (gradient
+            accumulation). The parts are processed one after the other and need less memory;
+            normalisation sees one part at a time.
         learning_rate: Peak learning rate.
         weight_decay: Weight decay of AdamW; normalisation and biases have none.
         warmup: Share of the training in which the learning rate rises, in [0, 1).
-        ema: Decay of the moving average of the weights that the training ends with, in [0, 1); 0
-            ends with the weights themselves.
+        ema: Decay of the exponential moving average of the weights, in [0, 1). The training returns
+            the average; with 0, it returns the weights themselves.
         precision: Precision of forward passes: ``"bf16"`` (autocast), ``"fp32"``, or ``"auto"``,
             which is ``"bf16"`` on a GPU that supports it and ``"fp32"`` elsewhere.
         crop: Smallest area of a random crop of each image, as a share of the image's, in (0, 1]; 1
@@ -89,7 +90,7 @@ class TrainConfig:
             size.
         shift_pixels: Largest random shift of the images and their masks. None is 1 for classes and
             masks, and 0 for values, which a shift may change, such as a position, size or distance.
-        flip: If True, images and their masks are mirrored left and right at random.
+        flip: If True, images and their masks are flipped horizontally at random.
         cutout: Side of a square that is erased from each image, as a share of the image's longer
             side, in [0, 1].
         cutmix: Share of the steps, in [0, 1], in which a box of another image is pasted into each
@@ -230,7 +231,7 @@ class TrainConfig:
         return min(1.0, max(first, math.floor(risen * _RESOLUTIONS) / _RESOLUTIONS))
 
     def adjusted(self, settings: Mapping[str, Any]) -> TrainConfig:
-        """Return these settings with some replaced; ``epochs`` removes a budget in minutes.
+        """Return these settings with some replaced; given ``epochs`` remove the budget in minutes.
 
         Raises:
             ConfigError: A setting is unknown or out of range.

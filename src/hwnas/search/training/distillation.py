@@ -18,7 +18,7 @@ _CLIP = 5.0
 
 
 def distillation_loss(task: Task, name: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the distillation loss by name: ``"kl"``, the task's own, or ``"alpha"``.
+    """Return a distillation loss: ``"kl"`` for the task's, ``"alpha"`` for `alpha_divergence`.
 
     Raises:
         ConfigError: The loss compares class probabilities, and the task's outputs are values.
@@ -57,9 +57,9 @@ def alpha_divergence(
 
         -1 / a * E_q[(p / q)^a * grad log q]
 
-    whose weights (p / q)^a are clipped at 5, since they are unbounded. The value is that of the
-    clipped divergence, and the gradient is not the gradient of this value, so an optimiser that
-    uses values would be misled.
+    whose weights (p / q)^a are clipped at 5, since they are unbounded. The returned value is that
+    of the clipped divergence, and its gradient is the one above, which differs. Do not use the loss
+    with an optimiser that compares values, such as a line search.
 
     Args:
         outputs: Logits of the network, (N, K) or (N, K, ...), classes second.

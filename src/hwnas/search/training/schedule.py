@@ -25,8 +25,8 @@ class Schedule:
         config: Training settings.
         split: Training images.
         seed: Seed of the random numbers.
-        offset: Number that is added to a step's index to give the steps that the images so far
-            would have taken at this batch size; not 0 if earlier steps had another batch size.
+        offset: Steps that the images so far would have taken at this batch size, less the steps
+            that they took; not 0 if earlier steps had another batch size.
     """
 
     config: TrainConfig
@@ -44,7 +44,7 @@ class Schedule:
         return (step + self.offset) / self.steps_per_epoch
 
     def share(self, step: int, seconds: float) -> float:
-        """Return the share of the budget that is used up before a step and after some seconds."""
+        """Return the used share of the budget, in steps or in seconds, whichever is larger."""
         shares = []
         if self.config.epochs is not None:
             steps = max(1, round(self.config.epochs * self.steps_per_epoch))
@@ -54,9 +54,10 @@ class Schedule:
         return max(shares)
 
     def learning_rate(self, share: float) -> float:
-        """Return the learning rate: linear warm-up, then half a cosine to zero.
+        """Return the learning rate: linear warm-up, then cosine decay to zero.
 
-        Loshchilov and Hutter, ICLR 2017.
+        The warm-up starts at a tenth of the peak. Cosine decay is that of Loshchilov and Hutter,
+        "SGDR", ICLR 2017, without restarts.
         """
         peak, warmup = self.config.learning_rate, self.config.warmup
         if share < warmup:
@@ -97,8 +98,8 @@ class Schedule:
         learning rate continues from there, even if it was zero at the end of the old budget.
 
         Returns:
-            The resumed schedule, and the position in its terms. None if the training is already
-            beyond the end that these settings give, so that it has to start again.
+            The resumed schedule, and the position in its terms. None if these settings end the
+            training before the position, so that the training has to start again.
         """
         before, now = position.settings, self.config.continuable
         if not before or before == now:

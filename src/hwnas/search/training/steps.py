@@ -138,11 +138,20 @@ class TrainingStep(Protocol):
 
 @dataclass(frozen=True)
 class SupernetStep:
-    """Step that trains some networks of a supernet on one batch.
+    """Step that trains some networks of a supernet on one batch, and adds up their gradients.
 
-    All networks learn from labels and from a teacher. The teacher is the given one; without one, it
-    is the first network of the step if that is the largest of the space (in-place distillation, Yu
-    and Huang, ICCV 2019). The gradients of all networks add up.
+    All networks learn from labels and from a teacher: ``teacher`` if it is given, otherwise the
+    first network of the step, provided that it is the largest of the space (in-place distillation,
+    Yu and Huang, ICCV 2019).
+
+    Attributes:
+        supernet: Supernet to train.
+        task: Task that gives preprocessing and losses.
+        sampling: Sampling rule, which draws the networks of a step.
+        random_subnets: Number of random networks, as the rule counts them.
+        distillation: Weight of the distillation loss against the loss on labels, in [0, 1].
+        distillation_loss: Name of the distillation loss, ``"kl"`` or ``"alpha"``.
+        teacher: Trained teacher of all networks; None for in-place distillation.
     """
 
     supernet: Supernet
@@ -156,7 +165,7 @@ class SupernetStep:
     def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients of every network; return the first and last network's losses.
 
-        A loss that is not finite takes the place of the last network's loss.
+        If any loss is not finite, it is returned in place of the last network's loss.
         """
         parts = list(batch.parts(moment.parts))
         networks = self._rule(

@@ -66,7 +66,7 @@ def train_supernet(
 
     Raises:
         DivergedError: A loss is not finite.
-        DeviceError: Memory ran out, also with half as many images at a time.
+        DeviceError: Memory ran out, even with half as many images at a time.
         WorkerError: Workers died repeatedly.
         StorageError: The folder cannot be written.
     """

@@ -43,13 +43,14 @@ class TrainingPoint:
     Attributes:
         step: Index of the step, from 0.
         epoch: Passes over the training images so far.
-        seconds: Training time so far.
-        loss: Loss on labels of the largest (or only) network.
-        loss_smallest: Loss of the smallest or last network of the step, on labels or with its
-            teacher.
+        seconds: Training time so far, in seconds.
+        loss: Training loss of the first network of the step, which is the largest under most
+            sampling rules.
+        loss_smallest: Training loss of the last network of the step, which is the smallest under
+            the sandwich rule; with distillation if the network has a teacher.
         learning_rate: Learning rate of the step.
         share: Share of the training that is done, in [0, 1].
-        note: Message to the user about this step; mostly empty.
+        note: Message to the user about this step; usually empty.
     """
 
     step: int
@@ -119,7 +120,7 @@ def fit(
 
     Raises:
         DivergedError: A loss is not finite. The last checkpoint with finite weights is kept.
-        DeviceError: Memory ran out, also with half as many images at a time.
+        DeviceError: Memory ran out, even with half as many images at a time.
         RunError: The checkpoint belongs to another training.
         ArtifactError: The checkpoint is damaged.
     """
@@ -206,13 +207,13 @@ def _resumed(
     """Resume from a checkpoint if the settings allow it.
 
     Returns:
-        The resumed schedule, the position, and a message to the user, mostly empty.
+        The resumed schedule, the position, and a message to the user, which is usually empty.
     """
     found = read_position(checkpoint)
     if found is not None and found.run == run and schedule.continued(found) is None:
         notice = (
-            f"trained again from the start: the checkpoint has {found.step} steps with other "
-            "settings, more than the training has now"
+            f"trained again from the start: the checkpoint has {found.step} steps, more than the "
+            "current settings ask for"
         )
         return schedule, Position(0, 0.0, run, settings=schedule.config.continuable), notice
     loaded = load_checkpoint(checkpoint, network, optimizer, run, average)
@@ -225,7 +226,7 @@ def _check_batch(split: Split, config: TrainConfig, world: int) -> None:
     if len(split) < config.batch_size:
         raise ConfigError(
             f"train.batch_size is {config.batch_size}, but there are only {len(split)} training "
-            "images; lower it"
+            "images; lower train.batch_size"
         )
     if config.batch_size < 2 * world:
         raise ConfigError(
@@ -248,7 +249,7 @@ class _Made:
     Attributes:
         losses: Losses on this worker's images.
         parts: Number of parts that the images were split into.
-        note: Message to the user, mostly empty.
+        note: Message to the user, usually empty.
         flat: Losses and all gradients in one tensor, for the workers to average; None with a single
             worker.
     """
@@ -280,7 +281,7 @@ def _within_memory(
         if not ran_out_of_memory(error):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    # Outside of the handler, whose traceback holds the tensors of the failed passes.
+    # Outside of the exception handler, whose traceback keeps the tensors of failed passes alive.
     at_once = math.ceil(len(batch.images) / moment.parts)
     fewest = config.batch_size // moment.workers.world  # equal on all workers, unlike len(images)
     if moment.parts > config.accumulate or fewest < 4 * moment.parts:
@@ -320,7 +321,10 @@ def _attempt(
 
 
 def _begun(moment: StepContext, rank: int) -> StepContext:
-    """Return the context with reset random numbers, so that a second attempt draws the same."""
+    """Return the context with its generator reset, so that a second attempt draws the same numbers.
+
+    PyTorch's generator is reset as well.
+    """
     rng = random.Random(f"{moment.seed}-{moment.step}")
     torch.manual_seed(rng.getrandbits(32) + rank)  # for dropout
     return replace(moment, rng=rng)

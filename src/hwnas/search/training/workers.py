@@ -93,7 +93,7 @@ class Workers:
         return reports
 
     def _verdict(self, error: Exception | None, reports: list[_Report | None]) -> Exception:
-        """Return the error to raise here; it is out of memory in all workers or in none."""
+        """Return the error to raise here: an out-of-memory error in all workers, or in none."""
         failed = [(rank, each) for rank, each in enumerate(reports) if each is not None]
         others = [(rank, each) for rank, each in failed if not each.memory]
         own = reports[self.rank]

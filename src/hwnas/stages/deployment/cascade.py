@@ -32,7 +32,8 @@ from hwnas.search import Split
 from hwnas.stages.deployment.cascade_costs import Costs, Saved, costs_of, latencies_ms
 from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
-from hwnas.stages.job import Job, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job
 
 __all__ = ["CascadeOption", "Cascading", "make_cascade"]
 

@@ -22,9 +22,11 @@ from hwnas.search.evaluation.evaluate import SplitName
 from hwnas.search.tasks.classification import classification
 from hwnas.search.tasks.task import Task
 from hwnas.stages.finalists.pick import picked
-from hwnas.stages.job import Job, RunInputs, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job
+from hwnas.stages.run_inputs import RunInputs
 from hwnas.stages.split_evaluator import SplitEvaluator
-from hwnas.stages.trusted import trusted_job
+from hwnas.stages.trusted_jobs import trusted_job
 
 __all__ = ["Images", "ModelSource", "opened"]
 

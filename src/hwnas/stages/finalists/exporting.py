@@ -9,7 +9,7 @@ from torch import nn
 
 from hwnas.deploy.export.to_onnx import Export, export_onnx
 from hwnas.search_spaces import Architecture
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 __all__ = ["examples", "export_network"]
 

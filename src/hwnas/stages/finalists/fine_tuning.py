@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hwnas.content import content_hash
 from hwnas.errors import ArtifactError, HwnasError, RunError
+from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.progress import ProgressCallback
 from hwnas.recipe_keys import code_of
@@ -29,7 +29,8 @@ from hwnas.search.training import (
 from hwnas.search_spaces import Candidate
 from hwnas.stages.finalists.failures import Failures
 from hwnas.stages.finalists.shortlist import is_own_fault
-from hwnas.stages.job import Job, RunInputs
+from hwnas.stages.job import Job
+from hwnas.stages.run_inputs import RunInputs
 
 __all__ = [
     "fine_tune",

@@ -24,7 +24,9 @@ from hwnas.search.training import load_weights
 from hwnas.search_spaces import Architecture
 from hwnas.stages.finalists.exporting import examples, export_network
 from hwnas.stages.finalists.limits import LimitCheck, limit_checks
-from hwnas.stages.job import Job, RunInputs, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job
+from hwnas.stages.run_inputs import RunInputs
 from hwnas.stages.split_evaluator import Executed
 
 __all__ = ["ExportedFinalist", "export_finalist", "pack"]

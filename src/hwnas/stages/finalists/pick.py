@@ -16,7 +16,8 @@ from hwnas.stages.finalists.bundles import PICKS, latency_of, picks, read_bundle
 from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.stage import make_bundles
-from hwnas.stages.job import Job, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job
 from hwnas.stages.search import found
 
 __all__ = ["make_bundle", "picked"]
@@ -40,13 +41,14 @@ def picked(
 
     Raises:
         ConfigError: There is no such pick.
-        InfeasibleError: No finalist is fast enough, or none keeps the limits of the run; the
-            message names the closest.
+        InfeasibleError: No finalist is fast enough, or none keeps the limits of the run, and the
+            message names the closest; or the picked network was not measured to be fast enough.
     """
     reference = reference_of(job, goal)
     if pick == REFERENCE and reference is not None:
         return reference
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    latencies: dict[str, float] = {}
     if max_latency_ms is not None:
         if not any(objective.metric == LATENCY for objective in goal.objectives):
             raise ConfigError(
@@ -69,7 +71,14 @@ def picked(
         _tell(job, chosen, limit_messages(checks[chosen]))
         return bundles[chosen]
     trials = [t for t in found(job.folder.path, goal).trials if t.candidate.id == chosen]
-    if not trials or max_latency_ms is not None:
+    if trials and max_latency_ms is not None:
+        latency = latencies.get(chosen)
+        known_latency = "was not measured" if latency is None else f"takes {latency:.3g} ms"
+        raise InfeasibleError(
+            f"network {chosen} {known_latency}, and --max-latency-ms is {max_latency_ms:g}; leave "
+            "that out, or pick another network"
+        )
+    if not trials:
         known = [*named, *bundles, *([] if reference is None else [REFERENCE])]
         raise ConfigError(
             f"--pick {wanted!r} is not a network of this run; {closest(wanted, known)}"

@@ -28,8 +28,10 @@ from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.search_spaces.registry import named_space
 from hwnas.stages.finalists.fine_tuning import train_finalist, weights_path
 from hwnas.stages.finalists.stage import make_bundles
-from hwnas.stages.job import Job, RunInputs, RunStage, SearchGoal
-from hwnas.stages.untrained import excesses, limited
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job, RunStage
+from hwnas.stages.run_inputs import RunInputs
+from hwnas.stages.untrained_costs import excesses, limited
 
 __all__ = ["REFERENCE", "reference_of", "referencing", "with_reference"]
 

@@ -30,7 +30,8 @@ from hwnas.stages.finalists.fine_tuning import fine_tune, inherited_weights, tun
 from hwnas.stages.finalists.limits import of_bundle
 from hwnas.stages.finalists.packing import export_finalist, pack
 from hwnas.stages.finalists.shortlist import Made, choose, fill_shortlist, is_own_fault, read_tried
-from hwnas.stages.job import Job, RunStage, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job, RunStage
 from hwnas.stages.measurements import Timed, measured_on, read_measurements, write_measurements
 
 __all__ = ["finalising", "make_bundles"]

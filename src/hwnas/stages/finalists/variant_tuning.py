@@ -14,7 +14,7 @@ from hwnas.search.evaluation.evaluate import recalibrate
 from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit
 from hwnas.search_spaces import Architecture
 from hwnas.stages.finalists.exporting import export_network
-from hwnas.stages.job import RunInputs
+from hwnas.stages.run_inputs import RunInputs
 
 __all__ = ["retraining"]
 

@@ -18,7 +18,7 @@ from hwnas.search import Scored
 from hwnas.search.objectives.front import Losses, coverage, hypervolume, reference_point
 from hwnas.search.objectives.objective import Objective, losses
 from hwnas.stages.finalists.bundles import read_bundles
-from hwnas.stages.job import SearchGoal
+from hwnas.stages.goal import SearchGoal
 from hwnas.stages.results.fronts import opened_goal, results_of, without
 from hwnas.stages.results.run_result import breaking
 

@@ -15,7 +15,7 @@ from hwnas.search.objectives.front import knee
 from hwnas.search.objectives.objective import LATENCY, Objective, weighed
 from hwnas.stages.finalists.bundles import PICKS, picks, read_bundles
 from hwnas.stages.finalists.limits import LimitCheck, best_kept, none_keeps
-from hwnas.stages.job import SearchGoal
+from hwnas.stages.goal import SearchGoal
 from hwnas.stages.results.run_result import (
     FrontRow,
     RunResult,

@@ -29,7 +29,8 @@ from hwnas.stages.finalists.limits import (
 )
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
-from hwnas.stages.job import Job, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job
 from hwnas.stages.search import found
 
 __all__ = [
@@ -124,7 +125,8 @@ class RunResult:
         report: Path of the report; None if it was not written.
         reference: Reference network, if the recipe asks for one and it was made.
         beats_reference: Ids of the finalists that are at least as accurate on validation images and
-            at least as fast as the reference network, and better in one of the two.
+            at least as fast as the reference network, and better in one of the two. Without an
+            objective latency_ms, the first cost of the objectives takes its place.
     """
 
     run: Path
@@ -143,13 +145,15 @@ class RunResult:
         if self.reference is None or not self.finalists:
             return None
         network = f"MobileNetV3-Small x{self.reference.architecture['width']:g} trained alone"
+        timed = any(objective.metric == LATENCY for objective in self.objectives)
+        more, same = ("faster", "as fast") if timed else ("cheaper", "as cheap")
         if self.beats_reference:
             return (
                 f"{len(self.beats_reference)} of {len(self.finalists)} finalists are more accurate "
-                f"than {network} and as fast, or faster and as accurate"
+                f"than {network} and {same}, or {more} and as accurate"
             )
         return (
-            f"no finalist is both as accurate and as fast as {network}: give the job more minutes, "
+            f"no finalist is both as accurate and {same} as {network}: give the job more minutes, "
             f"or use that network, which is also a bundle: {self.run / str(self.reference.bundle)}"
         )
 
@@ -224,7 +228,7 @@ def summarise(job: Job, goal: SearchGoal) -> RunResult:
 def better(
     bundles: Mapping[str, Bundle], other: Bundle, metric: Metric, objectives: Sequence[Objective]
 ) -> tuple[str, ...]:
-    """Return the ids of bundles that dominate another one in validation score and latency."""
+    """Return the ids of bundles that dominate another one in validation score and first cost."""
 
     def losses_of(bundle: Bundle) -> tuple[float, float]:
         sign = -1.0 if metric.direction == "maximize" else 1.0

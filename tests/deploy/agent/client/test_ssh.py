@@ -13,9 +13,9 @@ import pytest
 from tests.deploy.agent.conftest import NAME, QUICK
 
 from hwnas.deploy import Target, measure
-from hwnas.deploy.agent.client.added import AddedDevice, write_added
-from hwnas.deploy.agent.client.adding import add_device
+from hwnas.deploy.agent.client.added_devices import AddedDevice, write_added
 from hwnas.deploy.agent.client.client import AgentClient
+from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.agent.client.ssh import StdioTransport, ssh_arguments
 from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.errors import ConfigError, DeviceError

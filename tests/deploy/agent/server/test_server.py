@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwnas.deploy.agent.client.added import AddedDevice
+from hwnas.deploy.agent.client.added_devices import AddedDevice
 from hwnas.deploy.agent.client.client import ask, connected
 from hwnas.deploy.agent.client.transport import HttpsTransport, _connection
 from hwnas.deploy.agent.protocol import AgentLimits

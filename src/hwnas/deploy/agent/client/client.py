@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hwnas.deploy.agent.client.added import AddedDevice, added_names, read_added
+from hwnas.deploy.agent.client.added_devices import AddedDevice, added_names, read_added
 from hwnas.deploy.agent.client.transport import Transport, open_transport
 from hwnas.deploy.agent.protocol import PREFIX, WAIT_S, AgentDescription, read_object, refused_with
 from hwnas.deploy.agent.signing import digest_of
@@ -90,18 +90,24 @@ def ask(device: AddedDevice) -> AgentDescription:
         return client.about(_STATUS_S)
 
 
-def devices_elsewhere() -> Iterator[tuple[AddedDevice, str, str, Mapping[str, str]]]:
-    """Yield each added device with each kind of target, why this cannot be used now, and details.
+def devices_elsewhere() -> Iterator[tuple[str, str, str, Mapping[str, str]]]:
+    """Yield the name of each added device, a kind of target, why it cannot be used, and details.
 
-    The reason is empty for a usable kind.
+    The reason is empty for a usable kind. A device whose file is damaged is yielded once, with an
+    empty kind.
     """
-    devices = [read_added(name) for name in added_names()]
+    devices = []
+    for name in added_names():
+        try:
+            devices.append(read_added(name))
+        except HwnasError as error:
+            yield name, "", str(error), {}
     with ThreadPoolExecutor(max(1, len(devices))) as pool:
         answers = pool.map(_asked, devices)
         for device, answer in zip(devices, answers, strict=True):
             if isinstance(answer, HwnasError):
                 details = {"agent": device.address, "processor": device.processor}
-                yield from ((device, kind, str(answer), details) for kind in device.kinds)
+                yield from ((device.name, kind, str(answer), details) for kind in device.kinds)
                 continue
             kinds = answer.kinds_of(device.hardware)
             details = {
@@ -110,7 +116,7 @@ def devices_elsewhere() -> Iterator[tuple[AddedDevice, str, str, Mapping[str, st
                 **answer.versions,
                 **answer.conditions,
             }
-            yield from ((device, kind, why, details) for kind, why in kinds.items())
+            yield from ((device.name, kind, why, details) for kind, why in kinds.items())
 
 
 def _asked(device: AddedDevice) -> AgentDescription | HwnasError:

@@ -9,7 +9,7 @@ import ssl
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from hwnas.deploy.agent.client.added import AddedDevice
+from hwnas.deploy.agent.client.added_devices import AddedDevice
 from hwnas.deploy.agent.client.ssh import StdioTransport, ssh_arguments
 from hwnas.deploy.agent.signing import (
     CHALLENGE,

@@ -22,7 +22,7 @@ from hwnas.deploy.agent.protocol import AgentLimits, refusal
 from hwnas.deploy.agent.server.model_store import MissingModel
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState, TimingJob
-from hwnas.deploy.first_line import first_line
+from hwnas.deploy.error_line import first_line
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = ["JobQueue", "Run"]

@@ -13,7 +13,7 @@ _PLAIN = {"Relu": "relu", "HardSwish": "hard_swish", "Sigmoid": "sigmoid"}
 
 
 def activation_of(graph: Graph, step: Step | None) -> str | None:
-    """Return a name of `hwnas.kernels.primitives.activations`; None if a node is none of them."""
+    """Return a step's name in `hwnas.kernels.primitives.activations`; None if it has none."""
     if not is_node(step):
         return None
     attributes = step.attributes
@@ -55,7 +55,7 @@ def _clip(graph: Graph, node: Node) -> str | None:
 
 
 def _gated(graph: Graph, product: Node) -> Rewrite | None:
-    """Match a product of x with sigmoid(x) or with hard_sigmoid(x)."""
+    """Match x * sigmoid(x), which is swish, or x * hard_sigmoid(x), which is hard-swish."""
     kinds = {"sigmoid": "Swish", "hard_sigmoid": "HardSwish"}
     for x, factor in (product.inputs, product.inputs[::-1]):
         inner = graph.maker(factor)

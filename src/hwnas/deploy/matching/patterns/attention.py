@@ -22,7 +22,7 @@ _TURNED = [0, 1, 3, 2]
 
 
 def match_attention(graph: Graph, step: Step) -> Rewrite | str | None:
-    """Match the softmax of scaled products of queries and keys, and its product with the values."""
+    """Match scaled dot-product attention (Vaswani et al., NeurIPS 2017) around its softmax."""
     if not is_node(step, "Softmax"):
         return None
     scores, mixed = graph.maker(step.inputs[0]), graph.reader(step.outputs[0])

@@ -19,7 +19,7 @@ _WIDEST = 256  # outputs that one program of the fused kernel can hold
 
 @dataclass(frozen=True)
 class _Gate:
-    """Squeeze-excite on a feature map.
+    """Squeeze-and-excitation (Hu et al., CVPR 2018) on a feature map.
 
     Attributes:
         mean: Mean of each channel of the map.
@@ -147,7 +147,10 @@ def fuse_depthwise_pointwise(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def fuse_inverted_bottleneck(graph: Graph, step: Step) -> Rewrite | None:
-    """Fuse expansion, depthwise convolution, squeeze-excite if there is one, and projection."""
+    """Fuse an inverted bottleneck (Sandler et al., "MobileNetV2", CVPR 2018) into one call.
+
+    It consists of expansion, depthwise convolution, squeeze-excite if there is one, and projection.
+    """
     if not _is_depthwise(step):
         return None
     expand, y = graph.maker(step.reads["x"]), step.outputs[0]

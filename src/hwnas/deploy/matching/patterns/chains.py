@@ -42,7 +42,10 @@ _NO_MAPS = ("MatMul", "Reshape", "Softmax", "Transpose")
 
 @dataclass(frozen=True)
 class Rounded(Node):
-    """Node that rounds floats to the int8 steps of its attribute ``steps``, and returns floats."""
+    """Node that quantises floats to int8 and dequantises them again (fake quantisation).
+
+    Its attribute ``steps`` holds the quantisation parameters.
+    """
 
     def run(self, arguments: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the output by name."""
@@ -55,8 +58,8 @@ def chain_pooling(graph: Graph, step: Step) -> Rewrite | None:
     """Fuse the mean or maximum over all pixels into a chain.
 
     If the map is dequantised before and the result is quantised after, both are part of the chain.
-    Otherwise a layer normalisation is, if it is before the pooling and nothing else reads its
-    output.
+    Otherwise a layer normalisation before the pooling is part of the chain if nothing else reads
+    its output.
     """
     if not is_node(step, *_POOLS) or not _is_over_pixels(graph, step):
         return None
@@ -73,7 +76,7 @@ def chain_pooling(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def chain_rounding(graph: Graph, step: Step) -> Rewrite | None:
-    """Replace the rounding to int8 by a chain, with a normalisation or softmax before it if any."""
+    """Replace a quantisation to int8, and a normalisation or softmax before it, by a chain."""
     steps = steps_of(graph, step)
     if steps is None or not is_node(step, "QuantizeLinear"):
         return None
@@ -87,7 +90,7 @@ def chain_rounding(graph: Graph, step: Step) -> Rewrite | None:
         return Rewrite([maker, step], [call])
     maps = len(graph.shapes[x]) == 4 and not is_node(maker, *_NO_MAPS)
     call = _call([_to(steps)], {"x": x}, step.outputs, [step], maps)
-    if x == graph.input:  # it is float32, and must not be rounded to half precision first
+    if x == graph.input:  # the input is float32, and must not be rounded to half precision first
         call = replace(call, dtype=torch.float32)
     return Rewrite([step], [call])
 
@@ -126,7 +129,7 @@ def chain_product(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def gather_rounding(graph: Graph, step: Step) -> Rewrite | None:
-    """Replace the quantisation of floats that are dequantised again by one node for each reader."""
+    """Replace a quantisation whose readers all dequantise by one `Rounded` node for each reader."""
     steps, readers = steps_of(graph, step), graph.readers(step.outputs[0])
     if steps is None or not is_node(step, "QuantizeLinear") or step.inputs[0] == graph.input:
         return None

@@ -164,7 +164,7 @@ def _is_plain(layer: Node) -> bool:
 
 
 def _bias(graph: Graph, layer: Node, sums_scale: Tensor) -> Tensor | None:
-    """Return the bias in units of the int32 sums, (C,) in int32; None if it is no constant."""
+    """Return the bias in units of the int32 sums, (C,) in int32; None if it is not a constant."""
     if len(layer.inputs) < 3 or not layer.inputs[2]:
         return torch.zeros_like(sums_scale, dtype=torch.int32)
     name = layer.inputs[2]

@@ -1,7 +1,7 @@
-"""Rules that replace pointwise functions between int8 values by tables of 256 entries.
+"""Rules that replace elementwise functions between int8 values by tables of 256 entries.
 
-Any function of one int8 value that is rounded to int8 again, however often, is a table. The layer
-before it applies the table when it stores its result.
+Any function of one int8 value whose result is quantised to int8 is such a table, however many
+quantisations it has inside. The layer before it applies the table when it stores its result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Rules and queries for quantised files, in which floats stand between int8 values.
+"""Rules and queries for quantised files in QDQ format, in which floats stand between int8 values.
 
-A quantised file has floats between ``DequantizeLinear`` and ``QuantizeLinear``. Where an int8
-operator covers the layers between the two, both nodes become part of its call. Where no operator
-does, PyTorch computes in floats and rounds as the file prescribes.
+The floats are between ``DequantizeLinear`` and ``QuantizeLinear``. Where an int8 operator covers
+the layers between the two, both nodes become part of its call. Where no operator does, PyTorch
+computes in floats and rounds as the file prescribes.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def rounded_sum(graph: Graph, step: Step) -> RoundedSum | None:
 
 
 def sign_steps(graph: Graph, step: Step) -> Rewrite | None:
-    """Replace uint8 steps from 0 to 255 by int8 steps from -128 to 127, as the operators expect."""
+    """Replace uint8 quantisation, 0 to 255, by int8, -128 to 127, which the operators expect."""
     if not is_node(step, "QuantizeLinear") or len(step.inputs) < 3:
         return None
     zero, readers = graph.tensor(step.inputs[2]), graph.readers(step.outputs[0])

@@ -55,7 +55,7 @@ class HypE(ByRank):
 
 
 def share(count: int, dropped: int, device: torch.device) -> Tensor:
-    """Return the weight of a sample for each of the i individuals that dominate it.
+    """Return the weight that a sample adds to each of the i individuals that dominate it, by i.
 
     Returns:
         Float64 (count + 1,). Entry i is the probability that all i individuals are dropped, divided
@@ -69,12 +69,12 @@ def share(count: int, dropped: int, device: torch.device) -> Tensor:
 
 
 def expected_losses(losses: Tensor, samples: Tensor, dropped: int) -> Tensor:
-    """Return the share of the samples that the population is expected to lose with each individual.
+    """Return the expected hypervolume loss of each individual, as a share of the samples.
 
     Args:
         losses: Losses of the individuals, (N, objectives).
         samples: Points of the box between the ideal and the reference point, (S, objectives).
-        dropped: Number of the N individuals that will be dropped, including the one in question.
+        dropped: Number of the N individuals that will be dropped, including the individual itself.
 
     Returns:
         Float64 (N,), larger is better.

@@ -1,11 +1,11 @@
-"""MOEA/D: decomposition into one scalar problem per individual, with neighbourhoods of problems.
+"""MOEA/D: decomposition into one scalar subproblem per individual, with neighbourhoods of these.
 
 Zhang and Li, "MOEA/D: A Multiobjective Evolutionary Algorithm Based on Decomposition", IEEE TEC
 2007, with penalty-based boundary intersection (its section V-A), and with occasional mating outside
-the neighbourhood as in Li and Zhang, IEEE TEC 2009. All problems are updated at once, as in EvoMO:
-each problem takes the best of its own solution and its neighbours' children of this generation. In
-the original each child may replace solutions as soon as it is made. Objectives are scaled by the
-population's range.
+the neighbourhood as in Li and Zhang, IEEE TEC 2009. All subproblems are updated at once, as in
+EvoMO: each subproblem takes the best of its own solution and its neighbours' children of this
+generation. In the original each child may replace solutions as soon as it is made. Objectives are
+scaled by the population's range.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MOEAD:
     """Mating and survival selection by decomposition.
 
     Args:
-        scores: Scores of the first population; individual i belongs to problem i.
+        scores: Scores of the first population; individual i belongs to subproblem i.
         generator: Source of randomness.
     """
 
@@ -44,7 +44,7 @@ class MOEAD:
         self._ideal = scores.losses.amin(0)
 
     def mates(self) -> tuple[Tensor, Tensor]:
-        """Return two parents for each problem: two of its neighbours, or any two individuals."""
+        """Return two parents for each subproblem: two of its neighbours, or any two individuals."""
         count, near = self._near.shape
         device = self._near.device
         places = torch.randint(near, (count, 2), generator=self._generator, device=device)
@@ -55,7 +55,7 @@ class MOEAD:
         return chosen[:, 0], chosen[:, 1]
 
     def survive(self, scores: Scores) -> Tensor:
-        """Select each problem's own solution, or a neighbour's child that is better for it."""
+        """Select each subproblem's own solution, or a neighbour's child that is better for it."""
         known = torch.isfinite(scores.violations)
         self._ideal = torch.minimum(self._ideal, scores.losses[known].amin(0))
         count = len(self._near)
@@ -67,14 +67,14 @@ class MOEAD:
 def best_for_problems(
     scaled: Tensor, violations: Tensor, directions: Tensor, near: Tensor
 ) -> Tensor:
-    """Return the best of each problem's own solution and the children of its neighbourhood.
+    """Return the best of each subproblem's own solution and the children of its neighbourhood.
 
     Args:
         scaled: Scaled losses relative to the ideal point, (2 N, objectives): solutions, then
             children.
         violations: Constraint violations, (2 N,); less violation comes first.
-        directions: Unit vectors of the problems, (N, objectives).
-        near: Indices of the neighbours of each problem, (N, T).
+        directions: Unit vectors of the subproblems, (N, objectives).
+        near: Indices of the neighbours of each subproblem, (N, T).
 
     Returns:
         Indices into ``scaled``, (N,); a tie goes to the solution, then to the first neighbour.
@@ -90,7 +90,9 @@ def best_for_problems(
 
 
 def boundary_intersection(scaled: Tensor, directions: Tensor) -> Tensor:
-    """Return the distance along a direction plus a penalty times the distance from it.
+    """Return the penalty-based boundary intersection (PBI): distance along and from a direction.
+
+    The distance from the direction is multiplied by a penalty of 5.
 
     Args:
         scaled: Scaled losses relative to the ideal point, (..., objectives).

@@ -86,7 +86,7 @@ def _extremes(points: Tensor, ideal: Tensor) -> Tensor:
 
 
 def worst_of_front(extremes: Tensor, front: Tensor, ideal: Tensor) -> Tensor:
-    """Return the intercepts of the extreme points' plane, or the worst values of the front.
+    """Return the nadir estimate: intercepts of the extreme points' hyperplane, or worst values.
 
     Args:
         extremes: Extreme points, (objectives, objectives); empty if there are none.
@@ -136,7 +136,7 @@ def emptiest_niches(
     noise: Tensor,
     niche_noise: Tensor,
 ) -> Tensor:
-    """Apply algorithm 4 of the paper to all niches at once.
+    """Select candidates by niche preservation (algorithm 4 of the paper), all niches at once.
 
     The sequential algorithm always takes from the niche with the fewest members; ties are broken by
     ``niche_noise``. A niche without members gives its nearest candidate first; all others follow

@@ -29,8 +29,8 @@ def attentive_best(
     MACs, and trains the candidate with the highest expected accuracy. Here the candidates are a
     random network and the two of 63 other random networks that are nearest to it in MACs. The
     candidate with the lowest loss on the images of the step is trained. (The paper also tries the
-    loss, and prefers a predictor that was trained beforehand.) Each network that is drawn therefore
-    costs three more forward passes.
+    loss, and prefers a predictor that was trained beforehand.) Each random network therefore costs
+    three additional forward passes.
     """
     return _sandwich(space, rng, random_subnets, losses, min)
 
@@ -38,7 +38,7 @@ def attentive_best(
 def attentive_worst(
     space: SearchSpace, rng: random.Random, random_subnets: int, losses: _Losses
 ) -> list[Architecture]:
-    """Draw as `attentive_best`, with the worst of three, which need training most (WorstUp)."""
+    """Draw as `attentive_best`, but train the candidate with the highest loss (WorstUp)."""
     return _sandwich(space, rng, random_subnets, losses, max)
 
 

@@ -17,8 +17,8 @@ def fair(
 ) -> list[Architecture]:
     """Return the next networks of `fair_draw`, without a teacher (FairNAS, Chu et al., ICCV 2021).
 
-    A step of FairNAS trains as many networks as a layer has options, no option twice, and adds up
-    their gradients (strict fairness, section 3.2). Here choices may have different numbers of
+    A step of FairNAS trains as many networks as a layer has options, uses each option once, and
+    adds up the gradients (strict fairness, section 3.2). Here choices may have different numbers of
     options, and may be present in some networks only. A step therefore has ``random_subnets + 1``
     networks, and all counts are equal after `fair_cycle` draws. If all choices are always present
     and have ``random_subnets + 1`` options, each step is a step of FairNAS.
@@ -28,14 +28,14 @@ def fair(
 
 
 def fair_draw(space: SearchSpace, draw: int, seed: int) -> Architecture:
-    """Return one network of an endless series that is a function of the seed.
+    """Return one network of an infinite sequence that is a function of the seed.
 
     Each choice goes through its options in a random order, then in another random order, and so on.
-    A choice that has no effect in a network does not advance.
+    A choice that is absent from a network (`Choice.when`) does not advance.
 
     Args:
         space: Space of the networks.
-        draw: Index in the series, from 0.
+        draw: Index in the sequence, from 0.
         seed: Seed of the orders.
     """
     turns: dict[str, int] = {}

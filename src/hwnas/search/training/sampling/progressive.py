@@ -27,7 +27,7 @@ _FIRST_STEP = 1 / 6
 def progressive(
     space: SearchSpace, rng: random.Random, random_subnets: int, share: float
 ) -> list[Architecture]:
-    """Return the largest network and random networks of the options that are open.
+    """Draw the largest network, and random networks with the options that are open so far.
 
     This is progressive shrinking (once-for-all, Cai et al., ICLR 2020, section 3.3): at first the
     largest network is trained alone, then kernel sizes and resolutions are opened, then depths,
@@ -76,7 +76,7 @@ def open_options(space: SearchSpace, share: float) -> Mapping[str, tuple[Option,
 
 
 def _opened(choice: Choice, begun: float) -> int:
-    """Return the number of open options at a phase's progress, which is negative before it."""
+    """Return the number of open options; ``begun`` is the phase's progress, negative before it."""
     if begun < 0:
         return 1
     if begun < _FIRST_STEP and _leaf(choice) in _STEPWISE:

@@ -39,7 +39,7 @@ def sampling_rule(name: str) -> Sampling:
 
 
 def networks_a_step(name: str, random_subnets: int) -> int:
-    """Return the most networks that a rule trains in a step; 1 for a user's own rule."""
+    """Return the largest number of networks in a step of a rule; 1 for a user's own rule."""
     beyond = _descriptor(name).beyond_random
     return 1 if beyond is None else random_subnets + beyond
 

@@ -34,8 +34,8 @@ class SamplingPlugin(Plugin[Sampling]):
     """Descriptor of a sampling rule.
 
     Attributes:
-        beyond_random: Most networks of a step beyond ``random_subnets``; None if a step has one
-            network, whatever ``random_subnets`` is.
+        beyond_random: Largest number of networks of a step in addition to ``random_subnets``; None
+            if a step has one network, whatever ``random_subnets`` is.
         needs_macs: Whether the space has to know the multiply-accumulates of its networks.
     """
 

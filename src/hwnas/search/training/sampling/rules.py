@@ -17,8 +17,9 @@ def auto(
     """Draw by progressive shrinking, or by the sandwich rule if the space has trained weights.
 
     In experiments/ranking, the ranking by progressive shrinking agrees with that of networks
-    trained alone about as well as the ranking by multiply-accumulates does, and better than most
-    rules. It begins by training the largest network, which trained weights make unnecessary.
+    trained alone about as well as the ranking by multiply-accumulates does, and better than the
+    rankings by most other rules. Progressive shrinking first trains the largest network, which is
+    unnecessary if the space has trained weights.
     """
     if space.pretrained:
         return sandwich(space, rng, random_subnets)

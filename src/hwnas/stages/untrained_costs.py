@@ -15,7 +15,7 @@ from hwnas.predictors.devices.calibration import quickest_export
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.search.objectives.objective import COUNTED, Objective, label_on
 from hwnas.search_spaces import Architecture, SearchSpace
-from hwnas.stages.job import SearchGoal
+from hwnas.stages.goal import SearchGoal
 
 __all__ = ["excesses", "limited", "most_macs"]
 

@@ -1,8 +1,9 @@
 """Ahead-of-time compilation of many kernels in a child process.
 
 The child process does not interpret kernels, even if this process does. If the compiler itself
-crashes or hangs, only one answer is lost, not all of them. ``python -m hwnas.kernels.ahead`` reads
-one request a line and writes one answer a line, both in JSON.
+crashes or hangs, only one answer is lost, not all of them. As
+``python -m hwnas.kernels.compile_ahead``, this module reads one request a line and writes one
+answer a line, both in JSON.
 """
 
 from __future__ import annotations

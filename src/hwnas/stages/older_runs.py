@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from hwnas.search.data.image_data import ImageData
 from hwnas.stages.finalists.bundles import read_bundles
-from hwnas.stages.job import Job, SearchGoal
-from hwnas.stages.plan import stages_of
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job
+from hwnas.stages.order import stages_of
 
 __all__ = ["adopt"]
 

@@ -18,7 +18,7 @@ from hwnas.search_spaces import OperatorCountTable
 
 __all__ = ["adopt"]
 
-_DOUBTFUL_FACTOR = 100.0  # slower or faster than known devices, so that a unit may be wrong
+_DOUBTFUL_FACTOR = 100.0  # ratio to known devices from which a wrong unit is suspected
 
 
 def adopt(

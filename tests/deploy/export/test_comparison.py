@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas.deploy import Preprocessing
-from hwnas.deploy.export.agreement import (
+from hwnas.deploy.export.comparison import (
     CheckBatch,
     agreement,
     check_batches,

@@ -10,7 +10,7 @@ import torch
 
 from hwnas.deploy import Target
 from hwnas.deploy.matching import chosen_calls, matched
-from hwnas.deploy.matching.plan import KernelPlan, plan_file
+from hwnas.deploy.matching.kernel_plan import KernelPlan, plan_file
 from hwnas.errors import ArtifactError
 from hwnas.kernels.operators.registry import OPERATORS
 

@@ -12,7 +12,7 @@ import torch
 
 from hwnas.errors import DeviceError
 from hwnas.kernels.accelerator import ACCELERATORS
-from hwnas.kernels.ahead import Compiled, CompileRequest, compile_in_child
+from hwnas.kernels.compile_ahead import Compiled, CompileRequest, compile_in_child
 from hwnas.kernels.operator import Config, Sizes
 from hwnas.kernels.operators.pointwise import Pointwise, pointwise
 

@@ -2,7 +2,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hwnas.content import content_hash
+from hwnas.hashing import content_hash
 
 
 @dataclass(frozen=True)

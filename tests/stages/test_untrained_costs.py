@@ -8,7 +8,7 @@ from hwnas.errors import InfeasibleError
 from hwnas.planning.speed import probes
 from hwnas.search.objectives.objective import Objective
 from hwnas.search_spaces import union
-from hwnas.stages.untrained import excesses, limited, most_macs
+from hwnas.stages.untrained_costs import excesses, limited, most_macs
 
 SPACE = union((28, 28, 1), 10, "cpu")
 KINDS = probes(SPACE)

@@ -9,8 +9,9 @@ from hwnas.errors import RunError
 from hwnas.plugin import imports_from
 from hwnas.recipe_keys import parts_of
 from hwnas.run_folder import RunFolder
-from hwnas.stages.adoption import adopt
-from hwnas.stages.job import Job, goals_of
+from hwnas.stages.goal import goals_of
+from hwnas.stages.job import Job
+from hwnas.stages.older_runs import adopt
 from hwnas.stages.staleness import stale_stages, told_stale
 
 __all__ = ["trusted_job"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hwnas.deploy.agent.client.added import (
+from hwnas.deploy.agent.client.added_devices import (
     AddedDevice,
     check_hardware_name,
     is_added,

@@ -45,12 +45,12 @@ class PlannedCall:
     Attributes:
         operator: Name of the operator.
         revision: Digest of the operator's source, which reveals a change of it.
-        output: Name of the value that it computes, in the ONNX file.
-        nodes: Kinds of the nodes that it replaces.
-        dtype: Type of its first input, such as ``"float16"``.
-        sizes: Sizes of its inputs.
-        config: Configuration of its kernels.
-        kernel: False where PyTorch computes it, because that is faster.
+        output: Name of the computed value in the ONNX file.
+        nodes: Kinds of the nodes that the call replaces.
+        dtype: Type of the first input, such as ``"float16"``.
+        sizes: Sizes of the inputs.
+        config: Configuration of the operator's kernels.
+        kernel: False if PyTorch computes the operator, because that is faster.
         note: Source of the configuration, in words.
     """
 
@@ -177,7 +177,7 @@ class KernelPlan:
 
 
 def plan_file(model: Path, target: Target) -> Path:
-    """Return the path of an ONNX file's plan, beside the file and named after it and the target."""
+    """Return the path of an ONNX file's plan: beside it, named after the file and the target."""
     return model.with_name(f"{model.stem}.{target.name}.json")
 
 

@@ -9,7 +9,8 @@ from hwnas.search.training import load_weights
 from hwnas.stages.calibrate import calibration, fitted_predictor
 from hwnas.stages.finalists.reference import referencing
 from hwnas.stages.finalists.stage import finalising
-from hwnas.stages.job import Job, RunStage, SearchGoal
+from hwnas.stages.goal import SearchGoal
+from hwnas.stages.job import Job, RunStage
 from hwnas.stages.report import reporting
 from hwnas.stages.search import found, searching
 from hwnas.stages.training import ranking, training

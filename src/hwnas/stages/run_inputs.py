@@ -1,0 +1,280 @@
+"""Objects that a recipe names: data, task, spaces, sampler and evaluator, checked together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from optuna.samplers import BaseSampler
+
+from hwnas.errors import ConfigError
+from hwnas.given_objects import GivenObjects, given_object
+from hwnas.hashing import content_hash
+from hwnas.plugin import build
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
+from hwnas.recipe import Recipe, SpaceConfig
+from hwnas.search import EVALUATORS, TASKS
+from hwnas.search.data.image_data import ImageData, load_data
+from hwnas.search.evaluation.evaluate import Evaluator
+from hwnas.search.evaluation.lineage import check_growable
+from hwnas.search.evaluation.own_identity import check_identity
+from hwnas.search.objectives.objective import check_objectives
+from hwnas.search.samplers import SAMPLERS, make_sampler
+from hwnas.search.tasks.task import Task, smoothed
+from hwnas.search.training import TrainConfig, teacher_of
+from hwnas.search.training.distillation import distillation_loss
+from hwnas.search.training.sampling import SAMPLING, check_sampling
+from hwnas.search_spaces import ChoiceSpace, SearchSpace, TrainingSpace
+from hwnas.search_spaces.registry import joint_space
+from hwnas.stages.goal import SearchGoal, searchable
+
+__all__ = ["RunInputs", "data_of", "evaluator_of", "needs_weights", "space_of_recipe"]
+
+_NONE = GivenObjects()
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """Data, task and search space of a recipe.
+
+    Attributes:
+        recipe: Recipe that the others are made from.
+        data: Images of the recipe.
+        task: Task that networks learn from the images.
+        searched: Space of candidates: the space of networks, and further roles.
+        sampler: Factory of the sampler.
+        evaluator: Factory of the evaluator.
+    """
+
+    recipe: Recipe
+    data: ImageData
+    task: Task
+    searched: SearchSpace
+    sampler: Callable[..., BaseSampler]
+    evaluator: Callable[..., Evaluator]
+
+    @classmethod
+    def prepare(
+        cls,
+        recipe: Recipe,
+        recipe_folder: Path,
+        cache: Path,
+        objects: GivenObjects = _NONE,
+        data: ImageData | None = None,
+    ) -> RunInputs:
+        """Make the objects that a recipe names; raise if it cannot work.
+
+        Args:
+            recipe: Recipe to prepare.
+            recipe_folder: Folder that relative paths start from.
+            cache: Folder for decoded images of large data sets.
+            objects: Objects that the recipe has no names for.
+            data: Images of the recipe, if they are loaded already.
+
+        Raises:
+            ConfigError: A name, an option or an objective of the recipe is wrong.
+            DataError: The images are missing, damaged or too few.
+        """
+        sampler = given_object("sampler", recipe.search.sampler, objects.sampler)
+        if sampler is None:
+            sampler = SAMPLERS.find(recipe.search.sampler)
+        make_sampler(sampler, recipe.seed, recipe.search.options)
+        evaluator = evaluator_of(recipe, objects)
+        SAMPLING.find(recipe.train.sampling, "train.sampling")
+        data = data or data_of(recipe, recipe_folder, cache, objects)
+        task = _task(recipe, data, objects)
+        names = recipe.space.names
+        space = space_of_recipe(recipe.space, data, task.outputs, recipe_folder, objects)
+        check_identity(
+            f"space {names[0]!r}",
+            space.network,
+            "fingerprint",
+            hint="let its identity contain only values that are the same in every process",
+        )
+        _check_outputs(names[0], space.network, task)
+        if recipe.search.evaluator == "grow":
+            check_growable(space.network)
+        if needs_weights(evaluator) and not space.network.nests:
+            raise ConfigError(
+                f"space {names[0]!r}: its networks share no weights, so they have no supernet; "
+                'set search.evaluator = "train"'
+            )
+        _check_roles(space.roles, evaluator, recipe, task, len(data.train))
+        check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
+        for metric, target in SearchGoal(recipe.objective).costs:
+            DEVICE_METRICS[metric].check(searchable(target))
+        _check_training(recipe.train, task, len(data.train))
+        _check_teacher(recipe.train, data)
+        if recipe.deploy.reference and data.kind == "masks":
+            raise ConfigError(
+                "deploy.reference is true, but the reference network, MobileNetV3-Small, gives "
+                "one vector per image and no mask; set it to false"
+            )
+        _check_augmentation(recipe.train, space.network, data)
+        check_sampling(recipe.train.sampling, space.network)
+        teacher_of(space.network, recipe.train)
+        return cls(recipe, data, task, space, sampler, evaluator)
+
+    @property
+    def space(self) -> SearchSpace:
+        """Space of the networks."""
+        return self.searched.network
+
+    @property
+    def recipe_space(self) -> TrainingSpace | None:
+        """Space of training settings, if they differ between candidates; otherwise None."""
+        found = self.searched.roles.get("recipe")
+        return found if isinstance(found, TrainingSpace) else None
+
+    @property
+    def hash(self) -> str:
+        """Hash of all that a trained network depends on, except its training settings."""
+        return content_hash(self.space.fingerprint, self.task, self.data.fingerprint)
+
+
+def _task(recipe: Recipe, data: ImageData, objects: GivenObjects) -> Task:
+    name = recipe.task.name
+    given = given_object("task", name, objects.task)
+    if given is not None and not callable(given):
+        return given
+    factory = TASKS.find(name) if given is None else given
+
+    def made() -> Task:
+        task: Task = build("task", factory, recipe.task.options, data=data)
+        return task
+
+    task = made()
+    check_identity(f"task {name!r}", task, again=made)
+    return task
+
+
+def space_of_recipe(
+    config: SpaceConfig,
+    data: ImageData,
+    outputs: int,
+    recipe_folder: Path,
+    objects: GivenObjects,
+) -> SearchSpace:
+    """Return the space of the candidates: the space of networks, and further roles.
+
+    Args:
+        config: Names and options of the spaces.
+        data: Images, which give the networks their input shape.
+        outputs: Length of the output vector.
+        recipe_folder: Folder that relative paths start from.
+        objects: Objects that the recipe has no names for.
+
+    Raises:
+        ConfigError: A name or an option is unknown, or the names cannot be combined.
+    """
+    name = config.names[0]
+    network = given_object("space", name, objects.space)
+    shape, options = data.image_shape, config.options
+    return joint_space(config.names, shape, outputs, options, recipe_folder, network)
+
+
+def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
+    """Raise if the networks of a space do not have the task's output: a vector, or a map."""
+    workload = space.workload(space.smallest())
+    shape = workload.tensors[workload.outputs[0]].shape
+    meaning = task.meaning
+    if shape[1:2] == (task.outputs,) and meaning.fits(shape):
+        return
+    hint = "one vector per image; choose a space of such networks"
+    if meaning.kind == "pixel_class_scores":
+        hint = (
+            'one map per class; give such a network with [space] name = "elastic" and '
+            'model = "package.module:function"'
+        )
+    raise ConfigError(
+        f"space {name!r} builds networks with outputs of shape {shape}, but task {task.name} "
+        f"needs {hint}"
+    )
+
+
+def _check_roles(
+    roles: Mapping[str, ChoiceSpace],
+    evaluator: Callable[..., Evaluator],
+    recipe: Recipe,
+    task: Task,
+    images: int,
+) -> None:
+    """Raise if the evaluator does not know a role, or if a training setting is impossible."""
+    taken = inspect.signature(evaluator).parameters
+    for role, space in roles.items():
+        if role not in taken:
+            raise ConfigError(
+                f"space.name has the role {role!r}, which evaluator {recipe.search.evaluator!r} "
+                f'does not use; set search.evaluator = "train", or leave {role!r} out'
+            )
+        if not isinstance(space, TrainingSpace):
+            continue
+        for name, choice in space.settings.items():
+            for option in choice.options:
+                _check_training(recipe.train.adjusted({name: option}), task, images)
+
+
+def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData) -> None:
+    """Raise if augmentation does not suit the targets, or if networks reject smaller images."""
+    if train.cutmix and data.kind == "values":
+        raise ConfigError(
+            "train.cutmix pastes parts of other images, which is not defined for targets that are "
+            "values; set it to 0"
+        )
+    if train.resolution(0) == 1:
+        return
+    largest = space.largest()
+    channels, height, width = space.input_shape(largest)
+    sides = [max(1, round(side * train.resolution(0))) for side in (height, width)]
+    try:
+        with torch.no_grad():
+            space.build(largest).eval()(torch.zeros(1, channels, *sides))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"train.first_resolution is {train.first_resolution}, but the largest network does not "
+            f"accept images of {sides[0]} x {sides[1]} pixels; set it to 1"
+        ) from error
+
+
+def _check_training(train: TrainConfig, task: Task, images: int) -> None:
+    smoothed(task, train.label_smoothing)
+    distillation_loss(task, train.distillation_loss)
+    if images < train.batch_size:
+        raise ConfigError(
+            f"train.batch_size is {train.batch_size}, but there are only {images} training images; "
+            "lower it"
+        )
+
+
+def _check_teacher(train: TrainConfig, data: ImageData) -> None:
+    if train.teacher_sees == "plain" and data.kind == "masks":
+        raise ConfigError(
+            "train.teacher_sees is 'plain', but masks are shifted and mirrored with their "
+            "images, so the teacher's outputs for the plain image do not match them; set it to "
+            "'augmented'"
+        )
+
+
+def data_of(recipe: Recipe, recipe_folder: Path, cache: Path, objects: GivenObjects) -> ImageData:
+    """Return the images of a recipe; arguments as in `RunInputs.prepare`."""
+    given = given_object("data", recipe.data.source, objects.data)
+    return load_data(recipe.data, recipe_folder, recipe.seed, cache) if given is None else given
+
+
+def evaluator_of(recipe: Recipe, objects: GivenObjects) -> Callable[..., Evaluator]:
+    """Return the evaluator factory of a recipe.
+
+    Raises:
+        ConfigError: There is no such evaluator.
+    """
+    name = recipe.search.evaluator
+    given = given_object("evaluator", name, objects.evaluator)
+    return EVALUATORS.find(name) if given is None else given
+
+
+def needs_weights(evaluator: Callable[..., Evaluator]) -> bool:
+    """Return whether an evaluator takes the weights of a trained supernet."""
+    return "weights" in inspect.signature(evaluator).parameters

@@ -1,0 +1,33 @@
+"""Sessions of OpenVINO leave the process able to handle signals."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hwnas.deploy import RUNTIMES
+from hwnas.deploy.measurement.reference_model import write_anchor
+
+SCRIPT = """
+import signal, sys
+from pathlib import Path
+from hwnas.deploy import RUNTIMES, Target
+
+target = Target.parse("cpu-openvino-fp32-b1-t1")
+sessions = [RUNTIMES["openvino"].load(Path(sys.argv[1]), target) for _ in range(3)]
+while sessions:
+    del sessions[0]
+signal.signal(signal.SIGINT, lambda *_: print("handled"))
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_openvino_sessions_leave_ctrl_c_working(tmp_path: Path) -> None:
+    """Regression test: a session each had its own core, and Ctrl-C ended the process by SIGSEGV."""
+    if reason := RUNTIMES["openvino"].unavailable():
+        pytest.skip(reason)
+    model = tmp_path / "model.onnx"
+    write_anchor(model)
+    done = subprocess.run([sys.executable, "-c", SCRIPT, model], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done
