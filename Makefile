@@ -28,7 +28,8 @@ quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten d
 	$(BIN)/hwnas search experiments/quickstart/recipe.toml
 
 # One process a core; the tests of a file, which often share what they made, run in one of them.
-pytest = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
+pytest = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
+  --max-worker-restart 0
 
 test: $(STAMP) ## Run the tests
 	$(pytest) -m "not slow and not gpu"

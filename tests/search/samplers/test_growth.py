@@ -104,5 +104,5 @@ def test_growth_makes_no_move_in_an_inactive_choice() -> None:
 
 
 def test_growth_refuses_options_out_of_range() -> None:
-    with pytest.raises(ConfigError, match="roots 0; expected at least 1"):
+    with pytest.raises(ConfigError, match="roots is 0; expected at least 1"):
         Growth(roots=0)
