@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -19,7 +20,8 @@ def refusal(
 
     def started(name: str, *options: str | Path) -> str:
         monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
-        with pytest.raises(SystemExit) as ended:
+        # Experiments set variables, such as the home, which later tests must not inherit.
+        with patch.dict(os.environ), pytest.raises(SystemExit) as ended:
             importlib.import_module(f"experiments.{name}.run").main()
         told = capsys.readouterr().err
         assert ended.value.code == 2, told
