@@ -201,6 +201,7 @@ def test_run_command_prints_label_and_probability_of_each_image(
         assert answer["label"] in "0123456789"
 
 
+@pytest.mark.slow
 def test_measure_command_prints_cpu_and_wall_time(hwnas: Command, bundle: Bundle) -> None:
     model = bundle.onnx_file
     measured = read(hwnas("measure", model, "--target", TARGET, "--json"))

@@ -19,6 +19,7 @@ def bundle(finished: Path) -> Bundle:
     return Bundle.load(min((finished / "bundles").iterdir()))
 
 
+@pytest.mark.slow
 def test_sweep_command_shows_variants_and_writes_the_chosen_bundle(
     hwnas: Command, bundle: Bundle, tmp_path: Path
 ) -> None:

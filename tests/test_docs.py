@@ -36,6 +36,7 @@ PACKAGE = ROOT / "src" / "hwnas"
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUNNABLE = [ROOT / "README.md", *GUIDES]
+SLOW = {"python.md", "kernels.md"}  # pages whose code takes longest
 
 QUICKSTART = ROOT / "experiments" / "quickstart" / "recipe.toml"
 TINY = (
@@ -114,7 +115,13 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=relative)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=relative(page), marks=pytest.mark.slow if page.name in SLOW else ())
+        for page in RUNNABLE
+    ],
+)
 def test_documentation_python_blocks_run(
     page: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ def test_rehearsed_networks_are_spread_below_the_largest_of_the_plan() -> None:
     assert max(macs) <= 8 * least
 
 
+@pytest.mark.slow
 def test_slowdown_is_relative_to_the_probe(
     digits: ImageData, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_most_macs_handles_limits_that_all_or_no_networks_keep() -> None:
         most_macs(SPACE, KINDS, macs_below(least / 2))
 
 
+@pytest.mark.slow
 def test_most_macs_is_small_for_a_tight_latency_limit() -> None:
     target = "cpu-onnxruntime-fp32-b1-t1"
     largest = SPACE.workload(SPACE.largest()).macs

@@ -362,6 +362,7 @@ def test_client_reports_a_device_that_no_longer_answers(device: AddedDevice, mod
         measure({"network": model}, Target.parse(THERE), QUICK)
 
 
+@pytest.mark.slow
 def test_agent_continues_its_jobs_after_it_was_killed(outside: Outside, model: Path) -> None:
     add_device(NAME, outside.address, outside.token, patience_s=60.0)
     found: list[Any] = []

@@ -47,6 +47,7 @@ def test_sweep_of_a_run_uses_its_images_and_training(finished: Path, tmp_path: P
     assert trained.made is not None
 
 
+@pytest.mark.slow
 def test_sweep_of_a_bundle_needs_data_outside_its_run(finished: Path, bundle: Bundle) -> None:
     options = SweepOptions(("fp32", "int8"), max_loss=0.5)
     inside = next(iter(read_bundles(finished / "bundles").values()))

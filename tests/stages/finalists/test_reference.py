@@ -53,6 +53,7 @@ def test_reference_can_be_added_later_without_repeating_other_stages(
     assert Bundle.load(out).description["id"] == bundle.description["id"]
 
 
+@pytest.mark.slow
 def test_reference_is_as_wide_as_the_limits_allow_and_has_its_own_minutes(
     hwnas: Command, quick_recipe: Path, tmp_path: Path
 ) -> None:
