@@ -104,7 +104,7 @@ def test_compile_in_child_goes_on_after_a_crash_and_a_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parent)])
-    name, sizes = "test_ahead:fatal", of_sizes(1, 1, 1)
+    name, sizes = "test_compile_ahead:fatal", of_sizes(1, 1, 1)
     died, unknown, hung = compile_in_child(
         [
             CompileRequest(name, sizes, HALF, {"BLOCK_M": 1}, H200),
