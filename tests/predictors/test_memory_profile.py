@@ -62,7 +62,8 @@ def test_memory_profile_refuses_wrong_options_machines_and_files(
     store: DeviceStore, tmp_path: Path
 ) -> None:
     empty = DeviceStore(tmp_path)
-    with pytest.raises(ConfigError, match=f"calibrate --target {TARGET.name} --metric peak_mem"):
+    advice = f"calibrate --target {TARGET.name} --metric peak_memory_bytes` measures some"
+    with pytest.raises(ConfigError, match=advice):
         load_memory(empty, TARGET.name)
     with pytest.raises(ConfigError, match="the error of peak_memory_bytes is not known"):
         calibrate_memory(TARGET, SPACE, empty, CalibrationOptions(until_error=0.1))

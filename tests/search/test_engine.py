@@ -451,7 +451,7 @@ class TestFailures:
 
     def test_error_names_an_objective_without_a_score(self) -> None:
         with pytest.raises(
-            WorkerError, match="returned no mood, which is an objective; it returned"
+            WorkerError, match="returned no mood, which is an objective; it returned acc"
         ):
             searched(objectives=[Objective("mood", "maximize")])
 

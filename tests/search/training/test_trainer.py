@@ -505,7 +505,7 @@ def test_fit_applies_cutout(few_digits: ImageData) -> None:
 @pytest.mark.parametrize(
     ("batch_size", "world", "message"),
     [
-        (200, 1, "batch_size is 200, but there are only 150 training images; lower train"),
+        (200, 1, "batch_size is 200, but there are only 150 training images; lower train.batch"),
         (1, 1, "batch_size is 1; expected at least 2 images for each of 1 workers"),
         (5, 3, "batch_size is 5; expected at least 2 images for each of 3 workers"),
     ],

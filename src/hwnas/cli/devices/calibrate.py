@@ -125,19 +125,25 @@ def _calibrate_networks(
     store: DeviceStore,
     as_json: bool,
 ) -> None:
+    from hwnas.api.devices import calibrate
     from hwnas.cli.devices.tables import print_reading
-    from hwnas.deploy.targets.target import Target
-    from hwnas.predictors.devices.calibration import CalibrationOptions
     from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 
-    how = DEVICE_METRICS.find(metric)
+    unit, sure = DEVICE_METRICS.find(metric).unit, _fraction(until_error)
 
     def show(reading: NetworkMeasurement) -> None:
         if not as_json:
-            print_reading(out, reading, how.unit)
+            print_reading(out, reading, unit)
 
-    options = CalibrationOptions(samples, _fraction(until_error), on_reading=show)
-    profile = how.calibrate(Target.parse(target), space, store, options)
+    profile = calibrate(
+        target,
+        space,
+        samples,
+        metric=metric,
+        until_error=sure,
+        on_reading=show,
+        store=store.folder,
+    )
     _show_calibrated([profile], store, as_json)
 
 

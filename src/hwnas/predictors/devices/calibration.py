@@ -202,7 +202,7 @@ def calibrate(
             break  # the space holds no more
         expected = _expected(predictor, rows_of(pool.seen_by(predictor), np.array(chosen)))
         networks = [pool.networks[i] for i in chosen]
-        with exported_for_a_while(networks, space, options) as models:
+        with exported_for_a_while(networks, space, options.export, options.advance) as models:
             measured = measure_some(models)
         profile = _with_measured(profile, pool, chosen, measured)
         predictor = DevicePredictor.of(profile)
@@ -294,17 +294,19 @@ def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
 
 @contextlib.contextmanager
 def exported_for_a_while(
-    networks: Sequence[Architecture], space: SearchSpace, options: CalibrationOptions | None = None
+    networks: Sequence[Architecture],
+    space: SearchSpace,
+    export: Exporter | None = None,
+    advance: Callable[[float, str], None] = lambda share, text: None,
 ) -> Iterator[list[Path]]:
     """Export networks as temporary ONNX files, untrained: they cost as much as trained ones."""
-    options = options or CalibrationOptions()
     with tempfile.TemporaryDirectory() as folder:
         paths = _paths(networks, Path(folder))
         pairs = list(zip(networks, paths, strict=True))
-        export = options.export or _export_in_turn
-        for done, _ in enumerate(export(quickest_export(space), space, pairs), start=1):
+        exported = (export or _export_in_turn)(quickest_export(space), space, pairs)
+        for done, _ in enumerate(exported, start=1):
             text = f"exporting network {done}/{len(pairs)}"
-            options.advance(_EXPORT_SHARE * done / len(pairs), text)
+            advance(_EXPORT_SHARE * done / len(pairs), text)
         yield paths
 
 

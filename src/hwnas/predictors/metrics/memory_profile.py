@@ -162,10 +162,9 @@ def calibrate_memory(
         [space.workload(network, target.device.batch) for network in pool], target.format
     )
     wanted = max(options.samples - count_known(pool, profile.networks), 0)
-    export = CalibrationOptions(export=options.export)
     for done, index in enumerate(_chosen(pool, features, profile.networks, wanted), start=1):
         network = pool[index]
-        with exported_for_a_while([network], space, export) as [model]:
+        with exported_for_a_while([network], space, options.export) as [model]:
             peak_bytes = peak_memory(model, target, _PROCESSES).peak_bytes
         profile = MemoryProfile(
             target.name,
