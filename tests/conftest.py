@@ -48,9 +48,11 @@ _numbers = itertools.count()
 
 @pytest.fixture(autouse=True)
 def _own_home(_session_home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a home of its own for each test, so that none uses measurements of another."""
-    if os.environ["HWNAS_HOME"] == _session_home:
-        monkeypatch.setenv("HWNAS_HOME", str(Path(_session_home, str(next(_numbers)))))
+    """Use a home of its own for each test, so that none uses measurements of another.
+
+    A folder of tests that share one has a fixture of this name with the scope of a module.
+    """
+    monkeypatch.setenv("HWNAS_HOME", str(Path(_session_home, str(next(_numbers)))))
 
 
 @pytest.fixture(autouse=True)
