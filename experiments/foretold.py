@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from experiments.record import Row
 from hwnas.deploy import Target
-from hwnas.predictors import DevicePredictor, shipped_experience
+from hwnas.predictors import DevicePredictor, shipped_prior
 from hwnas.search_spaces import Architecture, SearchSpace, Workload
 
 __all__ = ["judge"]
@@ -42,7 +42,7 @@ def judge(
         for rows in (known, asked)
     )
     costs, truth = (np.array([row.value for row in rows], dtype=float) for rows in (known, asked))
-    fitted = DevicePredictor(target.name, shipped_experience()).adapt(learnt, costs.tolist())
+    fitted = DevicePredictor(target.name, shipped_prior()).adapt(learnt, costs.tolist())
     estimates = fitted.cost(others, [target] * len(others))
     means = np.array([estimate.mean for estimate in estimates])
     log_std = np.arcsinh([estimate.std / estimate.mean for estimate in estimates])

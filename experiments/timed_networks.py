@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.record import Row
 from hwnas.deploy import Measurement, Target, export_onnx, measure
-from hwnas.predictors import DevicePredictor, Pool, shipped_experience
+from hwnas.predictors import DevicePredictor, Pool, shipped_prior
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search_spaces import Architecture, SearchSpace
 
@@ -17,7 +17,7 @@ __all__ = ["exported", "latency_row", "networks_to_time", "timed_rows"]
 def networks_to_time(space: SearchSpace, target: str, count: int, seed: int) -> list[Architecture]:
     """Return the networks that are most informative about a target without measurements."""
     pool = Pool.of(space, seed)
-    chosen = pool.most_informative(DevicePredictor(target, shipped_experience()), count)
+    chosen = pool.most_informative(DevicePredictor(target, shipped_prior()), count)
     return [pool.networks[i] for i in chosen]
 
 

@@ -31,7 +31,7 @@ from hwnas.predictors.models.surrogate import Surrogate
 from hwnas.search.samplers.posterior import scale_of
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search.tables import ObjectiveTable, read_objective_table
-from hwnas.search.tables.benchmark import knowledge_of
+from hwnas.search.tables.benchmark import features_of_table
 from hwnas.search.tables.hypervolume_metric import Rows
 from hwnas.search.tables.table import read_column
 from hwnas.search_spaces.tabular import Codes
@@ -104,23 +104,23 @@ class Known:
 
     Attributes:
         table: Table with the accuracy as its only objective.
-        knowledge: All features that need no training.
+        features: All features that need no training.
     """
 
     table: ObjectiveTable
-    knowledge: SpaceFeatures
+    features: SpaceFeatures
 
     @classmethod
     def of(cls, case: Case) -> Known:
         """Read a table from ``HWNAS_DATA``."""
         path = data_folder() / case.file
         table = read_objective_table([f"{path}:{case.accuracy}:max"])
-        knowledge = knowledge_of(table, {})
+        features = features_of_table(table, {})
         if case.counted:
             columns = [read_column(f"{path}:{name}:min").values for name in case.counted]
             logs = np.log(np.column_stack(columns))
-            knowledge = replace(knowledge, statistics=lambda codes: logs[table.rows_of(codes)])
-        return cls(table, knowledge)
+            features = replace(features, statistics=lambda codes: logs[table.rows_of(codes)])
+        return cls(table, features)
 
     def guessed_scores(self, seed: int) -> SpaceFeatures | None:
         """Return features with scores predicted from those of some networks, or None.
@@ -128,7 +128,7 @@ class Known:
         The result is None if the table has no scores. The prediction stands for a space that is too
         large to score all of its networks.
         """
-        if self.knowledge.scores is None:
+        if self.features.scores is None:
             return None
         plain = self.without_scores
         codes = self.table.codes
@@ -137,7 +137,7 @@ class Known:
         parts, asked = plain.parts(codes[rows]), plain.parts(codes)
         columns = [
             Surrogate.fitted(parts, score).predict(asked)[0]
-            for score in self.knowledge.scores(codes[rows]).T
+            for score in self.features.scores(codes[rows]).T
         ]
         guessed = np.column_stack(columns)
         return replace(plain, scores=lambda codes: guessed[self.table.rows_of(codes)])
@@ -150,11 +150,11 @@ class Known:
     @property
     def without_scores(self) -> SpaceFeatures:
         """Options and counted features."""
-        return replace(self.knowledge, scores=None)
+        return replace(self.features, scores=None)
 
     def free(self, codes: Codes) -> Numbers:
         """Return the statistics and scores of networks, each column with mean 0 and deviation 1."""
-        asked = (self.knowledge.statistics, self.knowledge.scores)
+        asked = (self.features.statistics, self.features.scores)
         columns = np.hstack([each(codes) for each in asked if each is not None])
         return np.asarray((columns - columns.mean(0)) / np.maximum(columns.std(0), 1e-9))
 
@@ -168,7 +168,7 @@ def taus(case: str, known: Known, seed: int) -> list[Row]:
         "codes": known.codes_only,
         "statistics": known.without_scores,
         "guessed-scores": known.guessed_scores(seed),
-        "free": known.knowledge,
+        "free": known.features,
     }
     networks = {name: Network(known, seed, name == "network-free") for name in GAINS["network"]}
     found = []
@@ -178,9 +178,9 @@ def taus(case: str, known: Known, seed: int) -> list[Row]:
         targets = scale_of(losses, minimised=False)(losses)
         guesses = {
             **{
-                name: learnt(knowledge, table, rows, targets, asked)
-                for name, knowledge in kinds.items()
-                if knowledge is not None
+                name: learnt(features, table, rows, targets, asked)
+                for name, features in kinds.items()
+                if features is not None
             },
             **{name: network.guess(rows, targets, asked) for name, network in networks.items()},
         }
@@ -191,11 +191,11 @@ def taus(case: str, known: Known, seed: int) -> list[Row]:
 
 
 def learnt(
-    knowledge: SpaceFeatures, table: ObjectiveTable, rows: Rows, targets: Numbers, asked: Rows
+    features: SpaceFeatures, table: ObjectiveTable, rows: Rows, targets: Numbers, asked: Rows
 ) -> Numbers:
     """Predict with the surrogate of the search, in the scale in which the search learns."""
-    surrogate = Surrogate.fitted(knowledge.parts(table.codes[rows]), targets)
-    return surrogate.predict(knowledge.parts(table.codes[asked]))[0]
+    surrogate = Surrogate.fitted(features.parts(table.codes[rows]), targets)
+    return surrogate.predict(features.parts(table.codes[asked]))[0]
 
 
 class Network:

@@ -24,7 +24,7 @@ from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.plugin import resolve
 from hwnas.predictors.devices.selection import most_informative
-from hwnas.predictors.devices.shipped import experience_of, family
+from hwnas.predictors.devices.shipped import family, prior_of_devices
 from hwnas.predictors.devices.store import DeviceProfile
 from hwnas.predictors.features.blocks import BlockScaling, blocks_of_steps
 from hwnas.predictors.metrics.gemm import Gemm
@@ -82,13 +82,13 @@ def work(arguments: argparse.Namespace) -> None:
 def read_case(target: str, profiles: list[DeviceProfile], workloads: list[Workload]) -> Case:
     profile = resolve("target", target, {each.device: each for each in profiles})
     others = [each for each in profiles if family(each.device) != family(target)]
-    experience = experience_of(others)
+    transfer_prior = prior_of_devices(others)
     products = pq.read_table(FOLDER / "products.parquet", filters=[("target", "=", target)])
     rows = products.to_pylist()
     return Case(
         profile,
-        experience.parts(experience.see(blocks_of_steps(profile.steps))),
-        experience.prior,
+        transfer_prior.parts(transfer_prior.see(blocks_of_steps(profile.steps))),
+        transfer_prior.prior,
         workloads,
         [Gemm(row["m"], row["n"], row["k"]) for row in rows],
         np.array([row["latency_ms"] for row in rows]),

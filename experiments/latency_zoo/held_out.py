@@ -28,7 +28,7 @@ from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.predictors.devices.device import DevicePredictor
 from hwnas.predictors.devices.selection import most_informative
-from hwnas.predictors.devices.shipped import experience_of, family
+from hwnas.predictors.devices.shipped import family, prior_of_devices
 from hwnas.predictors.devices.store import DeviceProfile
 from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.features.blocks import blocks_of_steps
@@ -54,12 +54,12 @@ class Known:
 
     Attributes:
         profiles: Profiles of the other families, with the networks of the pool only.
-        experience: Transfer prior that these profiles give.
+        transfer_prior: Transfer prior that these profiles give.
         fingerprints: Logarithms of the times of probes, by target.
     """
 
     profiles: Sequence[DeviceProfile]
-    experience: TransferPrior
+    transfer_prior: TransferPrior
     fingerprints: dict[str, Numbers]
 
 
@@ -75,7 +75,7 @@ def adapted(samples: int) -> Method:
     def method(
         known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
     ) -> Numbers:
-        untouched = DevicePredictor(asked.device, known.experience)
+        untouched = DevicePredictor(asked.device, known.transfer_prior)
         parts = untouched.parts(blocks_of_steps(offered.steps))
         rows = np.array(most_informative(parts, untouched.variances, samples))
         predictor = untouched.adapt_steps(offered.steps.rows(rows), offered.costs[rows])
@@ -118,7 +118,7 @@ def nearest(samples: int) -> Method:
         rows = rng.choice(len(offered), samples, replace=False)
         logs = np.log(offered.costs[rows])
         at_rows, at_asked = (
-            known.experience.see(blocks_of_steps(steps)).predicted
+            known.transfer_prior.see(blocks_of_steps(steps)).predicted
             for steps in (offered.steps.rows(rows), asked.steps)
         )
         ranks = [spearmanr(column, logs).statistic for column in at_rows.T]
@@ -134,7 +134,7 @@ def from_fingerprint(
     known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
 ) -> Numbers:
     """Predict without measured networks: mix the known targets by their fingerprints."""
-    logs = known.experience.logs(blocks_of_steps(asked.steps))
+    logs = known.transfer_prior.logs(blocks_of_steps(asked.steps))
     described = np.array([known.fingerprints[p.device] for p in known.profiles])
     start = ColdStart(described, logs, [family(p.device) for p in known.profiles])
     mean, spread = start.predict(known.fingerprints[asked.device])
@@ -145,7 +145,7 @@ def mean_of_targets(
     known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
 ) -> Numbers:
     """Predict without measured networks: take the mean of the known targets."""
-    logs = known.experience.logs(blocks_of_steps(asked.steps))
+    logs = known.transfer_prior.logs(blocks_of_steps(asked.steps))
     return _bounds(logs.mean(1), np.full(len(asked), logs.mean(0).std()))
 
 
@@ -204,10 +204,10 @@ def work(arguments: argparse.Namespace) -> None:
 
 def _taught(profiles: Sequence[DeviceProfile]) -> TransferPrior:
     """Return the transfer prior of some targets, with learnt widenings of the intervals."""
-    plain = experience_of(profiles)
+    plain = prior_of_devices(profiles)
     learnt = {samples: learn_widening(plain, samples) for samples in (10, 20)}
     widenings = {samples: widening for samples, widening in learnt.items() if widening}
-    return replace(plain, known_lessons=replace(plain.lessons, widenings=widenings))
+    return replace(plain, known_hyperparameters=replace(plain.hyperparameters, widenings=widenings))
 
 
 def _rows(profiles: Sequence[DeviceProfile], rows: Numbers) -> list[DeviceProfile]:
@@ -233,7 +233,7 @@ def _own(target: DeviceProfile, fold: int) -> dict[str, float]:
     left_out = np.arange(fold, len(target), FOLDS)
     [known] = _rows([target], np.delete(np.arange(len(target)), left_out))
     [asked] = _rows([target], left_out)
-    predictor = DevicePredictor.of(known, experience_of([known]).only(known.device))
+    predictor = DevicePredictor.of(known, prior_of_devices([known]).only(known.device))
     estimates = predictor.predict_steps(asked.steps)
     return _scores(np.array([(e.mean, *e.interval90) for e in estimates]).T, asked.costs)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from experiments.latency_zoo.run import FOLDER as ZOO
 from experiments.latency_zoo.zoo import read_zoo
 from hwnas.predictors.devices.device import DevicePredictor
-from hwnas.predictors.devices.shipped import FOLDER, experience_of, ship
+from hwnas.predictors.devices.shipped import FOLDER, prior_of_devices, ship
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     )
     parser.parse_args()
     profiles = read_zoo()
-    known = experience_of(profiles)
+    known = prior_of_devices(profiles)
     ship(
         [
             replace(p, held_out_error=DevicePredictor.of(p, known.only(p.device)).held_out_error)

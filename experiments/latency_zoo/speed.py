@@ -16,7 +16,7 @@ from experiments.command import run_command
 from experiments.latency_zoo.run import FOLDER
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
-from hwnas.predictors import DevicePredictor, shipped_experience
+from hwnas.predictors import DevicePredictor, shipped_prior
 from hwnas.predictors.devices.shipped import shipped_profiles
 from hwnas.predictors.features.blocks import blocks_of_steps
 from hwnas.search_spaces.tabular import TABULAR_SPACES
@@ -45,7 +45,7 @@ def timed(count: int, seed: int) -> list[Row]:
     """Return the wall-clock seconds of adaptation, and the networks predicted per second."""
     rng = np.random.default_rng(seed)
     profile = shipped_profiles()["cpu-onnxruntime-fp32-b1-t1"]
-    untouched = DevicePredictor("new", shipped_experience())
+    untouched = DevicePredictor("new", shipped_prior())
     chosen = rng.choice(len(profile), SAMPLES, replace=False)
     steps, costs = profile.steps.rows(chosen), profile.costs[chosen]
     first = blocks_of_steps(profile.steps)

@@ -21,10 +21,10 @@ from experiments.search_quality.cases import CASES
 from hwnas.errors import ConfigError
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search.engine.threads import one_thread
-from hwnas.search.samplers import BatchSampler, SpaceFeatures, knowledge_of_space, make_sampler
+from hwnas.search.samplers import BatchSampler, SpaceFeatures, features_of_space, make_sampler
 from hwnas.search.samplers.batch import History, keys_of
 from hwnas.search.tables import read_objective_table
-from hwnas.search.tables.benchmark import knowledge_of
+from hwnas.search.tables.benchmark import features_of_table
 from hwnas.search_spaces import mobilenet
 from hwnas.search_spaces.tabular import Codes
 
@@ -47,46 +47,46 @@ def work(arguments: argparse.Namespace) -> None:
     if arguments.seeds < 1:
         raise ConfigError(f"--seeds is {arguments.seeds}; expected at least 1")
     answers = Results(arguments.out / "refit.jsonl", {"n": OBSERVATIONS, "of": PROPOSALS})
-    for name, knowledge, codes, values in spaces():
+    for name, features, codes, values in spaces():
         for seed in range(-1, arguments.seeds):  # the first is a warm-up
             for sampler in SAMPLERS:  # alternating
                 drawn = np.random.default_rng([seed + 1]).permutation(len(codes))[:OBSERVATIONS]
-                rows = timed(name, sampler, knowledge, codes[drawn], values[drawn], seed)
+                rows = timed(name, sampler, features, codes[drawn], values[drawn], seed)
                 if seed >= 0:
                     answers.put(rows)
     print(crosstab(answers.rows))
 
 
 def spaces() -> Iterator[tuple[str, SpaceFeatures, Codes, Numbers]]:
-    """Yield names, knowledge, networks, and their accuracies and costs."""
+    """Yield names, features, networks, and their accuracies and costs."""
     table = read_objective_table(CASES["fpga-unknown"].objectives(data_folder()))
     values = np.column_stack([column.values for column in table.columns])
-    yield "table", knowledge_of(table, {}), table.codes, values
+    yield "table", features_of_table(table, {}), table.codes, values
     space = mobilenet((32, 32, 3), 10)
-    knowledge = knowledge_of_space(space)
+    features = features_of_space(space)
     rng = np.random.default_rng(0)
-    codes = np.unique(knowledge.draw(2000, rng), axis=0)
+    codes = np.unique(features.draw(2000, rng), axis=0)
     macs = space.counted(codes)["macs"].astype(np.float64)
-    accuracy = np.log(macs) + 0.3 * rng.normal(size=knowledge.sizes.shape) @ codes.T
-    yield "mobilenet", knowledge, codes, np.column_stack([accuracy, macs])
+    accuracy = np.log(macs) + 0.3 * rng.normal(size=features.sizes.shape) @ codes.T
+    yield "mobilenet", features, codes, np.column_stack([accuracy, macs])
 
 
 def timed(
     space: str,
     name: str,
-    knowledge: SpaceFeatures,
+    features: SpaceFeatures,
     codes: Codes,
     values: Numbers,
     seed: int,
 ) -> list[Row]:
     """Return wall and CPU seconds of one sampler that starts from the given evaluations."""
-    sampler = make_sampler(name, 0, {}, 2 * OBSERVATIONS, PROPOSALS, knowledge)
+    sampler = make_sampler(name, 0, {}, 2 * OBSERVATIONS, PROPOSALS, features)
     assert isinstance(sampler, BatchSampler)
     none = np.zeros((len(codes), 0))
     history = History(codes, values, _SIGNS, (), none, frozenset(keys_of(codes)))
     wall, cpu = time.perf_counter(), time.process_time()
     with one_thread():  # as in a search
-        proposed = sampler.plan(knowledge, history, PROPOSALS, np.random.default_rng(0))
+        proposed = sampler.plan(features, history, PROPOSALS, np.random.default_rng(0))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if len(proposed) != PROPOSALS:
         raise ConfigError(f"{name} proposed {len(proposed)} networks; expected {PROPOSALS}")

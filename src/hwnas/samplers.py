@@ -41,13 +41,13 @@ __all__ = [
 ]
 
 P = ParamSpec("P")
-_Knowledge = SpaceFeatures | None
+_Features = SpaceFeatures | None
 
 
 def _of_batches(
-    name: str, factory: Callable[Concatenate[int, int, _Knowledge, P], BaseSampler]
+    name: str, factory: Callable[Concatenate[int, int, _Features, P], BaseSampler]
 ) -> Callable[P, Named]:
-    return named_with_options(name, factory, ("seed", "batch", "knowledge"))
+    return named_with_options(name, factory, ("seed", "batch", "features"))
 
 
 def _of_generations(

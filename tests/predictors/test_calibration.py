@@ -18,7 +18,7 @@ from hwnas.predictors import (
     NetworkMeasurement,
     calibrate,
     predict,
-    shipped_experience,
+    shipped_prior,
 )
 from hwnas.predictors.devices import calibration
 from hwnas.predictors.devices.calibration import Pool, export_chosen
@@ -142,7 +142,7 @@ def test_calibration_options_refuse_values_out_of_range(
 def test_pool_chooses_each_network_at_most_once(space: MobileNetSpace) -> None:
     pool = Pool.of(space, count=0)
     assert len(pool.networks) == 2
-    untouched = DevicePredictor(TARGET.name, shipped_experience())
+    untouched = DevicePredictor(TARGET.name, shipped_prior())
     assert sorted(pool.most_informative(untouched, 9)) == [0, 1]
     assert pool.most_informative(untouched, 9, [pool.networks[0].id]) == [1]
 
@@ -150,7 +150,7 @@ def test_pool_chooses_each_network_at_most_once(space: MobileNetSpace) -> None:
 @pytest.mark.slow
 def test_pool_chooses_networks_that_inform_more_than_random_ones(space: MobileNetSpace) -> None:
     pool = Pool.of(space)
-    untouched = DevicePredictor(TARGET.name, shipped_experience())
+    untouched = DevicePredictor(TARGET.name, shipped_prior())
 
     def unsure(rows: list[int]) -> float:
         some = [space.workload(pool.networks[i]) for i in rows]

@@ -19,7 +19,7 @@ from hwnas.predictors import (
     DevicePredictor,
     Estimate,
     Predictor,
-    shipped_experience,
+    shipped_prior,
 )
 from hwnas.predictors.models.transfer_prior import TransferPrior
 from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage, Workload, mobilenet
@@ -44,12 +44,12 @@ class Table:
 
 def taught(target: Target) -> Predictor:
     """Return a predictor with the measurements of all known devices."""
-    return DevicePredictor(target.name, shipped_experience())
+    return DevicePredictor(target.name, shipped_prior())
 
 
 def alone(target: Target) -> Predictor:
     """Return a predictor without other devices; it has only the networks that scale features."""
-    nothing = TransferPrior((), shipped_experience().reference)
+    nothing = TransferPrior((), shipped_prior().reference)
     return DevicePredictor(target.name, nothing)
 
 

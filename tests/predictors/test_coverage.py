@@ -31,15 +31,15 @@ def known(table: CostTable, but: str) -> TransferPrior:
 
 
 def share_inside(table: CostTable, new: str) -> float:
-    experience = known(table, new)
-    parts = experience.parts(experience.see(blocks_of_codes(table.space, table.codes)))
+    transfer_prior = known(table, new)
+    parts = transfer_prior.parts(transfer_prior.see(blocks_of_codes(table.space, table.codes)))
     logs = np.log(table.costs[:, table.column(new)])
-    widening = learn_widening(experience, 10)
+    widening = learn_widening(transfer_prior, 10)
     assert widening is not None
     shares = []
     for seed in range(4):
         offered = np.random.default_rng(seed).permutation(POOL)[:75]
-        process = adapted(parts, experience.prior, offered, 10, lambda row: float(logs[row]))
+        process = adapted(parts, transfer_prior.prior, offered, 10, lambda row: float(logs[row]))
         mean, std = process.predict(parts.rows(range(150, 600)))
         reach = NORMAL_90 * widening.of(process) * std
         shares.append((np.abs(logs[150:] - mean) <= reach).mean())
@@ -102,7 +102,7 @@ def test_learn_widening_ignores_networks_that_are_not_measurable(table: CostTabl
     )
     right = tuple(replace(source, measurable=measurable) for source in some.sources)
     spoilt, clean = (
-        learn_widening(TransferPrior(sources, some.reference, some.lessons), 10)
+        learn_widening(TransferPrior(sources, some.reference, some.hyperparameters), 10)
         for sources in (wrong, right)
     )
     assert spoilt is not None
@@ -122,10 +122,10 @@ def test_hyperparameters_without_data_scale_intervals_by_held_out_errors() -> No
     y = x @ [1.0, 0.5] + 0.1 * rng.standard_normal(200)
     theta = np.array([[0.0, 0.0]])
     process = Mixture(Parts({"line": x[:100]}, {}), y[:100], 1.0, theta)
-    lessons = MetaLearnedHyperparameters(np.zeros((0, 2)), Prior.vague(1))
+    hyperparameters = MetaLearnedHyperparameters(np.zeros((0, 2)), Prior.vague(1))
     mean, std = process.predict(Parts({"line": x[100:]}, {}))
-    inside = np.abs(y[100:] - mean) <= NORMAL_90 * lessons.scale(process) * std
-    assert lessons.scale(process) < 0.2
+    inside = np.abs(y[100:] - mean) <= NORMAL_90 * hyperparameters.scale(process) * std
+    assert hyperparameters.scale(process) < 0.2
     assert 0.82 <= inside.mean() <= 0.97
 
 
@@ -152,9 +152,9 @@ def test_conformal_scale_clips_doubt_to_the_range_of_known_devices() -> None:
 
 def test_hyperparameters_return_widening_of_nearest_sample_count() -> None:
     table = {5: ConformalScale(5.0), 20: ConformalScale(20.0)}
-    lessons = MetaLearnedHyperparameters(np.zeros((0, 2)), Prior.vague(1), table)
-    assert lessons.widening(4) == ConformalScale(5.0)
-    assert lessons.widening(11) == ConformalScale(20.0)
-    assert lessons.widening(9) == ConformalScale(5.0)
-    assert lessons.widening(41) is None
+    hyperparameters = MetaLearnedHyperparameters(np.zeros((0, 2)), Prior.vague(1), table)
+    assert hyperparameters.widening(4) == ConformalScale(5.0)
+    assert hyperparameters.widening(11) == ConformalScale(20.0)
+    assert hyperparameters.widening(9) == ConformalScale(5.0)
+    assert hyperparameters.widening(41) is None
     assert MetaLearnedHyperparameters(np.zeros((0, 2)), Prior.vague(1)).widening(7) is None

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
-from hwnas.predictors import DevicePredictor, Pool, shipped_experience
+from hwnas.predictors import DevicePredictor, Pool, shipped_prior
 from hwnas.search_spaces import MobileNetSpace, Workload
 
 Latency = Callable[[Workload], float]
@@ -24,7 +24,7 @@ def timed(space: MobileNetSpace) -> list[Workload]:
 
 
 def untouched(target: Target) -> DevicePredictor:
-    return DevicePredictor(target.name, shipped_experience())
+    return DevicePredictor(target.name, shipped_prior())
 
 
 def chosen(space: MobileNetSpace, count: int) -> list[Workload]:

@@ -24,7 +24,7 @@ from hwnas.predictors import (
     DeviceStore,
     Pool,
     predict,
-    shipped_experience,
+    shipped_prior,
 )
 from hwnas.predictors.devices import device as device_module
 from hwnas.predictors.features.blocks import blocks_of_steps
@@ -46,7 +46,7 @@ def features(target: str = TRITON) -> KernelFeatures:
 
 
 def untouched(device: str = TRITON) -> DevicePredictor:
-    return DevicePredictor(device, shipped_experience())
+    return DevicePredictor(device, shipped_prior())
 
 
 def table(space: MobileNetSpace, count: int, seed: int = 7) -> OperatorCountTable:
@@ -87,7 +87,7 @@ def test_kernel_features_exist_only_for_triton_targets(space: MobileNetSpace) ->
         assert set(untouched(device).blocks(steps)) == {"physical"}
     assert set(untouched().blocks(steps)) == {"physical", KERNELS}
     assert KERNELS in untouched().parts(untouched().blocks(steps)).linear
-    energy = DevicePredictor(TRITON, shipped_experience(), metric="energy_mj")
+    energy = DevicePredictor(TRITON, shipped_prior(), metric="energy_mj")
     assert set(energy.blocks(steps)) == {"physical"}
 
 

@@ -12,8 +12,14 @@ import pytest
 from scipy.stats import spearmanr
 
 from hwnas.errors import ArtifactError
-from hwnas.predictors import DevicePredictor, Pool, shipped_experience
-from hwnas.predictors.devices.shipped import FOLDER, _read, experience_of, family, shipped_profiles
+from hwnas.predictors import DevicePredictor, Pool, shipped_prior
+from hwnas.predictors.devices.shipped import (
+    FOLDER,
+    _read,
+    family,
+    prior_of_devices,
+    shipped_profiles,
+)
 from hwnas.predictors.features.blocks import blocks_of_steps
 from hwnas.predictors.models.transfer_prior import ConformalScale
 from hwnas.search_spaces import OperatorCountTable, mobilenet
@@ -33,9 +39,9 @@ def test_shipped_profiles_have_enough_accurate_measurements() -> None:
 
 def test_shipped_hyperparameters_follow_from_the_shipped_profiles() -> None:
     """Learning one device again gives the shipped values, so both use the same features."""
-    profiles, known = [*shipped_profiles().values()], shipped_experience()
-    learnt = experience_of(profiles[:1])
-    np.testing.assert_allclose(learnt._thetas[0], known.lessons.thetas[0], atol=0.05)
+    profiles, known = [*shipped_profiles().values()], shipped_prior()
+    learnt = prior_of_devices(profiles[:1])
+    np.testing.assert_allclose(learnt._thetas[0], known.hyperparameters.thetas[0], atol=0.05)
 
 
 def test_predictor_is_accurate_after_ten_networks_on_a_new_device() -> None:
@@ -43,7 +49,7 @@ def test_predictor_is_accurate_after_ten_networks_on_a_new_device() -> None:
     profiles = shipped_profiles()
     for name in ("cpu-onnxruntime-fp32-b1-t1", "cpu-pytorch-fp32-b1-t1"):
         left_out = profiles[name]
-        untouched = DevicePredictor(name, shipped_experience().but([name]))
+        untouched = DevicePredictor(name, shipped_prior().but([name]))
         pool = Pool((), left_out.steps, blocks_of_steps(left_out.steps))
         rows = np.array(pool.most_informative(untouched, 10))
         adapted = untouched.adapt_steps(left_out.steps.rows(rows), left_out.costs[rows])
@@ -57,7 +63,7 @@ def test_predictor_is_accurate_after_ten_networks_on_a_new_device() -> None:
 def test_predictor_adapts_quickly(count: int) -> None:
     space = mobilenet((64, 64, 3), 100)
     pool = Pool.of(space, count=40)
-    untouched = DevicePredictor("my-phone", shipped_experience())
+    untouched = DevicePredictor("my-phone", shipped_prior())
     untouched.parts(pool.blocks)  # so that one-time loading is not timed
     rows = np.arange(count)
     start = time.process_time()
@@ -88,8 +94,8 @@ def test_shipped_hyperparameters_of_an_earlier_version_are_read(tmp_path: Path) 
     found = json.loads(path.read_text())
     earlier = {"10": {"factor": 0.9, "exponent": 0.2}}
     path.write_text(json.dumps({**found, "widenings": earlier}))
-    _, lessons = _read(copy)
-    assert lessons.widening(10) == ConformalScale(0.9, 0.2)
+    _, hyperparameters = _read(copy)
+    assert hyperparameters.widening(10) == ConformalScale(0.9, 0.2)
 
 
 def test_predictor_upper_bounds_hold_without_being_too_wide() -> None:
@@ -102,7 +108,7 @@ def test_predictor_upper_bounds_hold_without_being_too_wide() -> None:
     for name in ("cpu-onnxruntime-fp32-b1-t1", "cpu-openvino-fp32-b1-t1", "cpu-pytorch-fp32-b1-t1"):
         new = profiles[name]
         relatives = [other for other in profiles if family(other) == family(name)]
-        untouched = DevicePredictor(name, shipped_experience().but(relatives))
+        untouched = DevicePredictor(name, shipped_prior().but(relatives))
         pool = Pool((), new.steps, blocks_of_steps(new.steps))
         rows = np.array(pool.most_informative(untouched, 10))
         adapted = untouched.adapt_steps(new.steps.rows(rows), new.costs[rows])

@@ -15,7 +15,7 @@ from hwnas.predictors.models.transfer_prior import DeviceDataset, TransferPrior
 POOL = np.arange(150)
 
 
-def experience(table: CostTable, devices: list[str], shuffled: bool = False) -> TransferPrior:
+def transfer_prior(table: CostTable, devices: list[str], shuffled: bool = False) -> TransferPrior:
     blocks = rows_of(blocks_of_codes(table.space, table.codes), POOL)
     rng = np.random.default_rng(0)
     sources = []
@@ -45,26 +45,26 @@ def test_transfer_prior_improves_ranking_with_related_devices(table: CostTable) 
     places = blocks_of_codes(table.space, table.codes)["places"]
     likes = np.exp(places @ np.random.default_rng(0).normal(0, 0.2, places.shape[1]))
     liked = replace(table, costs=table.costs * likes[:, None])
-    alone = predicted(liked, experience(liked, []), "server", 6)
-    taught = predicted(liked, experience(liked, ["slow", "core", "gpu", "chip"]), "server", 6)
+    alone = predicted(liked, transfer_prior(liked, []), "server", 6)
+    taught = predicted(liked, transfer_prior(liked, ["slow", "core", "gpu", "chip"]), "server", 6)
     assert ranking(liked, taught, "server") > 0.9
     assert ranking(liked, taught, "server") > ranking(liked, alone, "server") + 0.1
 
 
 def test_transfer_prior_is_not_harmed_by_unrelated_devices(table: CostTable) -> None:
     """Costs of the other devices are shuffled, so they hold no information."""
-    alone = predicted(table, experience(table, []), "server", 20)
+    alone = predicted(table, transfer_prior(table, []), "server", 20)
     devices = ["slow", "core", "gpu", "chip"]
-    misled = predicted(table, experience(table, devices, shuffled=True), "server", 20)
+    misled = predicted(table, transfer_prior(table, devices, shuffled=True), "server", 20)
     assert ranking(table, misled, "server") > 0.9
     assert ranking(table, misled, "server") > ranking(table, alone, "server") - 0.05
 
 
 def test_transfer_prior_features_ignore_a_device_that_is_left_out(table: CostTable) -> None:
-    known = experience(table, ["slow", "core", "gpu"])
+    known = transfer_prior(table, ["slow", "core", "gpu"])
     networks = known.see(rows_of(blocks_of_codes(table.space, table.codes), POOL))
     without = known.parts(networks, known.others(1))
-    other = experience(table, ["slow", "gpu"])
+    other = transfer_prior(table, ["slow", "gpu"])
     again = other.parts(other.see(rows_of(blocks_of_codes(table.space, table.codes), POOL)))
     for name, features in without.linear.items():
         np.testing.assert_allclose(features, again.linear[name], atol=1e-9)
@@ -72,7 +72,7 @@ def test_transfer_prior_features_ignore_a_device_that_is_left_out(table: CostTab
 
 def test_transfer_prior_leaves_out_a_whole_family(table: CostTable) -> None:
     """A twin of the device would give information that a new device does not have."""
-    known = experience(table, ["slow", "core", "gpu", "chip"])
+    known = transfer_prior(table, ["slow", "core", "gpu", "chip"])
     first, *rest = known.sources
     twin = replace(first, name="twin", logs=first.logs + 0.1)
     apart = TransferPrior((first, twin, *rest), known.reference)
@@ -85,7 +85,7 @@ def test_transfer_prior_leaves_out_a_whole_family(table: CostTable) -> None:
 
 
 def test_transfer_prior_features_commute_with_row_selection(table: CostTable) -> None:
-    known = experience(table, ["slow", "core", "gpu"])
+    known = transfer_prior(table, ["slow", "core", "gpu"])
     blocks = blocks_of_codes(table.space, table.codes)
     some = np.array([5, 2, 300])
     before = known.parts(known.see(rows_of(blocks, some)))

@@ -19,7 +19,7 @@ from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers.batch import History
-from hwnas.search.samplers.space_knowledge import knowledge_of_space
+from hwnas.search.samplers.computed_features import features_of_space
 from hwnas.search.samplers.stratified import Stratified
 from hwnas.search.tasks.task import Task
 from hwnas.search.training import NetworkStep, TrainConfig, fit
@@ -68,12 +68,12 @@ def slowdown(
 
 def _candidates(space: SearchSpace, most_macs: float) -> Sequence[Architecture]:
     """Return networks like those that the sampler of a planned search proposes."""
-    knowledge = knowledge_of_space(space, [Objective("macs", "minimize")])
+    features = features_of_space(space, [Objective("macs", "minimize")])
     none = np.empty((0, 1))
     codes = np.empty((0, len(space.choices)), dtype=np.int64)
     history = History(codes, none, np.ones(1), (), np.empty((0, 0)), frozenset())
-    sampler = Stratified(0, _NETWORKS, knowledge, most_macs)
-    planned = sampler.plan(knowledge, history, _NETWORKS, np.random.default_rng(0))
+    sampler = Stratified(0, _NETWORKS, features, most_macs)
+    planned = sampler.plan(features, history, _NETWORKS, np.random.default_rng(0))
     return [space.decode(code) for code in planned]
 
 

@@ -8,7 +8,7 @@ from hwnas.predictors.devices.calibration import (
 )
 from hwnas.predictors.devices.device import DevicePredictor
 from hwnas.predictors.devices.prediction import KnownDevice, Prediction, known_devices, predict
-from hwnas.predictors.devices.shipped import shipped_experience
+from hwnas.predictors.devices.shipped import shipped_prior
 from hwnas.predictors.devices.store import DeviceProfile, DeviceStore
 from hwnas.predictors.estimate import CostKind, CostSource, Estimate, Predictor
 
@@ -28,5 +28,5 @@ __all__ = [
     "calibrate",
     "known_devices",
     "predict",
-    "shipped_experience",
+    "shipped_prior",
 ]

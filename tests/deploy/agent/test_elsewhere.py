@@ -30,7 +30,7 @@ from hwnas.deploy.agent.timing_job import JobState
 from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.deploy.measurement.profiling import profile_kernels
-from hwnas.deploy.runtimes.checks import graphics_card
+from hwnas.deploy.runtimes.checks import gpu_name
 from hwnas.deploy.targets.catalogue import machine
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavailable, StorageError
 
@@ -155,7 +155,7 @@ def test_memory_profile_and_energy_refuse_remote_targets(device: AddedDevice, mo
 
 
 def test_add_device_refuses_missing_or_unknown_hardware(agent: Running) -> None:
-    if graphics_card():
+    if gpu_name():
         pytest.skip("there is one")
     with pytest.raises(DeviceError, match="has no runtime for cuda: this onnxruntime has no"):
         add_device("jetson", agent.address, agent.token, hardware="cuda")

@@ -44,6 +44,8 @@ def test_kernel_plan_lists_calls_and_the_operators_left_to_pytorch(
     assert left == {"kind": "Tanh", "reason": "there is no operator for it", "count": 1}
     assert KernelPlan.read(path) == plan
     assert plan.misfit(TARGET) == ""
+    path.write_text(path.read_text().replace('"gpu": ', '"card": '))  # as early versions wrote it
+    assert KernelPlan.read(path) == plan
 
 
 def test_kernel_plan_repeats_its_choices_for_the_same_sizes(plan: KernelPlan) -> None:
@@ -59,7 +61,7 @@ def test_kernel_plan_repeats_its_choices_for_the_same_sizes(plan: KernelPlan) ->
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"card": "NVIDIA Z900"}, "GPU NVIDIA Z900 instead of "),
+        ({"gpu": "NVIDIA Z900"}, "GPU NVIDIA Z900 instead of "),
         ({"target": "cuda-triton-fp32-b2-t1"}, "target cuda-triton-fp32-b2-t1 instead of "),
         ({"versions": {"triton": "1.0"}}, "triton 1.0 instead of .*, torch None instead of "),
     ],

@@ -66,7 +66,7 @@ def test_triton_runtime_keeps_the_plan_beside_a_file(prepared: Path, tmp_path: P
 def test_triton_session_ignores_a_plan_of_another_gpu_with_a_note(prepared: Path) -> None:
     path = plan_file(prepared, TARGET)
     KernelPlan.read(path)
-    path.write_text(path.read_text().replace('"card": "', '"card": "other '))
+    path.write_text(path.read_text().replace('"gpu": "', '"gpu": "other '))
     with pytest.warns(RuntimeWarning, match="GPU other .*; default configurations are used"):
         told = session(prepared).settings["note"]
     assert "default configurations are used" in told

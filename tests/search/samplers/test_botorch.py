@@ -40,15 +40,15 @@ def test_qlognehvi_names_the_install_command_of_a_missing_package(
 @needs_botorch
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordinal", "one-hot"])
 def test_qlognehvi_batch_adds_more_hypervolume_than_random_ones(ordered: bool) -> None:
-    knowledge = SpaceFeatures({f"x{i}": range(5) for i in range(6)}, ordered=ordered)
-    codes = knowledge.draw(24, np.random.default_rng(0))
-    planned = QLogNEHVI(start=20).plan(knowledge, seen(codes), 4, np.random.default_rng(0))
+    features = SpaceFeatures({f"x{i}": range(5) for i in range(6)}, ordered=ordered)
+    codes = features.draw(24, np.random.default_rng(0))
+    planned = QLogNEHVI(start=20).plan(features, seen(codes), 4, np.random.default_rng(0))
     assert planned.shape == (4, 6)
     assert len(np.unique(np.vstack([codes, planned]), axis=0)) == 28
     gain = hypervolume(losses(np.vstack([codes, planned])), REFERENCE)
     by_chance = [
         hypervolume(
-            losses(np.vstack([codes, knowledge.draw(4, np.random.default_rng(s))])), REFERENCE
+            losses(np.vstack([codes, features.draw(4, np.random.default_rng(s))])), REFERENCE
         )
         for s in range(1, 40)
     ]
@@ -57,16 +57,16 @@ def test_qlognehvi_batch_adds_more_hypervolume_than_random_ones(ordered: bool) -
 
 @needs_botorch
 def test_qlognehvi_learns_limits_from_evaluations() -> None:
-    knowledge = SpaceFeatures({f"x{i}": range(5) for i in range(6)})
-    codes = knowledge.draw(24, np.random.default_rng(0))
+    features = SpaceFeatures({f"x{i}": range(5) for i in range(6)})
+    codes = features.draw(24, np.random.default_rng(0))
     history = seen(codes, codes[:, :1] - 1.0)  # x0 is to be at most 1
-    planned = QLogNEHVI(start=20).plan(knowledge, history, 4, np.random.default_rng(0))
+    planned = QLogNEHVI(start=20).plan(features, history, 4, np.random.default_rng(0))
     assert (planned[:, 0] <= 1).sum() >= 3
 
 
 @needs_botorch
 def test_qlognehvi_proposes_the_rest_of_a_small_space() -> None:
-    knowledge = SpaceFeatures({f"x{i}": range(2) for i in range(6)})
-    every = np.random.default_rng(0).permutation(knowledge.all_codes())
-    planned = QLogNEHVI(start=2).plan(knowledge, seen(every[:-2]), 4, np.random.default_rng(0))
+    features = SpaceFeatures({f"x{i}": range(2) for i in range(6)})
+    every = np.random.default_rng(0).permutation(features.all_codes())
+    planned = QLogNEHVI(start=2).plan(features, seen(every[:-2]), 4, np.random.default_rng(0))
     assert {row.tobytes() for row in planned} == {row.tobytes() for row in every[-2:]}

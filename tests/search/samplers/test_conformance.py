@@ -60,8 +60,8 @@ def is_planned(name: str) -> bool:
     return installed(name) and isinstance(made(name), BatchSampler)
 
 
-def made(name: str, seed: int = 0, knowledge: SpaceFeatures | None = None) -> Any:
-    return make_sampler(name, seed, QUICK.get(name, {}), TRIALS, BATCH, knowledge)
+def made(name: str, seed: int = 0, features: SpaceFeatures | None = None) -> Any:
+    return make_sampler(name, seed, QUICK.get(name, {}), TRIALS, BATCH, features)
 
 
 every = pytest.mark.parametrize("name", [marked(name) for name in sorted(SAMPLERS)])
@@ -176,7 +176,7 @@ def test_planned_sampler_keeps_limits_known_in_advance(name: str) -> None:
         return codes.sum(1) <= LARGEST + ROOM
 
     known = SpaceFeatures(OPTIONS, allowed=allowed, known_limits=frozenset({"size"}))
-    found = searched(study_of(made(name, knowledge=known)), length(name), limited=True)
+    found = searched(study_of(made(name, features=known)), length(name), limited=True)
     assert all(too_large(network) <= ROOM for network in found)
 
 
@@ -189,7 +189,7 @@ def test_planned_sampler_proposes_no_network_twice(name: str) -> None:
 @planned
 def test_planned_sampler_exhausts_a_space_before_it_repeats_a_network(name: str) -> None:
     few = {"a": (0, 1, 2), "b": (0, 1), "c": (0, 1)}
-    study = study_of(made(name, knowledge=SpaceFeatures(few)))
+    study = study_of(made(name, features=SpaceFeatures(few)))
     for _ in range(12):
         trial = study.ask()
         network = [trial.suggest_categorical(key, options) for key, options in few.items()]
@@ -201,9 +201,9 @@ def test_planned_sampler_exhausts_a_space_before_it_repeats_a_network(name: str)
 @pytest.mark.parametrize("finished", [BATCH + 2, 2 * BATCH, 2 * BATCH + 1])
 def test_planned_sampler_resumes_with_the_same_proposals(name: str, finished: int) -> None:
     known = SpaceFeatures(OPTIONS)
-    whole = study_of(made(name, knowledge=known))
+    whole = study_of(made(name, features=known))
     searched(whole, 3 * BATCH)
-    resumed = study_of(made(name, knowledge=known), before=whole.trials[:finished])
+    resumed = study_of(made(name, features=known), before=whole.trials[:finished])
     searched(resumed, 3 * BATCH - finished)
     assert [t.params for t in resumed.trials] == [t.params for t in whole.trials]
 
@@ -211,12 +211,12 @@ def test_planned_sampler_resumes_with_the_same_proposals(name: str, finished: in
 @planned
 def test_planned_sampler_proposes_unfinished_trials_again(name: str) -> None:
     known = SpaceFeatures(OPTIONS)
-    study = study_of(made(name, knowledge=known))
+    study = study_of(made(name, features=known))
     searched(study, BATCH)
     asked = [study.ask() for _ in range(BATCH)]
     batch = [{k: t.suggest_categorical(k, OPTIONS[k]) for k in OPTIONS} for t in asked]
     for i in (1, 3):
         study.tell(asked[i], values(batch[i], 2))
     finished = study.get_trials(states=(TrialState.COMPLETE,))
-    resumed = study_of(made(name, knowledge=known), before=finished)
+    resumed = study_of(made(name, features=known), before=finished)
     assert searched(resumed, BATCH - 2)[-3:] == [batch[i] for i in (0, 2, 4)]

@@ -9,7 +9,7 @@ from hwnas.search.samplers import History, SpaceFeatures
 from hwnas.search.samplers.growth import Growth
 from hwnas.search_spaces.tabular import Codes
 
-KNOWLEDGE = SpaceFeatures({f"x{i}": range(4) for i in range(10)})
+FEATURES = SpaceFeatures({f"x{i}": range(4) for i in range(10)})
 REFERENCE = np.array([1.1, 1.1])
 
 
@@ -26,12 +26,12 @@ def seen(codes: Codes, violations: Losses | None = None) -> History:
     return History(codes, useful(codes), np.ones(2), labels, missed, keys)
 
 
-def searched(sampler: Growth, knowledge: SpaceFeatures, trials: int) -> Codes:
-    sampler.knowledge = knowledge
-    codes = np.zeros((0, len(knowledge.sizes)), dtype=np.int64)
+def searched(sampler: Growth, features: SpaceFeatures, trials: int) -> Codes:
+    sampler.features = features
+    codes = np.zeros((0, len(features.sizes)), dtype=np.int64)
     while len(codes) < trials:
         rng = np.random.default_rng([sampler.seed, len(codes)])
-        codes = np.vstack([codes, sampler.plan(knowledge, seen(codes), sampler.batch, rng)])
+        codes = np.vstack([codes, sampler.plan(features, seen(codes), sampler.batch, rng)])
     return codes
 
 
@@ -41,7 +41,7 @@ def steps_to(codes: Codes, child: Codes) -> Codes:
 
 
 def test_growth_proposes_mostly_one_step_children() -> None:
-    codes = searched(Growth(), KNOWLEDGE, 100)
+    codes = searched(Growth(), FEATURES, 100)
     one_step = [
         ((child >= codes[:i]).all(1) & (steps_to(codes[:i], child) == 1)).any()
         for i, child in enumerate(codes)
@@ -51,7 +51,7 @@ def test_growth_proposes_mostly_one_step_children() -> None:
 
 def test_growth_learns_which_moves_improve_the_front() -> None:
     sampler = Growth()
-    codes = searched(sampler, KNOWLEDGE, 200)
+    codes = searched(sampler, FEATURES, 200)
     bandit = sampler._bandit(seen(codes))
     tried = bandit.successes + bandit.failures
     assert bandit.successes[:5].sum() / tried[:5].sum() > 0.2
@@ -62,26 +62,26 @@ def test_growth_learns_which_moves_improve_the_front() -> None:
 
 def test_growth_finds_more_hypervolume_than_random_search() -> None:
     for seed in range(3):
-        codes = searched(Growth(seed), KNOWLEDGE, 100)
-        drawn = KNOWLEDGE.draw(100, np.random.default_rng(seed))
+        codes = searched(Growth(seed), FEATURES, 100)
+        drawn = FEATURES.draw(100, np.random.default_rng(seed))
         by_chance = hypervolume(useful(drawn), REFERENCE)
         assert hypervolume(useful(codes), REFERENCE) > by_chance + 0.05
 
 
 def test_growth_proposes_no_network_twice_before_all_are_proposed() -> None:
-    knowledge = SpaceFeatures({f"x{i}": range(3) for i in range(4)})
-    codes = searched(Growth(batch=9), knowledge, 81)
+    features = SpaceFeatures({f"x{i}": range(3) for i in range(4)})
+    codes = searched(Growth(batch=9), features, 81)
     assert len(np.unique(codes, axis=0)) == 81
 
 
 def test_growth_extends_the_least_violating_network_if_none_is_feasible() -> None:
     rng = np.random.default_rng(0)
-    codes = KNOWLEDGE.draw(8, rng)
+    codes = FEATURES.draw(8, rng)
     codes[3] = 2
     violations = np.where((codes == 2).all(1), 1.0, 5.0)[:, None]
-    sampler = Growth(knowledge=KNOWLEDGE)
-    children, _ = sampler._children(KNOWLEDGE, seen(codes), codes[3:4])
-    planned = sampler.plan(KNOWLEDGE, seen(codes, violations), 4, rng)
+    sampler = Growth(features=FEATURES)
+    children, _ = sampler._children(FEATURES, seen(codes), codes[3:4])
+    planned = sampler.plan(FEATURES, seen(codes, violations), 4, rng)
     known = {row.tobytes() for row in children}
     assert sum(row.tobytes() in known for row in planned) >= 2
 
@@ -94,11 +94,11 @@ def test_growth_makes_no_move_in_an_inactive_choice() -> None:
         found[found[:, 0] == 0, 1] = 0
         return found
 
-    knowledge = SpaceFeatures({"x0": range(2), "x1": range(3), "x2": range(2)}, canonical=canonical)
-    sampler = Growth(knowledge=knowledge)
+    features = SpaceFeatures({"x0": range(2), "x1": range(3), "x2": range(2)}, canonical=canonical)
+    sampler = Growth(features=features)
     parent = np.array([[0, 0, 0]])
     history = History(parent, np.zeros((1, 2)), np.ones(2), (), np.zeros((1, 0)), frozenset())
-    children, arms = sampler._children(knowledge, history, parent)
+    children, arms = sampler._children(features, history, parent)
     assert arms.tolist() == [0, 2]
     assert children.tolist() == [[1, 0, 0], [0, 0, 1]]
 

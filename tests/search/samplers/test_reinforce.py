@@ -33,26 +33,26 @@ def seen(codes: Codes, values: Losses, violations: Losses | None = None) -> Hist
 
 def searched(
     sampler: Reinforce,
-    knowledge: SpaceFeatures,
+    features: SpaceFeatures,
     score: Callable[[Codes], Losses],
     trials: int,
     missed: Callable[[Codes], Losses] | None = None,
 ) -> Codes:
-    sampler.knowledge = knowledge
-    codes = np.zeros((0, len(knowledge.sizes)), dtype=np.int64)
+    sampler.features = features
+    codes = np.zeros((0, len(features.sizes)), dtype=np.int64)
     while len(codes) < trials:
         known = seen(codes, score(codes), missed and missed(codes))
         rng = np.random.default_rng([sampler.seed, len(codes)])
-        codes = np.vstack([codes, sampler.plan(knowledge, known, sampler.batch, rng)])
+        codes = np.vstack([codes, sampler.plan(features, known, sampler.batch, rng)])
     return codes
 
 
-@pytest.mark.parametrize("knowledge", [SMALL, LARGE], ids=["listed", "drawn from"])
-def test_reinforce_finds_more_hypervolume_than_random_search(knowledge: SpaceFeatures) -> None:
+@pytest.mark.parametrize("features", [SMALL, LARGE], ids=["listed", "drawn from"])
+def test_reinforce_finds_more_hypervolume_than_random_search(features: SpaceFeatures) -> None:
     ours, random = [], []
     for seed in range(4):
-        codes = searched(Reinforce(seed), knowledge, two_sided, 120)
-        drawn = knowledge.draw(120, np.random.default_rng(seed))
+        codes = searched(Reinforce(seed), features, two_sided, 120)
+        drawn = features.draw(120, np.random.default_rng(seed))
         ours.append(hypervolume(two_sided(codes), REFERENCE))
         random.append(hypervolume(two_sided(drawn), REFERENCE))
     assert np.mean(ours) > np.mean(random) + 0.02
@@ -83,9 +83,9 @@ def test_reinforce_does_not_learn_from_inactive_choices() -> None:
         found[found[:, 0] == 0, 1] = 0
         return found
 
-    knowledge = SpaceFeatures({f"x{i}": range(3) for i in range(9)}, canonical=canonical)
-    sampler = Reinforce(knowledge=knowledge)
-    codes = knowledge.draw(40, np.random.default_rng(0))
+    features = SpaceFeatures({f"x{i}": range(3) for i in range(9)}, canonical=canonical)
+    sampler = Reinforce(features=features)
+    codes = features.draw(40, np.random.default_rng(0))
     codes[:, 0] = 0
     policies = sampler._policies(seen(canonical(codes), two_sided(codes[:, :6])))
     assert np.ptp(policies.logits[:, 1]) == 0
@@ -93,13 +93,13 @@ def test_reinforce_does_not_learn_from_inactive_choices() -> None:
 
 
 def test_reinforce_proposes_no_network_twice_before_all_are_proposed() -> None:
-    knowledge = SpaceFeatures({f"x{i}": range(3) for i in range(4)})
-    sampler = Reinforce(batch=7, knowledge=knowledge)
+    features = SpaceFeatures({f"x{i}": range(3) for i in range(4)})
+    sampler = Reinforce(batch=7, features=features)
     codes = np.zeros((0, 4), dtype=np.int64)
     for number in range(13):
         rng = np.random.default_rng(number)
         known = seen(codes, two_sided(codes))
-        codes = np.vstack([codes, sampler.plan(knowledge, known, 7, rng)])
+        codes = np.vstack([codes, sampler.plan(features, known, 7, rng)])
     assert len(codes) == 81
     assert len(np.unique(codes, axis=0)) == 81
 
@@ -107,7 +107,7 @@ def test_reinforce_proposes_no_network_twice_before_all_are_proposed() -> None:
 def test_reinforce_plans_quickly_after_ten_thousand_trials() -> None:
     codes = LARGE.draw(10_004, np.random.default_rng(0))
     values = two_sided(codes)
-    sampler = Reinforce(knowledge=LARGE)
+    sampler = Reinforce(features=LARGE)
     rng = np.random.default_rng(0)
     sampler.plan(LARGE, seen(codes[:10_000], values[:10_000]), 4, rng)
     after = seen(codes, values)

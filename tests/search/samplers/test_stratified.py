@@ -11,7 +11,7 @@ import pytest
 from hwnas.errors import ConfigError
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import SpaceFeatures, make_sampler
-from hwnas.search.samplers.space_knowledge import knowledge_of_space
+from hwnas.search.samplers.computed_features import features_of_space
 from hwnas.search_spaces import Architecture, resnet, union
 
 SPACE = resnet((32, 32, 3), 10, "compact", resolution=(32,))
@@ -26,12 +26,12 @@ def proposed(**options: float) -> list[float]:
 
 def networks(**options: float) -> list[Architecture]:
     """Return the networks of a batch, in the order of its trials."""
-    knowledge = knowledge_of_space(SPACE, OBJECTIVES)
-    sampler = make_sampler("stratified", 0, options, COUNT, COUNT, knowledge)
+    features = features_of_space(SPACE, OBJECTIVES)
+    sampler = make_sampler("stratified", 0, options, COUNT, COUNT, features)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
     found = []
     for _ in range(COUNT):
-        trial = study.ask(knowledge.distributions)
+        trial = study.ask(features.distributions)
         found.append(SPACE.architecture(trial.params))
         study.tell(trial, [0.0, float(SPACE.workload(found[-1]).macs)])
     return found
@@ -56,19 +56,19 @@ def test_stratified_sampler_proposes_large_networks_first() -> None:
 
 def test_stratified_sampler_draws_families_about_equally_often() -> None:
     space = union((32, 32, 3), 10, "cpu", resolution=(32,))
-    knowledge = knowledge_of_space(space, OBJECTIVES)
-    sampler = make_sampler("stratified", 0, {}, COUNT, COUNT, knowledge)
+    features = features_of_space(space, OBJECTIVES)
+    sampler = make_sampler("stratified", 0, {}, COUNT, COUNT, features)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-    kinds = [study.ask(knowledge.distributions).params["family"] for _ in range(COUNT)]
+    kinds = [study.ask(features.distributions).params["family"] for _ in range(COUNT)]
     assert 2 < kinds.count("compact") < COUNT - 2
 
 
 def test_effective_choices_belong_to_the_family_of_a_network() -> None:
     space = union((32, 32, 3), 10, "cpu", resolution=(32,))
-    knowledge = knowledge_of_space(space)
+    features = features_of_space(space)
     codes = np.array([space.encode(network) for network in (space.smallest(), space.largest())])
     names = [choice.name for choice in space.choices]
-    for row, kind in zip(knowledge.effective(codes), space.members, strict=True):
+    for row, kind in zip(features.effective(codes), space.members, strict=True):
         having = {name.split(".")[0] for name, effect in zip(names, row, strict=True) if effect}
         assert having == {"family", kind}
 
@@ -89,11 +89,11 @@ def test_stratified_sampler_leaves_out_networks_outside_the_range() -> None:
 
 
 def test_stratified_sampler_takes_small_networks_if_all_exceed_the_limit() -> None:
-    knowledge = knowledge_of_space(SPACE, OBJECTIVES)
-    sampler = make_sampler("stratified", 0, {"most_macs": 1.0}, 4, 4, knowledge)
+    features = features_of_space(SPACE, OBJECTIVES)
+    sampler = make_sampler("stratified", 0, {"most_macs": 1.0}, 4, 4, features)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-    network = SPACE.architecture(study.ask(knowledge.distributions).params)
-    drawn = [SPACE.architecture(knowledge.parameters(c)) for c in knowledge.draw(50, _rng())]
+    network = SPACE.architecture(study.ask(features.distributions).params)
+    drawn = [SPACE.architecture(features.parameters(c)) for c in features.draw(50, _rng())]
     sizes = [SPACE.workload(each).macs for each in drawn]
     assert SPACE.workload(network).macs <= np.quantile(sizes, 0.1)
 

@@ -61,14 +61,14 @@ class KernelSite:
             hardware: Name of the GPU, as its driver reports it. A GPU that is neither in this
                 machine nor among `ACCELERATORS` is assumed to be like an H200.
         """
-        return cls(_card(hardware), torch_type(target), target.device.batch)
+        return cls(_accelerator(hardware), torch_type(target), target.device.batch)
 
     def bytes_of(self, activations: int, weights: int = 0) -> float:
         """Convert sizes in float32 at one image to bytes in the site's data type and batch size."""
         return (activations * self.batch + weights) * self.dtype.itemsize / _BYTES
 
 
-def _card(name: str) -> Accelerator:
+def _accelerator(name: str) -> Accelerator:
     if torch.cuda.is_available() and Accelerator.here().name == name:
         return Accelerator.here()
     known = (gpu for gpu in ACCELERATORS.values() if name.startswith(gpu.name))
@@ -91,7 +91,7 @@ class KernelCost:
         rounds: Number of programs that the busiest multiprocessor runs one after the other (waves).
         idle_rounds: Part of these rounds in which a multiprocessor is idle, on average.
         busiest_bytes: Bytes that the busiest multiprocessor requests.
-        card_ms: Milliseconds by a roofline model of the busiest multiprocessor.
+        roofline_ms: Milliseconds by a roofline model of the busiest multiprocessor.
     """
 
     launches: float = 0.0
@@ -104,7 +104,7 @@ class KernelCost:
     rounds: float = 0.0
     idle_rounds: float = 0.0
     busiest_bytes: float = 0.0
-    card_ms: float = 0.0
+    roofline_ms: float = 0.0
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ def _of_call(step: OperatorSignature, call: StepCall, site: KernelSite) -> Kerne
         rounds=sum(rounds),
         idle_rounds=sum(rounds) - sum(waves),
         busiest_bytes=asked * share,
-        card_ms=_milliseconds(site, starts, asked * share, made * share),
+        roofline_ms=_milliseconds(site, starts, asked * share, made * share),
     )
 
 
@@ -206,7 +206,7 @@ def _even(site: KernelSite, moved: float, macs: int = 0, launches: float = 0.0) 
         asked_bytes=moved,
         products=products,
         busiest_bytes=moved / parts,
-        card_ms=_milliseconds(site, launches, moved / parts, products / parts),
+        roofline_ms=_milliseconds(site, launches, moved / parts, products / parts),
     )
 
 

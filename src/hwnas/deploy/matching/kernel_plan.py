@@ -35,7 +35,7 @@ from hwnas.kernels.tuning.choice import KernelChoice
 __all__ = ["KernelPlan", "PlannedCall", "plan_file"]
 
 SCHEMA = 1
-_NO_CARD = "none"
+_NO_GPU = "none"
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ class KernelPlan:
 
     Attributes:
         target: Name of the target.
-        card: Name of the GPU that the plan was made on, as its driver reports it.
+        gpu: Name of the GPU that the plan was made on, as its driver reports it.
         versions: Versions of Triton and PyTorch.
         calls: Operator calls, in the order in which they run.
         in_torch: Nodes that belong to no call, as kind, reason and count.
     """
 
     target: str
-    card: str
+    gpu: str
     versions: Mapping[str, str] = field(hash=False)
     calls: tuple[PlannedCall, ...]
     in_torch: tuple[Mapping[str, Any], ...] = field(hash=False)
@@ -107,7 +107,7 @@ class KernelPlan:
         left = left_in_torch(graph)
         return cls(
             target.name,
-            _card(),
+            _gpu_name(),
             _versions(),
             tuple(PlannedCall.of(each, dtype) for each in chosen),
             tuple({"kind": kind, "reason": why, "count": n} for (kind, why), n in left.items()),
@@ -125,7 +125,8 @@ class KernelPlan:
             schema = data["schema"]
             calls = tuple(PlannedCall(**each) for each in data["calls"])
             left = tuple(data["in_torch"])
-            found = cls(data["target"], data["card"], dict(data["versions"]), calls, left)
+            gpu = "card" if "card" in data else "gpu"  # plans of early versions say "card"
+            found = cls(data["target"], data[gpu], dict(data["versions"]), calls, left)
         except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(
                 f"{path} is not a kernel plan ({type(error).__name__}: {error}); delete it and "
@@ -147,8 +148,8 @@ class KernelPlan:
 
     def misfit(self, target: Target) -> str:
         """Return why the plan does not apply to a target on this machine; empty if it does."""
-        here = {"target": target.name, "GPU": _card(), **_versions()}
-        there = {"target": self.target, "GPU": self.card, **self.versions}
+        here = {"target": target.name, "GPU": _gpu_name(), **_versions()}
+        there = {"target": self.target, "GPU": self.gpu, **self.versions}
         wrong = [name for name in here if there.get(name) != here[name]]
         if wrong:
             differences = (f"{name} {there.get(name)} instead of {here[name]}" for name in wrong)
@@ -202,8 +203,8 @@ def _key(operator: str, sizes: Sizes, dtype: str) -> tuple[str, str, tuple[tuple
     return operator, dtype, tuple(sorted(sizes.items()))
 
 
-def _card() -> str:
-    return Accelerator.here().name if torch.cuda.is_available() else _NO_CARD
+def _gpu_name() -> str:
+    return Accelerator.here().name if torch.cuda.is_available() else _NO_GPU
 
 
 def _versions() -> dict[str, str]:

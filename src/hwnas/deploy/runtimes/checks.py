@@ -10,7 +10,7 @@ from hwnas.deploy.runtimes.runtime import Runtime
 from hwnas.deploy.targets.target import HARDWARE, Target
 from hwnas.errors import DeviceError
 
-__all__ = ["check_usable", "graphics_card", "missing_compiler", "missing_package"]
+__all__ = ["check_usable", "gpu_name", "missing_compiler", "missing_package"]
 
 
 def missing_package(package: str, install: str) -> str | None:
@@ -28,7 +28,7 @@ def missing_compiler() -> str | None:
     return None
 
 
-def graphics_card() -> str:
+def gpu_name() -> str:
     """Return the name of this machine's first GPU as reported by its driver; empty if none."""
     if find_spec("pynvml") is None:
         return ""

@@ -16,7 +16,7 @@ from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph
 from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
-from hwnas.deploy.runtimes.checks import check_usable, graphics_card, missing_package
+from hwnas.deploy.runtimes.checks import check_usable, gpu_name, missing_package
 from hwnas.deploy.runtimes.session import cpu_seconds
 from hwnas.deploy.targets.number_format import number_format, to_float16
 from hwnas.deploy.targets.target import Target
@@ -61,7 +61,7 @@ class OnnxRuntime:
 
         if self.providers[hardware] not in onnxruntime.get_available_providers():
             return f"this onnxruntime has no {self.providers[hardware]}; run: {_INSTALL_GPU}"
-        return None if graphics_card() else "the system reports no NVIDIA GPU; check its driver"
+        return None if gpu_name() else "the system reports no NVIDIA GPU; check its driver"
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
         """Return the ONNX file if it is in the target's format, or a converted one in ``folder``.

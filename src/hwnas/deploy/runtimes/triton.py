@@ -47,7 +47,7 @@ class Triton:
     def unavailable(self, hardware: str = "cuda") -> str | None:
         """Return why the runtime cannot be used here and what to install, or None if it can."""
         missing = missing_package("torch", "torch") or missing_package("triton", "'hwnas[kernels]'")
-        return missing or _missing_kernels() or _missing_card()
+        return missing or _missing_kernels() or _missing_gpu()
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
         """Copy the ONNX file to ``folder``, with its plan of kernels beside it.
@@ -193,7 +193,7 @@ def _missing_kernels() -> str | None:
     return None
 
 
-def _missing_card() -> str | None:
+def _missing_gpu() -> str | None:
     import torch
 
     if not torch.cuda.is_available():

@@ -14,7 +14,7 @@ from pathlib import Path
 import hwnas
 from hwnas.deploy.agent.client.added_devices import read_added
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.runtimes.checks import graphics_card
+from hwnas.deploy.runtimes.checks import gpu_name
 from hwnas.deploy.targets.processor import cpu_fields, instruction_flags
 from hwnas.deploy.targets.target import HARDWARE
 
@@ -63,7 +63,7 @@ def devices_here() -> list[DeviceStatus]:
     for hardware in HARDWARE:
         about = {key: described[key] for key in ("processor", "cores", "instructions")}
         if hardware == "cuda":
-            about = {"processor": graphics_card() or "none"}
+            about = {"processor": gpu_name() or "none"}
         for runtime in RUNTIMES.values():
             if hardware not in runtime.hardware:
                 continue
@@ -91,7 +91,7 @@ def processor_of(hardware: str) -> str:
     For an added device, this is the name that was recorded when the device was added.
     """
     if hardware == "cuda":
-        return graphics_card()
+        return gpu_name()
     return machine()["processor"] if hardware == "cpu" else read_added(hardware).processor
 
 

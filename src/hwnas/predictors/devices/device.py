@@ -13,7 +13,7 @@ import numpy as np
 
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
-from hwnas.predictors.devices.shipped import shipped_experience, shipped_profiles
+from hwnas.predictors.devices.shipped import shipped_prior, shipped_profiles
 from hwnas.predictors.devices.store import CostMetric, DeviceProfile, DeviceStore
 from hwnas.predictors.estimate import Estimate, check_pairs
 from hwnas.predictors.features.blocks import Blocks, blocks_of_steps
@@ -37,7 +37,7 @@ class DevicePredictor:
 
     Attributes:
         device: Name of the target, or of a custom device.
-        experience: Known devices, and the prior that they give.
+        transfer_prior: Known devices, and the prior that they give.
         steps: Operator counts of the networks that were measured on this device, at batch 1.
         costs: Costs of these networks, n positive numbers.
         metric: Metric that is predicted; the unit is in its name.
@@ -45,7 +45,7 @@ class DevicePredictor:
     """
 
     device: str
-    experience: TransferPrior
+    transfer_prior: TransferPrior
     steps: OperatorCountTable = field(default_factory=lambda: OperatorCountTable.of(()))
     costs: tuple[float, ...] = ()
     metric: CostMetric = "latency_ms"
@@ -57,14 +57,16 @@ class DevicePredictor:
                 raise ConfigError(f"a {self.metric} is {cost}; expected a positive number")
 
     @classmethod
-    def of(cls, profile: DeviceProfile, experience: TransferPrior | None = None) -> DevicePredictor:
+    def of(
+        cls, profile: DeviceProfile, transfer_prior: TransferPrior | None = None
+    ) -> DevicePredictor:
         """Return the predictor that a profile gives.
 
         Args:
             profile: Profile of the device.
-            experience: Known devices, and the prior that they give; those that ship if None.
+            transfer_prior: Known devices, and the prior that they give; those that ship if None.
         """
-        known = shipped_experience() if experience is None else experience
+        known = shipped_prior() if transfer_prior is None else transfer_prior
         costs = tuple(profile.costs.tolist())
         return cls(profile.device, known, profile.steps, costs, profile.metric, profile.hardware)
 
@@ -94,7 +96,7 @@ class DevicePredictor:
 
         A shipped device has so many measurements that its predictor does not use other devices.
         """
-        return cls.of(profile, shipped_experience().only(profile.device) if shipped else None)
+        return cls.of(profile, shipped_prior().only(profile.device) if shipped else None)
 
     def adapt(self, workloads: Sequence[Workload], costs: Sequence[float]) -> DevicePredictor:
         """Return a new predictor that has also learnt these measurements.
@@ -194,7 +196,9 @@ class DevicePredictor:
 
     def unfamiliar(self, steps: OperatorCountTable) -> list[str]:
         """Return the quantities in which one network lies outside of the known range, in words."""
-        known = np.vstack([quantities(self.steps), amounts(self.experience.reference["physical"])])
+        known = np.vstack(
+            [quantities(self.steps), amounts(self.transfer_prior.reference["physical"])]
+        )
         least, most = known.min(0), known.max(0)
         found = quantities(steps)[0]
         outside = (found < least / _MARGIN) | (found > most * _MARGIN)
@@ -219,12 +223,12 @@ class DevicePredictor:
             ConfigError: Fewer than three networks were measured.
         """
         mean, std = self._process.predict(self.parts(blocks))
-        return mean, self.experience.lessons.scale(self._process) * std
+        return mean, self.transfer_prior.hyperparameters.scale(self._process) * std
 
     def parts(self, blocks: Blocks) -> Parts:
         """Return the inputs of the Gaussian process's kernel for networks with these features."""
         shared = {name: block for name, block in blocks.items() if name != KERNELS}
-        parts = self.experience.parts(self.experience.see(shared))
+        parts = self.transfer_prior.parts(self.transfer_prior.see(shared))
         own = self._kernels
         return parts if own is None else parts.beside(own.parts(blocks[KERNELS]))
 
@@ -235,7 +239,7 @@ class DevicePredictor:
     @property
     def _prior(self) -> Prior:
         """Prior from the known devices, with a vague prior for the features of hwnas's kernels."""
-        prior = self.experience.prior
+        prior = self.transfer_prior.prior
         if self._kernels is None:
             return prior
         linear = [*self.parts(self.blocks(OperatorCountTable.of([{}]))).linear]

@@ -33,11 +33,11 @@ from hwnas.search_spaces import OperatorCountTable
 
 __all__ = [
     "FOLDER",
-    "experience_of",
     "family",
+    "prior_of_devices",
     "ship",
-    "shipped_experience",
     "shipped_fingerprints",
+    "shipped_prior",
     "shipped_profiles",
 ]
 
@@ -53,14 +53,14 @@ def shipped_profiles(metric: CostMetric = "latency_ms") -> Mapping[str, DevicePr
 
 
 @cache
-def shipped_experience() -> TransferPrior:
+def shipped_prior() -> TransferPrior:
     """Return the transfer prior from the latencies of the shipped devices."""
-    profiles, lessons = _read(FOLDER)
-    return experience_of(profiles, lessons)
+    profiles, hyperparameters = _read(FOLDER)
+    return prior_of_devices(profiles, hyperparameters)
 
 
-def experience_of(
-    profiles: Sequence[DeviceProfile], lessons: MetaLearnedHyperparameters | None = None
+def prior_of_devices(
+    profiles: Sequence[DeviceProfile], hyperparameters: MetaLearnedHyperparameters | None = None
 ) -> TransferPrior:
     """Return the transfer prior from some devices.
 
@@ -68,7 +68,7 @@ def experience_of(
 
     Args:
         profiles: Profiles of the devices, all of one metric.
-        lessons: Meta-learned hyperparameters to reuse; learnt anew if None.
+        hyperparameters: Meta-learned hyperparameters to reuse; learnt anew if None.
     """
     blocks: dict[int, Blocks] = {}
     sources = []
@@ -78,7 +78,7 @@ def experience_of(
             blocks[place] = blocks_of_steps(profile.steps)
         logs = np.log(profile.costs)
         sources.append(DeviceDataset(profile.device, blocks[place], logs, family(profile.device)))
-    return TransferPrior(tuple(sources), next(iter(blocks.values())), lessons)
+    return TransferPrior(tuple(sources), next(iter(blocks.values())), hyperparameters)
 
 
 def family(target: str) -> str:
@@ -110,9 +110,9 @@ def ship(
     """
     from safetensors.numpy import save_file
 
-    experience = experience_of(profiles)
-    lessons = experience.lessons
-    learnt = {n: learn_widening(experience, n) for n in _SAMPLES}
+    transfer_prior = prior_of_devices(profiles)
+    hyperparameters = transfer_prior.hyperparameters
+    learnt = {n: learn_widening(transfer_prior, n) for n in _SAMPLES}
     widenings = {str(n): vars(widening) for n, widening in learnt.items() if widening}
     described = [
         {k: v for k, v in p.description().items() if k not in ("schema", "networks")}
@@ -120,7 +120,11 @@ def ship(
     ]
     steps = {f"steps.{name}": array for name, array in profiles[0].steps.to_arrays().items()}
     with replacing_folder(folder) as temporary:
-        found = {"thetas": lessons.thetas, "mean": lessons.prior.mean, "std": lessons.prior.std}
+        found = {
+            "thetas": hyperparameters.thetas,
+            "mean": hyperparameters.prior.mean,
+            "std": hyperparameters.prior.std,
+        }
         costs = np.array([p.costs for p in profiles])
         save_file({"costs": costs, **found, **steps}, temporary / _ARRAYS)
         description = {

@@ -10,7 +10,7 @@ import numpy as np
 from hwnas.errors import ConfigError, DataError
 from hwnas.predictors.devices.cost_file import CostFile
 from hwnas.predictors.devices.device import DevicePredictor
-from hwnas.predictors.devices.shipped import shipped_experience
+from hwnas.predictors.devices.shipped import shipped_prior
 from hwnas.predictors.devices.store import CostMetric, DeviceProfile, DeviceStore
 from hwnas.predictors.features.blocks import blocks_of_steps
 from hwnas.predictors.models.gaussian_process import Numbers
@@ -56,7 +56,7 @@ def adopt(
 
 
 def _check_unit(steps: OperatorCountTable, latencies_ms: Numbers) -> None:
-    typical = np.median(shipped_experience().logs(blocks_of_steps(steps)), axis=1)
+    typical = np.median(shipped_prior().logs(blocks_of_steps(steps)), axis=1)
     factor = float(np.exp(np.median(np.log(latencies_ms) - typical)))
     if 1 / _DOUBTFUL_FACTOR < factor < _DOUBTFUL_FACTOR:
         return

@@ -16,7 +16,7 @@ import numpy as np
 
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.fingerprint import PROBES, Fingerprint
-from hwnas.predictors.devices.shipped import shipped_experience, shipped_fingerprints
+from hwnas.predictors.devices.shipped import shipped_fingerprints, shipped_prior
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.features.blocks import blocks_of_steps
 from hwnas.predictors.models.gaussian_process import Numbers
@@ -102,10 +102,10 @@ def from_fingerprint(fingerprint: Fingerprint, steps: OperatorCountTable) -> lis
         fingerprint: Fingerprint of the target.
         steps: Operator counts of N networks, at batch 1.
     """
-    known, experience = shipped_fingerprints(), shipped_experience()
-    described = np.array([_described(known[source.name]) for source in experience.sources])
-    families = [source.family for source in experience.sources]
-    start = ColdStart(described, experience.logs(blocks_of_steps(steps)), families)
+    known, transfer_prior = shipped_fingerprints(), shipped_prior()
+    described = np.array([_described(known[source.name]) for source in transfer_prior.sources])
+    families = [source.family for source in transfer_prior.sources]
+    start = ColdStart(described, transfer_prior.logs(blocks_of_steps(steps)), families)
     logs, spread = start.predict(_described(fingerprint))
     return [
         Estimate.log_normal("latency_ms", float(log), spread, fingerprint.target) for log in logs

@@ -61,21 +61,21 @@ class _Trial:
     errors: Numbers
 
 
-def learn_widening(experience: TransferPrior, samples: int) -> ConformalScale | None:
+def learn_widening(transfer_prior: TransferPrior, samples: int) -> ConformalScale | None:
     """Learn the scale of intervals by treating each known device as new, given the others.
 
     Args:
-        experience: Known devices.
+        transfer_prior: Known devices.
         samples: Number of measurements that are taken of a new device.
 
     Returns:
         Scale with which nine in ten of the intervals contain the cost, over all devices and trials;
         None if no device has two devices of other families to learn from.
     """
-    devices = [k for k in range(len(experience.sources)) if len(experience.others(k)) > 1]
+    devices = [k for k in range(len(transfer_prior.sources)) if len(transfer_prior.others(k)) > 1]
     if not devices:
         return None
-    trials = [_trial(experience, k, samples, s) for k in devices for s in range(_TRIALS)]
+    trials = [_trial(transfer_prior, k, samples, s) for k in devices for s in range(_TRIALS)]
     known = np.log([(trial.surprise, trial.doubt) for trial in trials])
     needed = np.log([np.quantile(trial.errors, 0.9) / NORMAL_90 for trial in trials])
     exponent, doubt_exponent = powers = _powers(known, needed)
@@ -108,16 +108,16 @@ def _powers(known: Numbers, needed: Numbers) -> Numbers:
     return clipped
 
 
-def _trial(experience: TransferPrior, device: int, samples: int, seed: int) -> _Trial:
+def _trial(transfer_prior: TransferPrior, device: int, samples: int, seed: int) -> _Trial:
     """Learn some networks of a known device as if it were new, and predict the others."""
-    source, networks = experience.see_first(experience.sources[device], _TRIAL_ROWS)
-    parts = experience.parts(networks, experience.others(device))
+    source, networks = transfer_prior.see_first(transfer_prior.sources[device], _TRIAL_ROWS)
+    parts = transfer_prior.parts(networks, transfer_prior.others(device))
     rows = np.arange(len(source))
     if source.measurable is not None and source.measurable.sum() >= 2 * samples:
         rows = rows[source.measurable]
     order = np.random.default_rng([seed, device]).permutation(rows)
     offered, queries = np.split(order, [len(order) // 2])
     logs = source.logs
-    process = adapted(parts, experience.prior, offered, samples, lambda row: float(logs[row]))
+    process = adapted(parts, transfer_prior.prior, offered, samples, lambda row: float(logs[row]))
     mean, std = process.predict(parts.rows(queries))
     return _Trial(process.surprise, process.doubt, np.abs(logs[queries] - mean) / std)

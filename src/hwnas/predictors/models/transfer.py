@@ -63,8 +63,8 @@ def transfer_of(sources: KnownDevices, encoder: Encoder) -> Transfer:
         DeviceDataset(name, pool, column, family, connected[sources.pool])
         for name, column, family in zip(names, columns, families, strict=True)
     )
-    experience = TransferPrior(known, pool)
-    return Transfer(experience, experience.see(blocks), connected)
+    transfer_prior = TransferPrior(known, pool)
+    return Transfer(transfer_prior, transfer_prior.see(blocks), connected)
 
 
 def _families(names: Sequence[str], logs: Numbers) -> list[str]:
@@ -80,7 +80,7 @@ class Transfer:
     """Default method after it has learnt from the known devices.
 
     Attributes:
-        experience: Transfer prior from the known devices.
+        transfer_prior: Transfer prior from the known devices.
         networks: All N networks of the table.
         connected: Whether each network's output depends on its input, of shape (N,). Other networks
             may be folded to nothing, so no measurement is spent on them.
@@ -88,7 +88,7 @@ class Transfer:
             cannot be learnt from the known devices.
     """
 
-    experience: TransferPrior
+    transfer_prior: TransferPrior
     networks: Networks
     connected: npt.NDArray[np.bool_]
     widenings: dict[int, ConformalScale | None] = field(default_factory=dict)
@@ -102,15 +102,15 @@ class Transfer:
         rng: np.random.Generator,
     ) -> Forecast:
         """Measure the most informative of the offered rows, then predict the queries."""
-        experience = self.experience
+        transfer_prior = self.transfer_prior
         alive = offered[self.connected[offered]]
         offered = alive if len(alive) >= samples else offered
-        seen = experience.parts(self.networks)
+        seen = transfer_prior.parts(self.networks)
         process = adapted(
-            seen, experience.prior, offered, samples, lambda row: math.log(measure(row).cost)
+            seen, transfer_prior.prior, offered, samples, lambda row: math.log(measure(row).cost)
         )
         mean, std = process.predict(seen.rows(queries))
         if samples not in self.widenings:
-            self.widenings[samples] = learn_widening(experience, samples)
+            self.widenings[samples] = learn_widening(transfer_prior, samples)
         reach = NORMAL_90 * scale_of(self.widenings[samples], process) * std
         return Forecast(np.exp(mean), np.exp(mean - reach), np.exp(mean + reach))

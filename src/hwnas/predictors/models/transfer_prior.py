@@ -166,12 +166,12 @@ class TransferPrior:
     Attributes:
         sources: Known devices.
         reference: Features of the networks over which everything is scaled.
-        known_lessons: Hyperparameters that were learnt before; learnt anew if None.
+        known_hyperparameters: Hyperparameters that were learnt before; learnt anew if None.
     """
 
     sources: tuple[DeviceDataset, ...]
     reference: Blocks
-    known_lessons: MetaLearnedHyperparameters | None = None
+    known_hyperparameters: MetaLearnedHyperparameters | None = None
 
     @cached_property
     def _scales(self) -> dict[str, BlockScaling]:
@@ -185,7 +185,7 @@ class TransferPrior:
     def only(self, device: str) -> TransferPrior:
         """Return the prior that one of the devices gives for itself, without the others."""
         place = [source.name for source in self.sources].index(device)
-        theta = self.lessons.thetas[place]
+        theta = self.hyperparameters.thetas[place]
         none = np.zeros((0, len(theta)))
         return TransferPrior(
             (), self.reference, MetaLearnedHyperparameters(none, Prior(theta, np.zeros(len(theta))))
@@ -194,8 +194,8 @@ class TransferPrior:
     def but(self, devices: Sequence[str]) -> TransferPrior:
         """Return the prior without some devices; the prior over hyperparameters stays the same."""
         kept = [i for i, source in enumerate(self.sources) if source.name not in devices]
-        lessons = replace(self.lessons, thetas=self.lessons.thetas[kept])
-        return TransferPrior(tuple(self.sources[i] for i in kept), self.reference, lessons)
+        hyperparameters = replace(self.hyperparameters, thetas=self.hyperparameters.thetas[kept])
+        return TransferPrior(tuple(self.sources[i] for i in kept), self.reference, hyperparameters)
 
     def logs(self, blocks: Blocks) -> Numbers:
         """Return the predicted log costs of networks on each known device, of shape (N, K)."""
@@ -204,15 +204,15 @@ class TransferPrior:
         return found
 
     @cached_property
-    def lessons(self) -> MetaLearnedHyperparameters:
+    def hyperparameters(self) -> MetaLearnedHyperparameters:
         """Hyperparameters that were learnt from the known devices."""
-        return self.known_lessons or MetaLearnedHyperparameters(self._thetas, self._prior())
+        return self.known_hyperparameters or MetaLearnedHyperparameters(self._thetas, self._prior())
 
     @cached_property
     def _thetas(self) -> Numbers:
         """Hyperparameters of each known device, learnt from its own networks."""
-        if self.known_lessons is not None:
-            return self.known_lessons.thetas
+        if self.known_hyperparameters is not None:
+            return self.known_hyperparameters.thetas
         found = []
         for source in self.sources:
             few = source.first(_ROWS_FOR_WEIGHTS)
@@ -291,7 +291,7 @@ class TransferPrior:
     @property
     def prior(self) -> Prior:
         """Prior over the weights of the parts, from learning each known device from the others."""
-        return self.lessons.prior
+        return self.hyperparameters.prior
 
     def _prior(self) -> Prior:
         found = []

@@ -34,7 +34,7 @@ from hwnas.search.engine.rungs import RUNGS, rung_counts
 from hwnas.search.evaluation.evaluate import Evaluation, Evaluator
 from hwnas.search.objectives.candidate_costs import CandidateCosts, check_costs, predict_costs
 from hwnas.search.objectives.objective import Objective, violations
-from hwnas.search.samplers import knowledge_of_space, make_sampler
+from hwnas.search.samplers import features_of_space, make_sampler
 from hwnas.search.study.search_study import SearchStudy
 from hwnas.search.study.shared_study import SharedStudy
 from hwnas.search.study.trial_identity import TrialIdentity
@@ -139,7 +139,7 @@ class _Search:
             options.sampler_options,
             options.trials,
             options.batch,
-            knowledge_of_space(self.space, self.objectives, self.costs),
+            features_of_space(self.space, self.objectives, self.costs),
         )
         return SearchStudy(
             storage.name,

@@ -106,16 +106,16 @@ class BatchSampler(BaseSampler):
         batch: Number of candidates that are evaluated together, at least 1. The sampler plans this
             many proposals together, or a multiple of it in long searches, where a single evaluation
             is less informative.
-        knowledge: Description of the space. If None, it is made from the parameters of the study's
+        features: Description of the space. If None, it is made from the parameters of the study's
             first trial, which is random.
     """
 
     def __init__(
-        self, seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None
+        self, seed: int = 0, batch: int = 4, features: SpaceFeatures | None = None
     ) -> None:
         if batch < 1:
             raise ConfigError(f"batch is {batch}; expected at least 1")
-        self.seed, self.batch, self.knowledge = seed, batch, knowledge
+        self.seed, self.batch, self.features = seed, batch, features
         self._independent = RandomSampler(seed=seed)
         self._common = IntersectionSearchSpace()
         self._codes: dict[int, npt.NDArray[np.int64]] = {}
@@ -123,12 +123,12 @@ class BatchSampler(BaseSampler):
 
     @abstractmethod
     def plan(
-        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+        self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """Plan the proposals of a batch.
 
         Args:
-            knowledge: Description of the space.
+            features: Description of the space.
             history: Trials before the batch.
             count: Number of proposals.
             rng: Source of randomness, a new one for each batch.
@@ -140,9 +140,9 @@ class BatchSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the distributions of all parameters, from the knowledge or earlier trials."""
-        if self.knowledge is not None:
-            return self.knowledge.distributions
+        """Return the distributions of all parameters, from the features or earlier trials."""
+        if self.features is not None:
+            return self.features.distributions
         return dict(self._common.calculate(study))
 
     def sample_relative(
@@ -151,35 +151,35 @@ class BatchSampler(BaseSampler):
         """Return the parameters of the batch's next proposal; empty if no network is left."""
         if not search_space or _ENQUEUED in trial.system_attrs:
             return {}
-        if self.knowledge is None:
-            self.knowledge = SpaceFeatures.of_distributions(search_space)
-        batch = self._current(self.knowledge, study)
+        if self.features is None:
+            self.features = SpaceFeatures.of_distributions(search_space)
+        batch = self._current(self.features, study)
         position = next(i for i in count() if i not in batch.taken)
         batch.taken.add(position)
         study._storage.set_trial_system_attr(trial._trial_id, BATCH, [batch.number, position])
-        return self.knowledge.parameters(batch.plan[position]) if position < len(batch.plan) else {}
+        return self.features.parameters(batch.plan[position]) if position < len(batch.plan) else {}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any
     ) -> Any:
         """Sample a parameter at random.
 
-        This happens in the first trial of a study without knowledge, and if no network is left.
+        This happens in the first trial of a study without features, and if no network is left.
         """
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
-    def _current(self, knowledge: SpaceFeatures, study: Study) -> _Batch:
+    def _current(self, features: SpaceFeatures, study: Study) -> _Batch:
         """Return the batch of the next proposal, planned if the last one is used up."""
         trials = study.get_trials(deepcopy=False)
-        batch = self._batch or self._begun(knowledge, study, trials)
+        batch = self._batch or self._begun(features, study, trials)
         if batch is None or len(batch.taken) >= batch.size:
             number = 0 if batch is None else batch.number + 1
-            batch = self._planned(knowledge, study, trials, number)
+            batch = self._planned(features, study, trials, number)
         self._batch = batch
         return batch
 
     def _begun(
-        self, knowledge: SpaceFeatures, study: Study, trials: Sequence[FrozenTrial]
+        self, features: SpaceFeatures, study: Study, trials: Sequence[FrozenTrial]
     ) -> _Batch | None:
         """Return the last batch of an earlier process, with its proposals marked as taken."""
         places = {t.number: t.system_attrs[BATCH] for t in trials if BATCH in t.system_attrs}
@@ -188,35 +188,35 @@ class BatchSampler(BaseSampler):
         last = max(number for number, _ in places.values())
         taken = {trial: position for trial, (n, position) in places.items() if n == last}
         before = [t for t in trials if t.number < min(taken)]
-        batch = self._planned(knowledge, study, before, last)
+        batch = self._planned(features, study, before, last)
         batch.taken.update(taken.values())
         return batch
 
     def _planned(
-        self, knowledge: SpaceFeatures, study: Study, trials: Sequence[FrozenTrial], number: int
+        self, features: SpaceFeatures, study: Study, trials: Sequence[FrozenTrial], number: int
     ) -> _Batch:
-        before = self._known(knowledge, trials)
+        before = self._known(features, trials)
         # Trials are evaluated in batches, and the first batch may hold trials that this sampler did
         # not propose. A plan that starts within an evaluation batch does not use the trials of that
         # batch: after a kill and a resumption they would be finished, and the plan would differ.
         shared = len(before) % self.batch
-        history = self._history(knowledge, study, before, before[: len(before) - shared])
+        history = self._history(features, study, before, before[: len(before) - shared])
         wanted = min(len(history) // _GROWTH, _MOST)
         size = max(1, wanted // self.batch) * self.batch - shared
         rng = np.random.default_rng([self.seed, number])
         with one_thread():
-            return _Batch(number, size, self.plan(knowledge, history, size, rng))
+            return _Batch(number, size, self.plan(features, history, size, rng))
 
-    def _known(self, knowledge: SpaceFeatures, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    def _known(self, features: SpaceFeatures, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         """Return the trials whose codes are known."""
         for trial in trials:
-            if trial.number not in self._codes and knowledge.options.keys() <= trial.params.keys():
-                self._codes[trial.number] = knowledge.code(trial.params)
+            if trial.number not in self._codes and features.options.keys() <= trial.params.keys():
+                self._codes[trial.number] = features.code(trial.params)
         return [trial for trial in trials if trial.number in self._codes]
 
     def _history(
         self,
-        knowledge: SpaceFeatures,
+        features: SpaceFeatures,
         study: Study,
         known: Sequence[FrozenTrial],
         finished: Sequence[FrozenTrial],
@@ -226,7 +226,7 @@ class BatchSampler(BaseSampler):
         m = len(study.directions)
         return History(
             np.array([self._codes[t.number] for t in scored], np.int64).reshape(
-                len(scored), len(knowledge.sizes)
+                len(scored), len(features.sizes)
             ),
             np.array([t.values for t in scored], np.float64).reshape(len(scored), m),
             np.array([1.0 if d is StudyDirection.MINIMIZE else -1.0 for d in study.directions]),

@@ -47,7 +47,7 @@ class QLogNEHVI(BatchSampler):
     Args:
         seed: Seed of the random numbers.
         batch: Number of proposals that are planned together, greedily.
-        knowledge: Description of the space; made from a study's trials if None. Predicted costs are
+        features: Description of the space; made from a study's trials if None. Predicted costs are
             used for limits only.
         start: Number of random networks before the first model is fitted, at least 2.
         restarts: Number of points from which the acquisition function is optimised.
@@ -61,7 +61,7 @@ class QLogNEHVI(BatchSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: SpaceFeatures | None = None,
+        features: SpaceFeatures | None = None,
         start: int = _START,
         restarts: int = 4,
         raw_samples: int = 64,
@@ -70,28 +70,28 @@ class QLogNEHVI(BatchSampler):
             raise ConfigError(
                 "sampler qlognehvi: botorch is not installed; run: pip install 'hwnas[botorch]'"
             )
-        super().__init__(seed, batch, knowledge)
+        super().__init__(seed, batch, features)
         self.start, self.restarts, self.raw_samples = max(start, 2), restarts, raw_samples
 
     def plan(
-        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+        self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `BatchSampler.plan`."""
         if len(history) < self.start:
-            return random_start(knowledge, history, count, rng)
+            return random_start(features, history, count, rng)
         with _reproducible(int(rng.integers(2**31))):
-            found = self._optimised(knowledge, history, count, int(rng.integers(2**31)))
-        return _nearest(knowledge, history, found, rng)
+            found = self._optimised(features, history, count, int(rng.integers(2**31)))
+        return _nearest(features, history, found, rng)
 
     def _optimised(
-        self, knowledge: SpaceFeatures, history: History, count: int, seed: int
+        self, features: SpaceFeatures, history: History, count: int, seed: int
     ) -> Numbers:
         """Return the relaxed networks that maximise the acquisition function, (count, D)."""
         from botorch.optim.optimize import optimize_acqf
 
-        known = torch.from_numpy(_relaxed(knowledge, history.codes))
+        known = torch.from_numpy(_relaxed(features, history.codes))
         found, _ = optimize_acqf(
-            _acquisition(known, history, knowledge.known_limits, seed),
+            _acquisition(known, history, features.known_limits, seed),
             torch.stack([torch.zeros_like(known[0]), torch.ones_like(known[0])]),
             q=count,
             num_restarts=self.restarts,
@@ -162,25 +162,25 @@ def _reference(history: History) -> Losses:
     return point
 
 
-def _relaxed(knowledge: SpaceFeatures, codes: Codes) -> Numbers:
+def _relaxed(features: SpaceFeatures, codes: Codes) -> Numbers:
     """Relax networks (n, P) to numbers in 0..1, (n, D)."""
-    if knowledge.ordered:
-        found: Numbers = codes / np.maximum(knowledge.sizes - 1, 1)
+    if features.ordered:
+        found: Numbers = codes / np.maximum(features.sizes - 1, 1)
         return found
-    return places(codes, knowledge.sizes.tolist())
+    return places(codes, features.sizes.tolist())
 
 
 def _nearest(
-    knowledge: SpaceFeatures, history: History, wanted: Numbers, rng: np.random.Generator
+    features: SpaceFeatures, history: History, wanted: Numbers, rng: np.random.Generator
 ) -> Codes:
     """Return the nearest network to each relaxed one among those not proposed, if any is left."""
-    if knowledge.listed:
-        near = knowledge.all_codes()
+    if features.listed:
+        near = features.all_codes()
     else:
-        near = np.vstack([_neighbours(knowledge, point) for point in wanted])
-        near = np.vstack([near, knowledge.draw(_NEIGHBOURS_AT_RANDOM, rng)])
-    left = history.unseen(near[knowledge.allowed(near)])
-    places = _relaxed(knowledge, left)
+        near = np.vstack([_neighbours(features, point) for point in wanted])
+        near = np.vstack([near, features.draw(_NEIGHBOURS_AT_RANDOM, rng)])
+    left = history.unseen(near[features.allowed(near)])
+    places = _relaxed(features, left)
     picked: list[int] = []
     for point in wanted[: len(left)]:
         apart = ((places - point) ** 2).sum(1)
@@ -189,20 +189,20 @@ def _nearest(
     return left[picked]
 
 
-def _neighbours(knowledge: SpaceFeatures, point: Numbers) -> Codes:
+def _neighbours(features: SpaceFeatures, point: Numbers) -> Codes:
     """Return the network that a point rounds to and all that differ from it in one position."""
-    code = np.zeros(len(knowledge.sizes), dtype=np.int64)
-    if knowledge.ordered:
-        code[:] = np.rint(point * (knowledge.sizes - 1))
+    code = np.zeros(len(features.sizes), dtype=np.int64)
+    if features.ordered:
+        code[:] = np.rint(point * (features.sizes - 1))
     else:
-        parts = np.split(point, np.cumsum(knowledge.sizes)[:-1])
+        parts = np.split(point, np.cumsum(features.sizes)[:-1])
         code[:] = [part.argmax() for part in parts]
     found = [code]
-    for position, size in enumerate(knowledge.sizes):
+    for position, size in enumerate(features.sizes):
         for option in range(size):
             found.append(code.copy())
             found[-1][position] = option
-    return knowledge.canonical(np.array(found))
+    return features.canonical(np.array(found))
 
 
 PLUGINS = (

@@ -45,7 +45,7 @@ class Growth(BatchSampler):
     Args:
         seed: Seed of the random numbers.
         batch: Number of proposals that are planned together.
-        knowledge: Description of the space; made from a study's trials if None. Predicted costs are
+        features: Description of the space; made from a study's trials if None. Predicted costs are
             used for limits only.
         roots: Number of small random networks to start with, at least 1.
 
@@ -57,23 +57,23 @@ class Growth(BatchSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: SpaceFeatures | None = None,
+        features: SpaceFeatures | None = None,
         roots: int = _ROOTS,
     ) -> None:
-        super().__init__(seed, batch, knowledge)
+        super().__init__(seed, batch, features)
         if roots < 1:
             raise ConfigError(f"sampler growth: roots is {roots}; expected at least 1")
         self.roots = roots
         self._bandit = Replay(self._begin, self._learn)
 
     def plan(
-        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+        self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `BatchSampler.plan`."""
         if len(history) < self.roots:
-            return _planted(knowledge, history, count, rng)
+            return _planted(features, history, count, rng)
         bandit = self._bandit(history)
-        children, arms = self._children(knowledge, history, history.codes[_best(history)])
+        children, arms = self._children(features, history, history.codes[_best(history)])
         picked: list[int] = []
         for _ in range(count):
             hopes = bandit.drawn(rng)
@@ -83,36 +83,36 @@ class Growth(BatchSampler):
                 picked.append(int(rng.choice(np.flatnonzero(arms == arm))))
         found = history.unseen(children[picked])
         if len(found) < count:
-            new = _planted(knowledge, history, 2 * count, rng)
+            new = _planted(features, history, 2 * count, rng)
             found = history.unseen(np.vstack([found, new]))
         return found[:count]
 
     def _children(
-        self, knowledge: SpaceFeatures, history: History, parents: Codes
+        self, features: SpaceFeatures, history: History, parents: Codes
     ) -> tuple[Codes, npt.NDArray[np.int64]]:
         """Return the unseen networks one move away from the parents, and their moves, (N,)."""
         grown, arms = [parents[:0]], [np.zeros(0, dtype=np.int64)]
-        for arm in range(len(knowledge.sizes)):
-            children = history.unseen(_raised(knowledge, parents, arm))
+        for arm in range(len(features.sizes)):
+            children = history.unseen(_raised(features, parents, arm))
             grown.append(children)
             arms.append(np.full(len(children), arm))
         codes, moves = np.vstack(grown), np.concatenate(arms)
-        there = knowledge.allowed(codes)
-        if knowledge.rows is not None:
-            rows = {row.tobytes() for row in knowledge.rows}
+        there = features.allowed(codes)
+        if features.rows is not None:
+            rows = {row.tobytes() for row in features.rows}
             there = there & np.array([code.tobytes() in rows for code in codes], dtype=np.bool_)
         return codes[there], moves[there]
 
     def _begin(self, history: History) -> _Bandit:
-        assert self.knowledge is not None
-        return _Bandit.new(len(self.knowledge.sizes) + 1, history)
+        assert self.features is not None
+        return _Bandit.new(len(self.features.sizes) + 1, history)
 
     def _learn(self, bandit: _Bandit, history: History, done: int) -> None:
-        assert self.knowledge is not None
+        assert self.features is not None
         if done == len(history):
             return
         new = history.codes[done:]
-        sources = [_lowered(self.knowledge, new, arm) for arm in range(len(self.knowledge.sizes))]
+        sources = [_lowered(self.features, new, arm) for arm in range(len(self.features.sizes))]
         losses, feasible = history.losses, history.feasible
         for i in range(len(new)):
             arms = [arm for arm, keys in enumerate(sources) if keys[i] in bandit.known]
@@ -165,40 +165,40 @@ def _best(history: History) -> npt.NDArray[np.int64]:
     return nearest
 
 
-def _raised(knowledge: SpaceFeatures, codes: Codes, position: int) -> Codes:
+def _raised(features: SpaceFeatures, codes: Codes, position: int) -> Codes:
     """Advance one position of networks (n, P) to its next option; drop unchanged networks."""
-    below = codes[codes[:, position] < knowledge.sizes[position] - 1]
+    below = codes[codes[:, position] < features.sizes[position] - 1]
     raised = below.copy()
     raised[:, position] += 1
-    raised = knowledge.canonical(raised)
+    raised = features.canonical(raised)
     others: Codes = raised[(raised != below).any(1)]
     return others
 
 
-def _lowered(knowledge: SpaceFeatures, codes: Codes, position: int) -> list[bytes]:
+def _lowered(features: SpaceFeatures, codes: Codes, position: int) -> list[bytes]:
     """Return the key of each network's (n, P) parent under `_raised`; empty if there is none."""
     above = codes[:, position] > 0
     lowered = codes.copy()
     lowered[:, position] -= above
-    lowered = knowledge.canonical(lowered)
+    lowered = features.canonical(lowered)
     raised = lowered.copy()
     raised[:, position] += 1
-    raised[:, position] = np.minimum(raised[:, position], knowledge.sizes[position] - 1)
-    back = above & (knowledge.canonical(raised) == codes).all(1)
+    raised[:, position] = np.minimum(raised[:, position], features.sizes[position] - 1)
+    back = above & (features.canonical(raised) == codes).all(1)
     return [row.tobytes() if there else b"" for row, there in zip(lowered, back, strict=True)]
 
 
 def _planted(
-    knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+    features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
 ) -> Codes:
     """Return new small networks, or random ones where there are too few small ones."""
-    if knowledge.rows is None:
-        shape = (_SMALLEST_OF, _DRAWN * count, len(knowledge.sizes))
-        drawn = knowledge.canonical(rng.integers(knowledge.sizes, size=shape).min(0))
-        drawn = history.unseen(drawn[knowledge.allowed(drawn)])[:count]
+    if features.rows is None:
+        shape = (_SMALLEST_OF, _DRAWN * count, len(features.sizes))
+        drawn = features.canonical(rng.integers(features.sizes, size=shape).min(0))
+        drawn = history.unseen(drawn[features.allowed(drawn)])[:count]
         if len(drawn) == count:
             return drawn
-    return random_start(knowledge, history, count, rng)
+    return random_start(features, history, count, rng)
 
 
 PLUGINS = (

@@ -37,7 +37,7 @@ class GuidedSampler(BatchSampler):
 
     It follows LINAS (Cummings et al., "A Hardware-Aware System for Accelerating Deep Neural Network
     Optimization", 2022): an inner search over predictors finds the networks to evaluate. Objectives
-    with a known cost in the knowledge need no model. Every other objective is modelled by a
+    with a known cost in the features need no model. Every other objective is modelled by a
     Gaussian process that is refitted for every batch. Proposals are picked greedily by expected
     hypervolume improvement, each as if the earlier proposals of the batch had been observed at
     their predicted means (kriging believer; Ginsbourger, Le Riche and Carraro, 2010), so a batch is
@@ -48,7 +48,7 @@ class GuidedSampler(BatchSampler):
     Args:
         seed: Seed of the random numbers.
         batch: Number of proposals that are planned together.
-        knowledge: Description of the space; made from a study's trials if None.
+        features: Description of the space; made from a study's trials if None.
         start: Number of trials before the first model is fitted, at least 2.
     """
 
@@ -56,31 +56,31 @@ class GuidedSampler(BatchSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: SpaceFeatures | None = None,
+        features: SpaceFeatures | None = None,
         start: int = _START,
     ) -> None:
-        super().__init__(seed, batch, knowledge)
+        super().__init__(seed, batch, features)
         self.start = max(start, 2)
         self._draws: tuple[int, dict[int, Draws]] = 0, {}
 
     def plan(
-        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+        self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `BatchSampler.plan`."""
         if len(history) < self.start:
-            return _spread(knowledge, history, count, rng)
+            return _spread(features, history, count, rng)
         known = _informative(history)
-        posterior = Posterior.learnt(knowledge, known, self._hyperparameters(knowledge, history))
+        posterior = Posterior.learnt(features, known, self._hyperparameters(features, history))
         signs = history.signs
 
         def hoped(codes: Codes) -> tuple[Losses, Losses]:
             means, deviations, feasible = posterior.predict(codes, signs, 1)
             return means - deviations, 0.5 - feasible
 
-        candidates = pool(knowledge, known, hoped, rng, max(_POPULATION, 4 * count), _GENERATIONS)
+        candidates = pool(features, known, hoped, rng, max(_POPULATION, 4 * count), _GENERATIONS)
         return _Choice(posterior, known, candidates).best(count)
 
-    def _hyperparameters(self, knowledge: SpaceFeatures, history: History) -> dict[int, Draws]:
+    def _hyperparameters(self, features: SpaceFeatures, history: History) -> dict[int, Draws]:
         """Return hyperparameters, refitted whenever the number of trials grows by `_REFIT`.
 
         They are a pure function of the history, so a resumed search finds the same ones.
@@ -88,7 +88,7 @@ class GuidedSampler(BatchSampler):
         steps = int(np.log(len(history) / self.start) / np.log(_REFIT) + 1e-9)
         first = min(int(np.ceil(self.start * _REFIT**steps)), len(history))
         if self._draws[0] != first:
-            learnt = Posterior.learnt(knowledge, _informative(history.first(first)), {})
+            learnt = Posterior.learnt(features, _informative(history.first(first)), {})
             found = {
                 j: each.surrogate.draws
                 for j, each in enumerate(learnt.objectives)
@@ -99,11 +99,11 @@ class GuidedSampler(BatchSampler):
 
 
 def _spread(
-    knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+    features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
 ) -> Codes:
     """Draw random networks for the start, evenly spread over the first known cost."""
-    drawn = random_start(knowledge, history, _SPREAD * count, rng)
-    predicted = knowledge.predict(drawn)
+    drawn = random_start(features, history, _SPREAD * count, rng)
+    predicted = features.predict(drawn)
     if len(drawn) <= count or not predicted:
         return drawn[:count]
     order = np.argsort(next(iter(predicted.values())).values, kind="stable")

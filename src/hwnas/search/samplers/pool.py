@@ -22,7 +22,7 @@ Score = Callable[[Codes], tuple[Losses, Losses]]
 
 
 def pool(
-    knowledge: SpaceFeatures,
+    features: SpaceFeatures,
     history: History,
     score: Score,
     rng: np.random.Generator,
@@ -32,15 +32,15 @@ def pool(
     """Return unproposed networks: all of a small space, else an evolved population and random ones.
 
     Args:
-        knowledge: Description of the space.
+        features: Description of the space.
         history: Trials so far; evolution starts from their front.
         score: Losses and violations by which evolution (NSGA-II) selects.
         rng: Source of randomness.
         population: Number of networks in a generation.
         generations: Number of generations.
     """
-    if knowledge.listed:
-        return history.unseen(knowledge.all_codes())
+    if features.listed:
+        return history.unseen(features.all_codes())
 
     def scored(codes: Any) -> tuple[Losses, Losses]:
         losses, missed = score(np.asarray(codes))
@@ -51,28 +51,28 @@ def pool(
     best = history.codes[history.feasible]
     best = best[non_dominated(history.losses[history.feasible])]
     grown = evolve(
-        tuple(knowledge.sizes.tolist()),
+        tuple(features.sizes.tolist()),
         scored,
         population,
         generations,
         seed=int(rng.integers(2**31)),
         initial=best[:population] if len(best) else None,
-        canonical=knowledge.canonical,
+        canonical=features.canonical,
     )
-    return history.unseen(np.vstack([grown.population, knowledge.draw(population // 4, rng)]))
+    return history.unseen(np.vstack([grown.population, features.draw(population // 4, rng)]))
 
 
 def random_start(
-    knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+    features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
 ) -> Codes:
     """Return random networks that were not proposed and meet the limits on known costs.
 
     If a small space has no such network left, random ones that miss these limits are returned.
     """
-    drawn = knowledge.draw(_DRAWN, rng)
-    drawn = history.unseen(drawn[knowledge.allowed(drawn)])
-    if len(drawn) < count and knowledge.listed:
-        left = history.unseen(knowledge.all_codes())
-        kept = left[knowledge.allowed(left)]
+    drawn = features.draw(_DRAWN, rng)
+    drawn = history.unseen(drawn[features.allowed(drawn)])
+    if len(drawn) < count and features.listed:
+        left = history.unseen(features.all_codes())
+        kept = left[features.allowed(left)]
         drawn = rng.permutation(kept if len(kept) else left)
     return drawn[:count]

@@ -81,30 +81,30 @@ class Posterior:
     """Posterior over all objectives, with the probability that a network meets the limits.
 
     Attributes:
-        knowledge: Description of the space.
+        features: Description of the space.
         observed: Features of the trials that the models are fitted to.
         objectives: Models of the m objectives.
         limits: Surrogates of the violations of those limits that no known cost decides.
     """
 
-    knowledge: SpaceFeatures
+    features: SpaceFeatures
     observed: Parts
     objectives: tuple[_Learnt, ...]
     limits: tuple[Surrogate, ...]
 
     @classmethod
     def learnt(
-        cls, knowledge: SpaceFeatures, history: History, draws: Mapping[int, Draws]
+        cls, features: SpaceFeatures, history: History, draws: Mapping[int, Draws]
     ) -> Posterior:
         """Fit the models to the trials of a history.
 
         Args:
-            knowledge: Description of the space.
+            features: Description of the space.
             history: History of at least two trials.
             draws: Hyperparameters by the index of an objective; missing ones are fitted.
         """
-        observed = knowledge.parts(history.codes)
-        predicted = knowledge.predict(history.codes)
+        observed = features.parts(history.codes)
+        predicted = features.predict(history.codes)
         objectives = []
         for j, (losses, sign) in enumerate(zip(history.losses.T, history.signs, strict=True)):
             scale = scale_of(losses, sign > 0)
@@ -118,10 +118,10 @@ class Posterior:
         missed = [
             limit
             for label, limit in zip(history.limits, history.violations.T, strict=True)
-            if label not in knowledge.known_limits and (limit > 0).any()
+            if label not in features.known_limits and (limit > 0).any()
         ]
         limits = tuple(Surrogate.fitted(observed, limit) for limit in missed)
-        return cls(knowledge, observed, tuple(objectives), limits)
+        return cls(features, observed, tuple(objectives), limits)
 
     def scaled(self, losses: Losses) -> Losses:
         """Return losses (n, m) on the scales of the objectives."""
@@ -149,7 +149,7 @@ class Posterior:
     def _predict(
         self, codes: Codes, signs: Losses, draws: int | None
     ) -> tuple[Losses, Losses, Numbers]:
-        parts, predicted = self.knowledge.parts(codes), self.knowledge.predict(codes)
+        parts, predicted = self.features.parts(codes), self.features.predict(codes)
         cross, own = covariances(parts, self.observed, self._used(draws)), parts.variances
         means, deviations = np.zeros((2, len(codes), len(self.objectives)))
         for j, objective in enumerate(self.objectives):
@@ -159,7 +159,7 @@ class Posterior:
                 means[:, j] += objective.scale(signs[j] * predicted[j].values)
                 # Observed errors of a known cost may lower its deviation, but never raise it.
                 deviations[:, j] = np.minimum(deviations[:, j], predicted[j].deviations)
-        feasible = self.knowledge.allowed(codes).astype(np.float64)
+        feasible = self.features.allowed(codes).astype(np.float64)
         for limit in self.limits:
             mean, deviation = limit.predict_from(cross, own, draws)
             feasible *= ndtr(-mean / np.maximum(deviation, _EXACT))
@@ -167,7 +167,7 @@ class Posterior:
 
     def covariances(self, codes: Codes) -> Losses:
         """Return the posterior covariances between networks for each objective, (m, N, N)."""
-        parts = self.knowledge.parts(codes)
+        parts = self.features.parts(codes)
         used = self._used(None)
         cross, between = covariances(parts, self.observed, used), covariances(parts, parts, used)
         none = np.zeros((len(codes), len(codes)))

@@ -41,7 +41,7 @@ class PredictedFront(BatchSampler):
         learn: Function that fits a predictor of one objective.
         seed: Seed of the random numbers.
         batch: Number of proposals that are planned together.
-        knowledge: Description of the space; made from a study's trials if None.
+        features: Description of the space; made from a study's trials if None.
         start: Number of trials with random networks before the first fit.
     """
 
@@ -50,90 +50,90 @@ class PredictedFront(BatchSampler):
         learn: Learn,
         seed: int = 0,
         batch: int = 4,
-        knowledge: SpaceFeatures | None = None,
+        features: SpaceFeatures | None = None,
         start: int = _START,
     ) -> None:
-        super().__init__(seed, batch, knowledge)
+        super().__init__(seed, batch, features)
         self.learn, self.start = learn, start
 
     def plan(
-        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+        self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `BatchSampler.plan`."""
         if len(history) < self.start:
-            return random_start(knowledge, history, count, rng)
-        predicts = self._learnt(knowledge, history)
+            return random_start(features, history, count, rng)
+        predicts = self._learnt(features, history)
 
         def score(codes: Codes) -> tuple[Losses, Losses]:
-            predicted = knowledge.predict(codes)
+            predicted = features.predict(codes)
             columns = [
                 sign * predicted[j].values if j in predicted else predicts[j](codes)
                 for j, sign in enumerate(history.signs)
             ]
-            return np.column_stack(columns), 0.5 - knowledge.allowed(codes).astype(np.float64)
+            return np.column_stack(columns), 0.5 - features.allowed(codes).astype(np.float64)
 
-        candidates = pool(knowledge, history, score, rng, _POPULATION, _GENERATIONS)
+        candidates = pool(features, history, score, rng, _POPULATION, _GENERATIONS)
         losses, missed = score(candidates)
         allowed = np.flatnonzero(missed <= 0)
         return candidates[allowed[pick_spread(losses[allowed], count)]]
 
-    def _learnt(self, knowledge: SpaceFeatures, history: History) -> dict[int, Predict]:
-        known = knowledge.predict(history.codes[:1])
+    def _learnt(self, features: SpaceFeatures, history: History) -> dict[int, Predict]:
+        known = features.predict(history.codes[:1])
         return {
-            j: self.learn(knowledge, history.codes, losses, self.seed)
+            j: self.learn(features, history.codes, losses, self.seed)
             for j, losses in enumerate(history.losses.T)
             if j not in known
         }
 
 
 def linas(
-    seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None, start: int = _START
+    seed: int = 0, batch: int = 4, features: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
     """Build LINAS (Cummings et al., 2022): NSGA-II on ridge and support vector regression."""
-    return PredictedFront(_ridge_and_svr, seed, batch, knowledge, start)
+    return PredictedFront(_ridge_and_svr, seed, batch, features, start)
 
 
 def forest(
-    seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None, start: int = _START
+    seed: int = 0, batch: int = 4, features: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
     """Build NSGA-II on predictions of extremely randomised trees (Geurts et al., 2006)."""
-    return PredictedFront(_trees, seed, batch, knowledge, start)
+    return PredictedFront(_trees, seed, batch, features, start)
 
 
 def surrogate_nsga2(
-    seed: int = 0, batch: int = 4, knowledge: SpaceFeatures | None = None, start: int = _START
+    seed: int = 0, batch: int = 4, features: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
     """Build NSGA-II on the means of the Gaussian processes that `GuidedSampler` uses."""
-    return PredictedFront(_process, seed, batch, knowledge, start)
+    return PredictedFront(_process, seed, batch, features, start)
 
 
-def _ridge_and_svr(knowledge: SpaceFeatures, codes: Codes, losses: Numbers, seed: int) -> Predict:
-    features = _features(knowledge, codes)
+def _ridge_and_svr(features: SpaceFeatures, codes: Codes, losses: Numbers, seed: int) -> Predict:
+    inputs = _inputs(features, codes)
     models: tuple[Any, ...] = RidgeCV(np.logspace(-3, 3, 13)), SVR(C=10.0, epsilon=0.01)
     centre, unit = float(losses.mean()), float(losses.std()) or 1.0
     for model in models:
-        model.fit(features, (losses - centre) / unit)
+        model.fit(inputs, (losses - centre) / unit)
 
     def predict(asked: Codes) -> Numbers:
-        features = _features(knowledge, asked)
-        found = np.mean([model.predict(features) for model in models], axis=0)
+        inputs = _inputs(features, asked)
+        found = np.mean([model.predict(inputs) for model in models], axis=0)
         return np.asarray(centre + unit * found)
 
     return predict
 
 
-def _trees(knowledge: SpaceFeatures, codes: Codes, losses: Numbers, seed: int) -> Predict:
-    model = ExtraTreesRegressor(100, random_state=seed).fit(_features(knowledge, codes), losses)
-    return lambda asked: np.asarray(model.predict(_features(knowledge, asked)))
+def _trees(features: SpaceFeatures, codes: Codes, losses: Numbers, seed: int) -> Predict:
+    model = ExtraTreesRegressor(100, random_state=seed).fit(_inputs(features, codes), losses)
+    return lambda asked: np.asarray(model.predict(_inputs(features, asked)))
 
 
-def _process(knowledge: SpaceFeatures, codes: Codes, losses: Numbers, seed: int) -> Predict:
-    surrogate = Surrogate.fitted(knowledge.parts(codes), losses)
-    return lambda asked: surrogate.predict(knowledge.parts(asked))[0]
+def _process(features: SpaceFeatures, codes: Codes, losses: Numbers, seed: int) -> Predict:
+    surrogate = Surrogate.fitted(features.parts(codes), losses)
+    return lambda asked: surrogate.predict(features.parts(asked))[0]
 
 
-def _features(knowledge: SpaceFeatures, codes: Codes) -> Numbers:
-    return np.hstack(list(knowledge.parts(codes).linear.values()))
+def _inputs(features: SpaceFeatures, codes: Codes) -> Numbers:
+    return np.hstack(list(features.parts(codes).linear.values()))
 
 
 PLUGINS = (

@@ -22,22 +22,20 @@ class ProxyOrder(BatchSampler):
     Args:
         seed: Seed of the order within a front.
         batch: Number of proposals that are planned together.
-        knowledge: Description of the space; made from a study's trials if None.
+        features: Description of the space; made from a study's trials if None.
     """
 
     def plan(
-        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+        self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `BatchSampler.plan`."""
 
         def score(codes: Codes) -> tuple[np.ndarray, np.ndarray]:
-            predicted = knowledge.predict(codes)
+            predicted = features.predict(codes)
             known = [history.signs[j] * cost.values for j, cost in predicted.items()]
-            return np.column_stack([-knowledge.proxy(codes), *known]), 0.5 - knowledge.allowed(
-                codes
-            )
+            return np.column_stack([-features.proxy(codes), *known]), 0.5 - features.allowed(codes)
 
-        candidates = pool(knowledge, history, score, rng)
+        candidates = pool(features, history, score, rng)
         losses, missed = score(candidates)
         allowed = np.flatnonzero(missed <= 0)
         picked: list[int] = []

@@ -18,7 +18,7 @@ __all__ = ["SAMPLERS", "make_sampler"]
 
 SAMPLERS: Registry[Callable[..., BaseSampler]] = Registry("sampler", __package__)
 """Sampler factories by name. A user's own factory is called with those of ``seed``, ``trials``,
-``batch`` and ``knowledge`` that it accepts."""
+``batch`` and ``features`` that it accepts."""
 
 
 def make_sampler(
@@ -27,7 +27,7 @@ def make_sampler(
     options: Mapping[str, Any],
     trials: int = 200,
     batch: int = 4,
-    knowledge: SpaceFeatures | None = None,
+    features: SpaceFeatures | None = None,
     known: int = 0,
 ) -> BaseSampler:
     """Build a sampler.
@@ -39,7 +39,7 @@ def make_sampler(
         options: Keyword arguments of the factory.
         trials: Number of candidates that the search evaluates in all.
         batch: Number of candidates that are evaluated at a time.
-        knowledge: Description of the space: its options, features and known costs.
+        features: Description of the space: its options, features and known costs.
         known: Number of trials that the study already holds. A `BatchSampler` continues from
             these trials. Any other sampler would draw the same random numbers again, so its seed is
             mixed with this number.
@@ -47,7 +47,7 @@ def make_sampler(
     Raises:
         ConfigError: The name or an option is unknown.
     """
-    given = {"trials": trials, "batch": batch, "knowledge": knowledge}
+    given = {"trials": trials, "batch": batch, "features": features}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         factory = SAMPLERS.find(sampler) if isinstance(sampler, str) else sampler

@@ -52,7 +52,7 @@ class Reinforce(BatchSampler):
     Args:
         seed: Seed of the random numbers.
         batch: Number of proposals that are planned together.
-        knowledge: Description of the space; made from a study's trials if None. Predicted costs are
+        features: Description of the space; made from a study's trials if None. Predicted costs are
             used for limits only.
         learning_rate: Learning rate of the logits, above 0.
         entropy: Weight of the entropy bonus, at least 0.
@@ -66,12 +66,12 @@ class Reinforce(BatchSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: SpaceFeatures | None = None,
+        features: SpaceFeatures | None = None,
         learning_rate: float = 1.0,
         entropy: float = 0.01,
         decay: float = 0.95,
     ) -> None:
-        super().__init__(seed, batch, knowledge)
+        super().__init__(seed, batch, features)
         if learning_rate <= 0 or entropy < 0 or not 0 <= decay < 1:
             raise ConfigError(
                 f"sampler reinforce: learning_rate is {learning_rate}, entropy {entropy}, decay "
@@ -82,23 +82,23 @@ class Reinforce(BatchSampler):
         self._listed: tuple[Codes, Numbers] | None = None
 
     def plan(
-        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+        self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `BatchSampler.plan`."""
         policies = self._policies(history)
         turns = (len(history) + np.arange(count)) % len(policies.logits)
-        if knowledge.listed:
-            drawn = self._without_replacement(knowledge, history, policies, turns, rng)
+        if features.listed:
+            drawn = self._without_replacement(features, history, policies, turns, rng)
         else:
-            drawn = _drawn(knowledge, history, policies, turns, rng)
+            drawn = _drawn(features, history, policies, turns, rng)
         if len(drawn) < count:
-            others = random_start(knowledge, history, 2 * count, rng)
+            others = random_start(features, history, 2 * count, rng)
             drawn = history.unseen(np.vstack([drawn, others]))
         return drawn[:count]
 
     def _without_replacement(
         self,
-        knowledge: SpaceFeatures,
+        features: SpaceFeatures,
         history: History,
         policies: _Policies,
         turns: Codes,
@@ -106,11 +106,11 @@ class Reinforce(BatchSampler):
     ) -> Codes:
         """Draw an unseen network for each turn from the list of all, by the Gumbel-max trick."""
         if self._listed is None:
-            every = knowledge.all_codes()
-            self._listed = every, _in_effect(knowledge, every)
+            every = features.all_codes()
+            self._listed = every, _in_effect(features, every)
         every, effect = self._listed
         new = np.array([row.tobytes() not in history.seen for row in every])
-        left = np.flatnonzero(new & knowledge.allowed(every))
+        left = np.flatnonzero(new & features.allowed(every))
         chances = policies.log_chances(every[left], effect[left])
         picked: list[int] = []
         for k in turns[: len(left)]:
@@ -120,18 +120,18 @@ class Reinforce(BatchSampler):
         return every[left[picked]]
 
     def _begin(self, history: History) -> _Policies:
-        assert self.knowledge is not None
-        sizes = self.knowledge.sizes
+        assert self.features is not None
+        sizes = self.features.sizes
         directions = _directions(history.values.shape[1])
         logits = np.zeros((len(directions), len(sizes), int(sizes.max())))
         logits[:, np.arange(sizes.max()) >= sizes[:, None]] = -np.inf
         return _Policies(directions, logits, np.full(len(directions), np.nan))
 
     def _learn(self, policies: _Policies, history: History, done: int) -> None:
-        assert self.knowledge is not None
+        assert self.features is not None
         if done == len(history):
             return
-        effect = _in_effect(self.knowledge, history.codes[done:])
+        effect = _in_effect(self.features, history.codes[done:])
         rewards = _rewards(history, policies.directions)[done:]
         for code, active, reward in zip(history.codes[done:], effect, rewards, strict=True):
             policies.learn(code, active, reward, self.learning_rate, self.entropy, self.decay)
@@ -212,19 +212,19 @@ def _rewards(history: History, directions: Losses) -> Numbers:
     return np.where(penalty > 0, -penalty, rewards)
 
 
-def _in_effect(knowledge: SpaceFeatures, codes: Codes) -> Numbers:
+def _in_effect(features: SpaceFeatures, codes: Codes) -> Numbers:
     """Return 1 for each position of networks (n, P) whose option has an effect, else 0."""
-    known = knowledge.canonical(codes)
+    known = features.canonical(codes)
     effect = np.ones(codes.shape)
-    for position, size in enumerate(knowledge.sizes):
+    for position, size in enumerate(features.sizes):
         changed = codes.copy()
         changed[:, position] = (changed[:, position] + 1) % size
-        effect[:, position] = (knowledge.canonical(changed) != known).any(1)
+        effect[:, position] = (features.canonical(changed) != known).any(1)
     return effect
 
 
 def _drawn(
-    knowledge: SpaceFeatures,
+    features: SpaceFeatures,
     history: History,
     policies: _Policies,
     turns: Codes,
@@ -234,13 +234,13 @@ def _drawn(
     picked: dict[bytes, Codes] = {}
     for k in turns:
         noise = rng.gumbel(size=(_DRAWS, *policies.logits.shape[1:]))
-        codes = knowledge.canonical((policies.logits[k] + noise).argmax(2))
+        codes = features.canonical((policies.logits[k] + noise).argmax(2))
         offered = history.unseen(codes)
-        for code in offered[knowledge.allowed(offered)]:
+        for code in offered[features.allowed(offered)]:
             if code.tobytes() not in picked:
                 picked[code.tobytes()] = code
                 break
-    return np.array([*picked.values()], dtype=np.int64).reshape(-1, len(knowledge.sizes))
+    return np.array([*picked.values()], dtype=np.int64).reshape(-1, len(features.sizes))
 
 
 PLUGINS = (

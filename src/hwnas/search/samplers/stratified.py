@@ -32,7 +32,7 @@ class Stratified(BatchSampler):
     Args:
         seed: Seed of the random numbers.
         batch: Number of candidates that are evaluated together.
-        knowledge: Description of the space; made from a study's trials if None.
+        features: Description of the space; made from a study's trials if None.
         most_macs: Limit on multiply-accumulates; larger networks are left out, since the planned
             training is too short for them. None for no limit. It has no effect if the space cannot
             count multiply-accumulates.
@@ -43,11 +43,11 @@ class Stratified(BatchSampler):
         self,
         seed: int = 0,
         batch: int = 4,
-        knowledge: SpaceFeatures | None = None,
+        features: SpaceFeatures | None = None,
         most_macs: float | None = None,
         range: float = 16.0,
     ) -> None:
-        super().__init__(seed, batch, knowledge)
+        super().__init__(seed, batch, features)
         if most_macs is not None and not most_macs > 0:
             raise ConfigError(f"most_macs is {most_macs}; expected a number above 0")
         if not range > 1:
@@ -55,49 +55,49 @@ class Stratified(BatchSampler):
         self.most_macs, self.range = most_macs, range
 
     def plan(
-        self, knowledge: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+        self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `BatchSampler.plan`."""
-        drawn = _nearly_even(knowledge, history, rng)
+        drawn = _nearly_even(features, history, rng)
         if len(drawn) < count:
-            drawn = np.unique(random_start(knowledge, history, _DRAWN, rng), axis=0)
-        if self.most_macs is not None and knowledge.macs is not None and len(drawn):
-            small = knowledge.macs(drawn) <= self.most_macs
-            drawn = drawn[small] if small.any() else drawn[[np.argmin(knowledge.macs(drawn))]]
-        predicted = knowledge.predict(drawn)
+            drawn = np.unique(random_start(features, history, _DRAWN, rng), axis=0)
+        if self.most_macs is not None and features.macs is not None and len(drawn):
+            small = features.macs(drawn) <= self.most_macs
+            drawn = drawn[small] if small.any() else drawn[[np.argmin(features.macs(drawn))]]
+        predicted = features.predict(drawn)
         if len(drawn) <= count or not predicted:
             return rng.permutation(drawn)[:count]
         costs = np.log(np.maximum(next(iter(predicted.values())).values, np.finfo(float).tiny))
         kept = costs >= costs.max() - np.log(self.range)
-        rows = _one_of_each(costs[kept], _unevenness(knowledge, drawn[kept]), count, rng)
+        rows = _one_of_each(costs[kept], _unevenness(features, drawn[kept]), count, rng)
         found: Codes = drawn[kept][rows]
         return found
 
 
-def _nearly_even(knowledge: SpaceFeatures, history: History, rng: np.random.Generator) -> Codes:
+def _nearly_even(features: SpaceFeatures, history: History, rng: np.random.Generator) -> Codes:
     """Draw new, allowed, nearly evenly scaled networks of every scale; none if rows are listed."""
-    if knowledge.rows is not None:
-        return np.empty((0, len(knowledge.sizes)), dtype=np.int64)
+    if features.rows is not None:
+        return np.empty((0, len(features.sizes)), dtype=np.int64)
     scales = rng.uniform(-_UNEVEN, 1 + _UNEVEN, (_DRAWN, 1))
-    places = np.clip(rng.normal(scales, _UNEVEN, (_DRAWN, len(knowledge.sizes))), 0, 1)
-    drawn = np.rint(places * (knowledge.sizes - 1)).astype(np.int64)
-    kinds = ~_scalable(knowledge)
-    drawn[:, kinds] = rng.integers(knowledge.sizes[kinds], size=(_DRAWN, kinds.sum()))
-    codes = knowledge.canonical(drawn)
+    places = np.clip(rng.normal(scales, _UNEVEN, (_DRAWN, len(features.sizes))), 0, 1)
+    drawn = np.rint(places * (features.sizes - 1)).astype(np.int64)
+    kinds = ~_scalable(features)
+    drawn[:, kinds] = rng.integers(features.sizes[kinds], size=(_DRAWN, kinds.sum()))
+    codes = features.canonical(drawn)
     codes = history.unseen(np.unique(codes, axis=0))
-    return codes[knowledge.allowed(codes)]
+    return codes[features.allowed(codes)]
 
 
-def _unevenness(knowledge: SpaceFeatures, codes: Codes) -> npt.NDArray[np.float64]:
+def _unevenness(features: SpaceFeatures, codes: Codes) -> npt.NDArray[np.float64]:
     """Return the standard deviation of the levels of each network's scalable choices, (N,)."""
-    counting = _scalable(knowledge) & knowledge.effective(codes)
-    found = np.ma.masked_array(knowledge.levels(codes), ~counting).std(1)
+    counting = _scalable(features) & features.effective(codes)
+    found = np.ma.masked_array(features.levels(codes), ~counting).std(1)
     return np.asarray(found.filled(0.0), dtype=np.float64)
 
 
-def _scalable(knowledge: SpaceFeatures) -> npt.NDArray[np.bool_]:
+def _scalable(features: SpaceFeatures) -> npt.NDArray[np.bool_]:
     """Return a mask of the positions whose options are numbers and therefore ordered, (P,)."""
-    options = knowledge.options.values()
+    options = features.options.values()
     return np.array([all(isinstance(o, int | float) for o in each) for each in options], bool)
 
 

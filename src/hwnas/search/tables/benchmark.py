@@ -101,8 +101,8 @@ def bench_search(
         if calibration is not None:
             predicted = calibration.predict(table, seed)
         samples = 0 if calibration is None else calibration.samples * len(calibration.learners)
-        knowledge = knowledge_of(table, predicted)
-        made = make_sampler(sampler, seed, options or {}, evals, _BATCH, knowledge)
+        features = features_of_table(table, predicted)
+        made = make_sampler(sampler, seed, options or {}, evals, _BATCH, features)
         found, seconds = searched_rows(table, made, evals)
         for count in sorted({*(n for n in _MILESTONES if n < evals), evals}):
             row = measure(sampler, seed, found[:count], samples, seconds[count - 1])
@@ -111,7 +111,7 @@ def bench_search(
     return rows
 
 
-def knowledge_of(
+def features_of_table(
     table: ObjectiveTable, predicted: Mapping[int, PredictedObjective]
 ) -> SpaceFeatures:
     """Return a table's description for a sampler: networks, features, proxies, predicted costs.

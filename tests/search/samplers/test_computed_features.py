@@ -8,11 +8,11 @@ import numpy as np
 import optuna
 import pytest
 
-from hwnas.predictors import CostSource, DevicePredictor, shipped_experience
+from hwnas.predictors import CostSource, DevicePredictor, shipped_prior
 from hwnas.search import Evaluation, Fidelity, Objective, SearchOptions, run_search
 from hwnas.search.objectives.candidate_costs import predict_costs
 from hwnas.search.objectives.objective import violations
-from hwnas.search.samplers import SpaceFeatures, knowledge_of_space
+from hwnas.search.samplers import SpaceFeatures, features_of_space
 from hwnas.search_spaces import (
     Candidate,
     ProductSpace,
@@ -40,7 +40,7 @@ def costs() -> dict[str, CostSource]:
     rng = random.Random(3)
     workloads = [SPACE.workload(SPACE.sample(rng)) for _ in range(6)]
     return {
-        f"latency_ms@{target}": DevicePredictor(target, shipped_experience()).adapt(
+        f"latency_ms@{target}": DevicePredictor(target, shipped_prior()).adapt(
             workloads, [factor * workload.macs / 1e8 + 0.005 for workload in workloads]
         )
         for target, factor in ((CPU, 1.0), (OTHER, 2.0))
@@ -53,53 +53,53 @@ def drawn(space: SearchSpace, count: int, seed: int = 0) -> tuple[list[Candidate
     return [Candidate.of(each) for each in networks], np.array([space.encode(n) for n in networks])
 
 
-def test_knowledge_codes_equal_those_of_suggested_networks() -> None:
-    knowledge = knowledge_of_space(SPACE)
+def test_feature_codes_equal_those_of_suggested_networks() -> None:
+    features = features_of_space(SPACE)
     study = optuna.create_study()
-    trial = study.ask(knowledge.distributions)
+    trial = study.ask(features.distributions)
     network = SPACE.suggest(trial)  # would warn of another distribution
-    assert set(trial.params) == set(knowledge.options)
-    assert knowledge.code(trial.params).tolist() == SPACE.encode(network).tolist()
+    assert set(trial.params) == set(features.options)
+    assert features.code(trial.params).tolist() == SPACE.encode(network).tolist()
 
 
-def test_knowledge_predicts_costs_and_limits_as_the_engine_does() -> None:
+def test_features_predict_costs_and_limits_as_the_engine_does() -> None:
     objectives = [ACCURACY, LATENCY, WORST, SUM, *COUNTS, PARAMS, PEAK]
-    knowledge = knowledge_of_space(SPACE, objectives, costs())
+    features = features_of_space(SPACE, objectives, costs())
     candidates, codes = drawn(SPACE, 12)
     told = predict_costs(SPACE, candidates, objectives, costs())
-    predicted = knowledge.predict(codes)
+    predicted = features.predict(codes)
     assert sorted(predicted) == [1, 2, 3, 4, 5, 6]
     for j, found in predicted.items():
         expected = [each.values[objectives[j].label] for each in told]
         np.testing.assert_allclose(found.values, expected, rtol=1e-9)
         assert not found.deviations.any()
-    assert knowledge.known_limits == {o.label for o in (LATENCY, WORST, SUM, PARAMS)}
+    assert features.known_limits == {o.label for o in (LATENCY, WORST, SUM, PARAMS)}
     kept = []
     for each in told:
         uppers = {label: estimate.interval90[1] for label, estimate in each.estimates.items()}
         missed = violations(objectives, {**each.values, **uppers, "accuracy": 1.0})
-        assert set(missed) == knowledge.known_limits | {"accuracy"}
+        assert set(missed) == features.known_limits | {"accuracy"}
         kept.append(all(violation <= 0 for violation in missed.values()))
-    assert knowledge.allowed(codes).tolist() == kept
+    assert features.allowed(codes).tolist() == kept
     assert {True, False} == set(kept)
 
 
-def test_knowledge_predicts_triton_latency_as_the_engine_does() -> None:
+def test_features_predict_triton_latency_as_the_engine_does() -> None:
     target = "cuda-triton-fp16-b1-t1"
     objectives = [ACCURACY, Objective("latency_ms", "minimize", target)]
     candidates, codes = drawn(SPACE, 6)
     workloads = [SPACE.workload(candidate.network) for candidate in candidates]
-    untouched = DevicePredictor(target, shipped_experience())
+    untouched = DevicePredictor(target, shipped_prior())
     known = {objectives[1].label: untouched.adapt(workloads[:5], [1.0, 3.0, 2.0, 2.5, 1.5])}
     told = predict_costs(SPACE, candidates, objectives, known)
     expected = [each.values[objectives[1].label] for each in told]
-    predicted = knowledge_of_space(SPACE, objectives, known).predict(codes)
+    predicted = features_of_space(SPACE, objectives, known).predict(codes)
     np.testing.assert_allclose(predicted[1].values, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("limited", [LATENCY, WORST, SUM, PARAMS])
-def test_knowledge_applies_each_limit_separately(limited: Objective) -> None:
-    knowledge = knowledge_of_space(SPACE, [ACCURACY, limited], costs())
+def test_features_apply_each_limit_separately(limited: Objective) -> None:
+    features = features_of_space(SPACE, [ACCURACY, limited], costs())
     candidates, codes = drawn(SPACE, 12)
     told = predict_costs(SPACE, candidates, [limited], costs())
     label = limited.label
@@ -108,45 +108,45 @@ def test_knowledge_applies_each_limit_separately(limited: Objective) -> None:
         for each in told
     ]
     kept = [limited.violation(value) <= 0 for value in seen]
-    assert knowledge.allowed(codes).tolist() == kept
+    assert features.allowed(codes).tolist() == kept
     assert {True, False} == set(kept)
 
 
-def test_knowledge_predicts_only_objectives_with_a_predictor() -> None:
+def test_features_predict_only_objectives_with_a_predictor() -> None:
     class Timer:
         def cost(self, workloads: object, targets: object) -> list[object]:
             raise AssertionError("nobody asks for a cost")
 
     mixed = {LATENCY.label: costs()[LATENCY.label], f"latency_ms@{OTHER}": Timer()}
-    knowledge = knowledge_of_space(SPACE, [LATENCY, WORST, PEAK, ACCURACY], mixed)
+    features = features_of_space(SPACE, [LATENCY, WORST, PEAK, ACCURACY], mixed)
     _, codes = drawn(SPACE, 3)
-    assert list(knowledge.predict(codes)) == [0]
-    assert knowledge.known_limits == {LATENCY.label}
-    assert knowledge.predict(codes[:0])[0].values.shape == (0,)
+    assert list(features.predict(codes)) == [0]
+    assert features.known_limits == {LATENCY.label}
+    assert features.predict(codes[:0])[0].values.shape == (0,)
 
 
-def test_knowledge_statistics_distinguish_networks() -> None:
+def test_feature_statistics_distinguish_networks() -> None:
     for space in (SPACE, CELLS):
-        knowledge = knowledge_of_space(space)
+        features = features_of_space(space)
         _, codes = drawn(space, 20)
-        assert knowledge.statistics is not None
-        found = knowledge.statistics(codes)
+        assert features.statistics is not None
+        found = features.statistics(codes)
         assert np.isfinite(found).all()
         assert (found[:, -1] == space.depth(codes)).all()
         assert len(np.unique(found, axis=0)) == len(np.unique(codes, axis=0))
 
 
-def test_knowledge_proxy_correlates_with_the_size() -> None:
+def test_feature_proxy_correlates_with_the_size() -> None:
     _, codes = drawn(SPACE, 20)
     sizes = [SPACE.workload(SPACE.decode(code)).macs for code in codes]
-    assert np.corrcoef(knowledge_of_space(SPACE).proxy(codes), np.log(sizes))[0, 1] > 0.8
+    assert np.corrcoef(features_of_space(SPACE).proxy(codes), np.log(sizes))[0, 1] > 0.8
 
 
-def test_knowledge_of_a_product_space_equals_that_of_its_networks() -> None:
+def test_features_of_a_product_space_equal_those_of_its_networks() -> None:
     recipes = TrainingSpace({"learning_rate": (0.01, 0.1), "shift_pixels": (0, 1)})
     space = ProductSpace(SPACE, {"recipe": recipes})
-    joint = knowledge_of_space(space, [ACCURACY, LATENCY, PARAMS], costs())
-    alone = knowledge_of_space(SPACE, [ACCURACY, LATENCY, PARAMS], costs())
+    joint = features_of_space(space, [ACCURACY, LATENCY, PARAMS], costs())
+    alone = features_of_space(SPACE, [ACCURACY, LATENCY, PARAMS], costs())
     assert list(joint.options)[-2:] == ["recipe.learning_rate", "recipe.shift_pixels"]
     rng = random.Random(0)
     points = [space.sample(rng) for _ in range(6)]
@@ -161,18 +161,18 @@ def test_knowledge_of_a_product_space_equals_that_of_its_networks() -> None:
     assert joint.statistics(codes).tolist() == alone.statistics(networks).tolist()
 
 
-def test_knowledge_of_a_space_without_parts_has_only_its_choices() -> None:
+def test_features_of_a_space_without_parts_are_only_its_choices() -> None:
     class Opaque(type(SPACE)):  # type: ignore[misc]
         def parts(self, codes: np.ndarray) -> None:
             return None
 
     space = Opaque(SPACE.config)
-    knowledge = knowledge_of_space(space, [ACCURACY, LATENCY, PARAMS], costs())
+    features = features_of_space(space, [ACCURACY, LATENCY, PARAMS], costs())
     _, codes = drawn(space, 3)
-    assert knowledge.statistics is None
-    assert (dict(knowledge.predict(codes)), knowledge.known_limits) == ({}, frozenset())
-    assert isinstance(knowledge, SpaceFeatures)
-    assert knowledge.canonical(codes + 0).tolist() == codes.tolist()
+    assert features.statistics is None
+    assert (dict(features.predict(codes)), features.known_limits) == ({}, frozenset())
+    assert isinstance(features, SpaceFeatures)
+    assert features.canonical(codes + 0).tolist() == codes.tolist()
 
 
 @dataclass(frozen=True)
@@ -199,18 +199,18 @@ def test_guided_search_evaluates_only_networks_predicted_to_be_feasible() -> Non
     assert best[0] > best[1]
 
 
-def test_nasbench201_knowledge_has_scores_and_excludes_unconnected_cells() -> None:
+def test_nasbench201_features_have_scores_and_excludes_unconnected_cells() -> None:
     joint = ProductSpace(CELLS, {"recipe": TrainingSpace({"learning_rate": (0.01, 0.1)})})
     for space, rest in ((CELLS, []), (joint, [0] * (len(joint.choices) - len(CELLS.choices)))):
-        knowledge = knowledge_of_space(space)
+        features = features_of_space(space)
         cells = [[0] * 6, [0, 0, 0, 4, 0, 0], [0, 0, 0, 0, 0, 4], [4] * 6]
         codes = np.array([cell + rest for cell in cells])
-        assert knowledge.allowed(codes).tolist() == [False, True, False, True]
-        assert knowledge.scores is not None
-        scores = knowledge.scores(codes)
+        assert features.allowed(codes).tolist() == [False, True, False, True]
+        assert features.scores is not None
+        scores = features.scores(codes)
         assert scores.shape == (4, 3)
         assert (scores[3] > scores[1]).all()  # more convolutions score higher
 
 
-def test_knowledge_of_a_space_without_a_table_has_no_scores() -> None:
-    assert knowledge_of_space(SPACE).scores is None
+def test_features_of_a_space_without_a_table_have_no_scores() -> None:
+    assert features_of_space(SPACE).scores is None

@@ -19,12 +19,12 @@ from hwnas.search.samplers.space_features import PredictedObjective, SpaceFeatur
 from hwnas.search_spaces import OperatorCountTable, SearchSpace
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["knowledge_of_space"]
+__all__ = ["features_of_space"]
 
 T = TypeVar("T")
 
 
-def knowledge_of_space(
+def features_of_space(
     space: SearchSpace,
     objectives: Sequence[Objective] = (),
     costs: Mapping[str, CostSource] | None = None,
