@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from hwnas.deploy.variants.sparsity import TwoOfFour, is_two_of_four, mask_of, pack, unpack
 from hwnas.errors import ArtifactError
@@ -50,10 +50,17 @@ def test_pack_is_lossless(
     assert packed.places.numel() * 8 == weight.numel()
 
 
-def test_pack_refuses_weights_that_are_not_2_4_sparse() -> None:
-    for weight in (torch.ones(2, 8), torch.zeros(2, 4)):
-        with pytest.raises(ArtifactError, match="not 2:4 sparse"):
-            pack(weight)
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.ones(2, 8), "not 2:4 sparse; set weights to zero"),
+        (torch.zeros(2, 4), "expected a multiple of 8 input channels"),
+        (torch.zeros(8), "expected a multiple of 8 input channels"),
+    ],
+)
+def test_pack_refuses_other_weights(weight: Tensor, message: str) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        pack(weight)
 
 
 def test_two_of_four_keeps_zeros_during_training() -> None:

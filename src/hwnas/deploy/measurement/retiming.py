@@ -79,6 +79,8 @@ def _compared(now: Measurement, before: Measurement) -> str:
     text = f"{now.latency_ms:.4g} ms now, {before.latency_ms:.4g} ms in the bundle, {change:+.1%}"
     if now.hardware != before.hardware:
         return f"{text}; measured on {before.hardware} then, on {now.hardware} now"
+    if before.anchor_ms == 0:  # measured without the reference model
+        return text
     # The reference model is the same everywhere, so a change of its time is due to the machine.
     anchor = now.anchor_ms / before.anchor_ms - 1
     return f"{text}; the reference model, which shows the machine's own drift, {anchor:+.1%}"

@@ -105,10 +105,15 @@ def pack(weight: Tensor) -> Packed:
     Raises:
         ArtifactError: The weights are not 2:4 sparse, or C_in is not a multiple of eight.
     """
-    if not is_two_of_four(weight) or weight.shape[1] % (2 * _GROUP):
+    if weight.dim() < 2 or weight.shape[1] % (2 * _GROUP):
         raise ArtifactError(
-            f"weights of shape {tuple(weight.shape)} are not 2:4 sparse with a multiple of 8 input "
-            "channels; set weights to zero with TwoOfFour"
+            f"weights of shape {tuple(weight.shape)} cannot be packed: expected a multiple of "
+            f"{2 * _GROUP} input channels"
+        )
+    if not is_two_of_four(weight):
+        raise ArtifactError(
+            f"weights of shape {tuple(weight.shape)} are not 2:4 sparse; set weights to zero with "
+            "TwoOfFour"
         )
     groups = _rows(weight).reshape(-1, _GROUP)
     # Nonzero weights first, then zeros to fill up, both in their original order.
