@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -63,14 +64,22 @@ def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Full names of all that a module imports, also inside functions and under TYPE_CHECKING."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found: list[str] = []
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name_of(path)}: write `from hwnas... import`, not `from .`"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(found)
 
 
 def imported_packages(path: Path) -> set[str]:
@@ -78,18 +87,25 @@ def imported_packages(path: Path) -> set[str]:
     return {parts[1] for parts in inside if parts[0] == "hwnas" and len(parts) > 1} & set(PACKAGES)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_modules_import_only_from_lower_layers(path: Path) -> None:
-    package = package_of(path)
-    if package == "__init__":
-        return  # the top of the package may import anything; a test below limits its cost
-    assert package in PACKAGES, (
-        f"{name_of(path)} is in no layer; give {package!r} one in {__file__}"
-    )
-    upwards = {o for o in imported_packages(path) if PACKAGES[o] < PACKAGES[package]}
-    assert not upwards, f"{name_of(path)} imports from a layer above: {sorted(upwards)}"
-    outside = {name.split(".")[0] for name in imports(path)} & {"tests", "experiments"}
-    assert not outside, f"{name_of(path)} imports {sorted(outside)}; the package stands alone"
+def all_of(paths: Iterable[Path], faults: Callable[[Path], Iterator[str]]) -> None:
+    """Check a rule for each of many files, and list all that break it."""
+    found = [f"{name_of(path)}: {fault}" for path in paths for fault in faults(path)]
+    assert not found, "\n".join(found)
+
+
+def test_modules_import_only_from_lower_layers() -> None:
+    def faults(path: Path) -> Iterator[str]:
+        package = package_of(path)
+        if package not in PACKAGES:
+            yield f"give {package!r} a layer in {__file__}"
+            return
+        if upwards := {o for o in imported_packages(path) if PACKAGES[o] < PACKAGES[package]}:
+            yield f"imports from a layer above: {sorted(upwards)}"
+        if outside := {name.split(".")[0] for name in imports(path)} & {"tests", "experiments"}:
+            yield f"imports {sorted(outside)}; the package stands alone"
+
+    # The top of the package may import anything; a test below limits its cost.
+    all_of((path for path in MODULES if path != TOP), faults)
 
 
 def test_packages_import_each_other_without_a_cycle() -> None:
@@ -115,53 +131,71 @@ def test_modules_import_each_other_without_a_cycle() -> None:
 def test_public_class_names_are_defined_once() -> None:
     defined: dict[str, list[str]] = {}
     for path in MODULES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 defined.setdefault(node.name, []).append(name_of(path))
     twice = {name: places for name, places in defined.items() if len(places) > 1}
     assert not twice, f"defined more than once; give each its own name: {twice}"
 
 
-@pytest.mark.parametrize("path", INITS, ids=name_of)
-def test_package_exports_do_not_hide_modules(path: Path) -> None:
-    if "search_spaces" in path.parts or "cli" in path.parts:
-        return  # families and commands: `mobilenet` is a function and the package that holds it
-    inside = {other.stem for other in path.parent.iterdir()}
-    shown = {name.rpartition(".")[2] for name in imports(path)}
-    assert not shown & inside, "`hwnas.x.name` would be the function, and the module unreachable"
+def test_package_exports_do_not_hide_modules() -> None:
+    def faults(path: Path) -> Iterator[str]:
+        inside = {other.stem for other in path.parent.iterdir()}
+        shown = {name.rpartition(".")[2] for name in imports(path)}
+        for name in sorted(shown & inside):
+            yield f"{name!r} would be what it exports, and the module of this name unreachable"
+
+    # Families and commands: `mobilenet` is a function, and the package that holds it.
+    doubled = {"search_spaces", "cli"}
+    all_of((path for path in INITS if not doubled & set(path.parts)), faults)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_paths_are_shallow_and_names_are_specific(path: Path) -> None:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    assert len(parts) - 1 <= MAX_DEPTH
-    assert not SHAPELESS_NAMES & set(parts), f"{name_of(path)}: name the module by what it holds"
+def test_module_paths_are_shallow_and_names_are_specific() -> None:
+    def faults(path: Path) -> Iterator[str]:
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if len(parts) - 1 > MAX_DEPTH:
+            yield f"is deeper than {MAX_DEPTH} packages"
+        if SHAPELESS_NAMES & set(parts):
+            yield "name the module by what it holds"
+
+    all_of(MODULES, faults)
 
 
-@pytest.mark.parametrize("path", [TOP, *INITS], ids=name_of)
-def test_package_has_few_enough_modules_to_find_one(path: Path) -> None:
-    modules = [each.stem for each in path.parent.glob("*.py") if each.name != "__init__.py"]
-    assert len(modules) <= MAX_MODULES, "group those of one subject into a package"
+def test_packages_have_few_enough_modules_to_find_one() -> None:
+    def faults(path: Path) -> Iterator[str]:
+        modules = [each.stem for each in path.parent.glob("*.py") if each.name != "__init__.py"]
+        if len(modules) > MAX_MODULES:
+            yield f"has {len(modules)} modules; group those of one subject into a package"
+
+    all_of([TOP, *INITS], faults)
 
 
-@pytest.mark.parametrize("path", INITS, ids=name_of)
-def test_package_init_has_only_docstring_imports_and_a_sorted_all(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert ast.get_docstring(tree)
-    public: list[str] | None = None
-    for node in tree.body[1:]:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            continue
-        assert isinstance(node, ast.Assign | ast.AnnAssign), f"line {node.lineno} does something"
-        (target,) = node.targets if isinstance(node, ast.Assign) else (node.target,)
-        assert isinstance(target, ast.Name)
-        if target.id == "__all__":
-            assert node.value is not None
-            public = ast.literal_eval(node.value)
-        else:
-            assert target.id.isupper() or target.id == "__version__"
-    assert public is not None, "there is no __all__"
-    assert public == sorted(public, key=isort_style)
+def test_package_inits_have_only_a_docstring_imports_and_a_sorted_all() -> None:
+    def faults(path: Path) -> Iterator[str]:
+        if not ast.get_docstring(tree_of(path)):
+            yield "has no docstring"
+        public: list[str] | None = None
+        for node in tree_of(path).body[1:]:
+            match node:
+                case ast.Import() | ast.ImportFrom():
+                    pass
+                case (
+                    ast.Assign(targets=[ast.Name("__all__")], value=value)
+                    | ast.AnnAssign(target=ast.Name("__all__"), value=ast.expr() as value)
+                ):
+                    public = ast.literal_eval(value)
+                case (
+                    ast.Assign(targets=[ast.Name(name)]) | ast.AnnAssign(target=ast.Name(name))
+                ) if name.isupper() or name == "__version__":
+                    pass
+                case _:
+                    yield f"line {node.lineno} does something"
+        if public is None:
+            yield "has no __all__"
+        elif public != sorted(public, key=isort_style):
+            yield "__all__ is not sorted"
+
+    all_of(INITS, faults)
 
 
 def isort_style(name: str) -> tuple[int, str]:
