@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-slow check layout records docs clean
+.PHONY: help venv quickstart test test-slow test-exhaustive check layout records docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -31,11 +31,14 @@ quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten d
 pytest = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
   --max-worker-restart 0
 
-test: $(STAMP) ## Run the tests
-	$(pytest) -m "not slow and not gpu"
+test: $(STAMP) ## Run the quick tests (five minutes on two cores)
+	$(pytest) -m "not slow and not exhaustive and not gpu"
 
-test-slow: $(STAMP) ## Run the tests that take over five seconds each
-	$(pytest) -m "slow and not gpu"
+test-slow: $(STAMP) ## Run the slower tests: whole searches, exports, several processes
+	$(pytest) -m "slow and not exhaustive and not gpu"
+
+test-exhaustive: $(STAMP) ## Run further cases of what the other tests check, before a release
+	$(pytest) -m "exhaustive and not gpu"
 
 check: $(STAMP) layout records ## Check style, types, the direction of imports, and records
 	$(BIN)/ruff check .

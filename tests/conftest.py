@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         home = str(tmp_path_factory.mktemp("home"))
         patch.setenv("HWNAS_HOME", home)
         yield home
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_timings() -> Iterator[None]:
+    """Time networks for a twentieth of the usual time where a test gives no settings of its own.
+
+    Tests run side by side, so that most rounds are disturbed and would be repeated.
+    """
+    from hwnas.deploy import TimingSettings
+
+    short = partial(TimingSettings, warmup=2, rounds=10, round_ms=1.0, retries=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hwnas.deploy.measurement.timing.TimingSettings", short)
+        yield
 
 
 _numbers = itertools.count()

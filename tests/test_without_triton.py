@@ -1,9 +1,9 @@
 """hwnas without Triton, which only the kernels need."""
 
+import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -26,35 +26,56 @@ sys.meta_path[:] = map(Hiding, sys.meta_path)
 """
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Hide Triton from the processes of a test."""
-    (tmp_path / "sitecustomize.py").write_text(HIDING)
-    return {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+RUN = """
+import contextlib, io, json, sys
+import hwnas
+from hwnas.cli import main
+
+for name in hwnas.__all__:
+    getattr(hwnas, name)
+found = {}
+for command in ("kernels suite", "plugins"):
+    sys.argv = ["hwnas", *command.split()]
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code
+    found[command] = status or 0, out.getvalue(), err.getvalue()
+print(json.dumps(found))
+"""
+"""Imports all public names, and runs two commands."""
 
 
-def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hwnas.cli", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+    """Status, output and errors of commands in a process from which Triton is hidden."""
+    folder = tmp_path_factory.mktemp("hiding")
+    (folder / "sitecustomize.py").write_text(HIDING)
+    paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"public names are importable: {done.stderr}"
+    found: dict[str, tuple[int, str, str]] = json.loads(done.stdout)
+    return found
 
 
-def test_kernel_commands_say_what_to_install(environment: dict[str, str]) -> None:
-    found = run(environment, "kernels", "suite")
-    assert found.returncode == 2
-    assert found.stderr.splitlines() == [
+def test_kernel_commands_say_what_to_install(answers: dict[str, tuple[int, str, str]]) -> None:
+    status, _, error = answers["kernels suite"]
+    assert status == 2
+    assert error.splitlines() == [
         "error: hwnas kernels cannot be used: triton is not installed; "
         "run: pip install 'hwnas[kernels]'"
     ]
 
 
-def test_plugins_are_listed_except_the_operators(environment: dict[str, str]) -> None:
-    found = run(environment, "plugins")
-    assert found.returncode == 0, found.stderr
-    assert "mobilenet" in found.stdout
-    assert "slim_attention" not in found.stdout
-
-
-def test_public_names_are_importable(environment: dict[str, str]) -> None:
-    code = "import hwnas; [getattr(hwnas, name) for name in hwnas.__all__]"
-    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
-    assert found.returncode == 0, found.stderr
+def test_plugins_are_listed_except_the_operators(answers: dict[str, tuple[int, str, str]]) -> None:
+    status, listed, error = answers["plugins"]
+    assert status == 0, error
+    assert "mobilenet" in listed
+    assert "slim_attention" not in listed

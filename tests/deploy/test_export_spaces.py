@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -90,8 +89,8 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
 """Every space that hwnas ships, at the size of handwritten digits."""
 TRACED = ("channels", "mobilenet", "resnet", "simplenet", "union")
 """Spaces for whose networks tracing gives the same operators."""
-MANY = int(os.environ.get("HWNAS_TEST_ARCHITECTURES", "50"))
-"""Of each space in the slow test; about a second each."""
+MANY = [pytest.param(4, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.exhaustive)]
+"""Numbers of networks; each takes about a second."""
 
 
 def _unlike_new(network: nn.Module) -> nn.Module:
@@ -134,10 +133,12 @@ def test_export_is_exact_for_random_networks_of_every_space(name: str, tmp_path:
     _export_random(name, 1, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("count", MANY)
 @pytest.mark.parametrize("name", SHIPPED)
-def test_export_is_exact_for_many_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
-    _export_random(name, MANY, tmp_path)
+def test_export_is_exact_for_many_random_networks_of_every_space(
+    name: str, count: int, tmp_path: Path
+) -> None:
+    _export_random(name, count, tmp_path)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ HERE = Path(__file__).parent
 RULES = HERE / "rules.py"
 PLANTED = sorted((HERE / "planted").glob("*.py"))
 CORRECT = sorted((HERE / "correct").glob("*.py"))
-QUICK = {  # one for each check, and one correct kernel; the others are marked as slow
+ONE_EACH = {  # one for each check, and one correct kernel; the others are marked as exhaustive
     "asks_asynchronous_generator",
     "asks_device",
     "asks_modules",
@@ -52,6 +53,14 @@ QUICK = {  # one for each check, and one correct kernel; the others are marked a
     "wrong_for_large_weights",
     "wrong_type",
 }
+SLOW = {
+    "asks_asynchronous_generator",
+    "asks_stack",
+    "out_of_bounds_read",
+    "race",
+    "strides_ignored",
+    "tail_skipped",
+}
 LIMITS = JobLimits(seconds=30, memory_bytes=2**30)
 SEED = 0  # determines sizes, and so times and counts of values; users get a random seed
 Command = Callable[..., Any]
@@ -64,36 +73,45 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 def each(paths: list[Path]) -> Any:
+    def marks(name: str) -> list[pytest.MarkDecorator]:
+        if name not in ONE_EACH:
+            return [pytest.mark.exhaustive]
+        return [pytest.mark.slow] if name in SLOW else []
+
     return pytest.mark.parametrize(
-        "path",
-        [
-            pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
-            for path in paths
-        ],
+        "path", [pytest.param(path, id=path.stem, marks=marks(path.stem)) for path in paths]
     )
 
 
-def verdict_of(path: Path, fork_server: ForkServer, limits: JobLimits = LIMITS) -> KernelVerdict:
-    own = "operator =" in path.read_text()
-    rules = None if own else RULES
-    return verify(str(path), rules, seed=SEED, limits=limits, fork_server=fork_server)
+@pytest.fixture(scope="module")
+def verdict_of(fork_server: ForkServer) -> Callable[[Path], KernelVerdict]:
+    """Return a function that verifies a file once, however many tests ask."""
+
+    @cache
+    def verdict(path: Path) -> KernelVerdict:
+        rules = None if "operator =" in path.read_text() else RULES
+        limits = replace(LIMITS, seconds=10) if path.stem == "hangs" else LIMITS
+        return verify(str(path), rules, seed=SEED, limits=limits, fork_server=fork_server)
+
+    return verdict
 
 
 @each(PLANTED)
 def test_verifier_refuses_a_planted_kernel_by_the_expected_check(
-    path: Path, fork_server: ForkServer
+    path: Path, verdict_of: Callable[[Path], KernelVerdict]
 ) -> None:
     refused_by = re.match(r"# refused by: (.*)\n", path.read_text())
     assert refused_by
-    limits = replace(LIMITS, seconds=10) if path.stem == "hangs" else LIMITS
-    verdict = verdict_of(path, fork_server, limits)
+    verdict = verdict_of(path)
     assert not verdict.ok
     assert refused_by[1] in verdict.failed
 
 
 @each(CORRECT)
-def test_verifier_accepts_a_correct_kernel(path: Path, fork_server: ForkServer) -> None:
-    verdict = verdict_of(path, fork_server)
+def test_verifier_accepts_a_correct_kernel(
+    path: Path, verdict_of: Callable[[Path], KernelVerdict]
+) -> None:
+    verdict = verdict_of(path)
     assert [check for check in verdict.checks if check.status == "failed"] == []
     passed = {check.name for check in verdict.checks if check.status == "passed"}
     if path.stem != "in_numpy":  # it raises an error on a GPU
@@ -109,23 +127,26 @@ def test_verifier_accepts_the_operators_of_hwnas(name: str, fork_server: ForkSer
     assert [check for check in verdict.checks if check.status == "failed"] == []
 
 
-def test_verifier_repeats_its_verdict_for_the_same_seed(fork_server: ForkServer) -> None:
+def test_verifier_repeats_its_verdict_for_the_same_seed(
+    fork_server: ForkServer, verdict_of: Callable[[Path], KernelVerdict]
+) -> None:
     path = HERE / "planted" / "silent_half.py"
-    one, other = (
-        verify(str(path), RULES, seed=3, limits=LIMITS, fork_server=fork_server) for _ in "ab"
-    )
-    assert one == other
-    assert one.seed == 3
+    again = verify(str(path), RULES, seed=SEED, limits=LIMITS, fork_server=fork_server)
+    assert again == verdict_of(path)
+    assert again.seed == SEED
 
 
-def test_verdict_names_the_line_of_a_crash(fork_server: ForkServer) -> None:
-    verdict = verdict_of(HERE / "planted" / "segfaults.py", fork_server)
+def test_verdict_names_the_line_of_a_crash(verdict_of: Callable[[Path], KernelVerdict]) -> None:
+    verdict = verdict_of(HERE / "planted" / "segfaults.py")
     runs = next(check for check in verdict.checks if check.name == "runs")
     assert "SIGSEGV at line 6" in runs.detail
 
 
-def test_verdict_names_the_tensor_read_out_of_bounds(fork_server: ForkServer) -> None:
-    verdict = verdict_of(HERE / "planted" / "out_of_bounds_read.py", fork_server)
+@pytest.mark.slow
+def test_verdict_names_the_tensor_read_out_of_bounds(
+    verdict_of: Callable[[Path], KernelVerdict],
+) -> None:
+    verdict = verdict_of(HERE / "planted" / "out_of_bounds_read.py")
     bounds = next(check for check in verdict.checks if check.name == "bounds")
     assert re.search(r"loads \d+ values, the first 0 bytes behind the end of x", bounds.detail)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwnas.planning import JobFacts, Plan, TrainingSpeed, make_plan
@@ -66,6 +66,7 @@ def wall_minutes(made: Plan, facts: JobFacts, fastest: float) -> float:
     return found
 
 
+@settings(max_examples=30)
 @given(
     minutes=st.floats(3, 600),
     images=st.integers(100, 200_000),
@@ -86,6 +87,7 @@ def test_plan_fits_all_trainings_into_the_budget(
     assert len(made.summary) == 2
 
 
+@settings(max_examples=30)
 @given(minutes=st.floats(3, 600), fastest=st.floats(200, 20_000), slowdown=st.floats(0.5, 4))
 def test_plan_treats_a_slowdown_as_slower_training(
     minutes: float, fastest: float, slowdown: float
@@ -153,6 +155,7 @@ def test_plan_leaves_out_networks_that_miss_a_limit() -> None:
     assert none_keeps["search.options.most_macs"] >= MACS[0]
 
 
+@settings(max_examples=30)
 @given(images=st.integers(100, 100_000))
 def test_plan_trains_more_images_for_fewer_epochs(images: int) -> None:
     few, many = (plan(10_000, number) for number in (images, 4 * images))

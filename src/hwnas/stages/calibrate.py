@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -201,32 +202,53 @@ def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, CostSource
         InfeasibleError: The smallest network and a random sample all miss a limit, even at the
             lower end of the 95 % interval of their predictions; counted costs are exact.
     """
-    space = job.run_inputs.space
-    rng = random.Random(job.recipe.seed)
-    drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
+    space, rng = job.run_inputs.space, random.Random(job.recipe.seed)
     costly = limited(goal.objectives)
-    candidates = [Candidate.of(architecture) for architecture in drawn] if costly else []
-    costs = predict_costs(space, candidates, costly, predictors)
-    for objective in costly:
-        _check_limit(objective, [_least(objective, each) for each in costs])
+
+    def lowest(drawn: Sequence[Architecture], objectives: Sequence[Objective]) -> list[_Lowest]:
+        candidates = [Candidate.of(architecture) for architecture in drawn]
+        costs = predict_costs(space, candidates, objectives, predictors)
+        return [_Lowest.of(objective, costs) for objective in objectives]
+
+    missed = [each.objective for each in lowest([space.smallest()], costly) if each.is_missed]
+    if not missed:  # the usual case, and others take longer to count
+        return
+    drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
+    for each in lowest(drawn, missed):
+        each.check()
 
 
-def _least(objective: Objective, costs: CandidateCosts) -> tuple[float, float]:
-    """Return a cost and the lower end of its interval; counted costs are exact."""
-    if objective.label not in costs.estimates:
-        return (costs.values[objective.label],) * 2
-    estimate = costs.estimates[objective.label]
-    return estimate.mean, estimate.interval(_SURE).low
+@dataclass(frozen=True)
+class _Lowest:
+    """Lowest cost of some networks, and the lowest that is likely; both are equal for counts."""
 
+    objective: Objective
+    mean: float
+    likely: float
 
-def _check_limit(objective: Objective, costs: Sequence[tuple[float, float]]) -> None:
-    """Raise if every network misses a limit, given mean and lower bound of its cost."""
-    assert objective.limit is not None
-    if all(lower > objective.limit for _, lower in costs):
+    @classmethod
+    def of(cls, objective: Objective, costs: Sequence[CandidateCosts]) -> _Lowest:
+        label = objective.label
+        means = [each.values[label] for each in costs]
+        ends = [
+            each.estimates[label].interval(_SURE).low if label in each.estimates else mean
+            for each, mean in zip(costs, means, strict=True)
+        ]
+        return cls(objective, min(means), min(ends))
+
+    @property
+    def is_missed(self) -> bool:
+        assert self.objective.limit is not None
+        return self.likely > self.objective.limit
+
+    def check(self) -> None:
+        if not self.is_missed:
+            return
+        assert self.objective.limit is not None
         raise InfeasibleError(
-            f"no network of the space has {objective.label} of at most {_number(objective.limit)}; "
-            f"the lowest that was found is {_number(min(costs)[0])}. Raise the limit, or allow "
-            "smaller networks in [space]"
+            f"no network of the space has {self.objective.label} of at most "
+            f"{_number(self.objective.limit)}; the lowest that was found is {_number(self.mean)}. "
+            "Raise the limit, or allow smaller networks in [space]"
         )
 
 

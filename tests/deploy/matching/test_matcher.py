@@ -183,8 +183,13 @@ def test_matched_network_uses_pytorch_where_kernels_are_slower(
     assert difference(source, network) < TOLERANCE[torch.float32]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 5)),
+    ],
+)
 @pytest.mark.parametrize("name", SPACES)
 def test_matched_networks_agree_for_many_architectures(
     name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
