@@ -74,6 +74,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
+@pytest.mark.slow
 def test_devices_add_command_makes_a_device_available_to_measure(
     hwnas: Command, agent: Agent, token_file: Path, model: Path
 ) -> None:
@@ -189,6 +190,7 @@ def test_agent_pack_command_writes_the_agent_and_names_its_packages(
     assert (tmp_path / "agent.pyz").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_agent_pack_command_leaves_nothing_on_a_full_disk(
     hwnas_on_a_full_disk: Command, tmp_path: Path
 ) -> None:

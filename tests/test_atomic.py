@@ -193,6 +193,7 @@ with replacing_folder(path) as temporary:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["exchanges", "moves"])
 def test_replacing_folder_leaves_a_complete_folder_if_killed_at_any_step(
     tmp_path: Path, way: str

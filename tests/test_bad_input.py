@@ -221,6 +221,7 @@ def test_search_command_removes_its_cache_after_a_failed_start(
 # Limits
 
 
+@pytest.mark.slow
 def test_search_command_refuses_unreachable_count_limits_before_training(
     hwnas: Command, quick_recipe: Path, tmp_path: Path
 ) -> None:
@@ -232,6 +233,7 @@ def test_search_command_refuses_unreachable_count_limits_before_training(
     assert not (run / "supernet").exists()
 
 
+@pytest.mark.slow
 def test_search_command_names_the_nearest_candidate_if_none_keeps_limits(
     hwnas: Command, quick_recipe: Path, tmp_path: Path
 ) -> None:
@@ -336,6 +338,7 @@ def test_search_command_refuses_a_run_of_another_recipe(
     hwnas(*command).refused("holds a run of another recipe", "--run DIR")
 
 
+@pytest.mark.slow
 def test_commands_refuse_a_run_that_another_process_uses(
     hwnas: Command, finished: Path, finished_recipe: Path
 ) -> None:
@@ -393,6 +396,7 @@ def unfinish(run: Path, *stages: str) -> None:
     (run / "run.json").write_text(json.dumps(about))
 
 
+@pytest.mark.slow
 def test_resume_command_names_a_damaged_checkpoint_and_works_without_it(
     hwnas: Command, finished: Path
 ) -> None:
@@ -404,6 +408,7 @@ def test_resume_command_names_a_damaged_checkpoint_and_works_without_it(
     assert hwnas("resume", finished).status == 0
 
 
+@pytest.mark.slow
 def test_resume_command_names_damaged_weights_and_restores_them(
     hwnas: Command, finished: Path
 ) -> None:
@@ -425,6 +430,7 @@ def test_resume_command_names_the_line_of_damaged_scores(hwnas: Command, finishe
     hwnas("resume", finished).refused("scores.jsonl is damaged at line 2")
 
 
+@pytest.mark.slow
 def test_resume_command_names_a_damaged_finalist(hwnas: Command, finished: Path) -> None:
     unfinish(finished, "finalists", "report")
     shutil.rmtree(finished / "bundles")
@@ -436,6 +442,7 @@ def test_resume_command_names_a_damaged_finalist(hwnas: Command, finished: Path)
 # Bundles and models
 
 
+@pytest.mark.slow
 def test_verify_command_detects_one_flipped_bit_in_any_file(hwnas: Command, finished: Path) -> None:
     bundle = min((finished / "bundles").iterdir())
     for name in sorted(os.listdir(bundle)):
@@ -465,6 +472,7 @@ def test_bundle_commands_refuse_paths_that_are_not_bundles(
     hwnas(command, tmp_path / "model.onnx", *image).refused("is not a bundle but a file")
 
 
+@pytest.mark.slow
 def test_serve_command_refuses_wrong_options_and_damaged_bundles(
     hwnas: Command, finished: Path, tmp_path: Path
 ) -> None:
@@ -491,6 +499,7 @@ def test_run_command_refuses_files_that_are_not_images(
     hwnas("run", bundle, tmp_path).refused(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_measure_command_refuses_wrong_targets_and_damaged_models(
     hwnas: Command, finished: Path, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def bundle(finished: Path) -> Bundle:
     return Bundle.load(min((finished / "bundles").iterdir()))
 
 
+@pytest.mark.slow
 def test_search_command_prints_the_front_and_next_commands(
     hwnas: Command, finished: Path, finished_recipe: Path
 ) -> None:
@@ -52,6 +53,7 @@ def test_search_command_prints_the_front_and_next_commands(
         assert Path(path).exists()
 
 
+@pytest.mark.slow
 def test_next_commands_of_a_finished_run_work(
     hwnas: Command, finished: Path, tmp_path: Path
 ) -> None:
@@ -65,6 +67,7 @@ def test_next_commands_of_a_finished_run_work(
     assert specialise == f"hwnas specialise {finished} --target cpu-onnxruntime-fp32-b8-t1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["search", "resume"])
 def test_search_and_resume_commands_print_a_json_summary(
     hwnas: Command, finished: Path, finished_recipe: Path, command: str
@@ -97,6 +100,7 @@ def test_status_command_suggests_resume_for_an_unfinished_run(
     assert f"next: hwnas resume {finished}" in text
 
 
+@pytest.mark.slow
 def test_front_command_prints_writes_and_selects_networks(
     hwnas: Command, finished: Path, tmp_path: Path
 ) -> None:
@@ -122,6 +126,7 @@ def test_front_command_shows_a_run_without_finalists(hwnas: Command, finished: P
     assert "tested" not in answer.out
 
 
+@pytest.mark.slow
 def test_compare_command_prints_coverage_and_hypervolume_shares(
     hwnas: Command, finished: Path, tmp_path: Path
 ) -> None:
@@ -135,6 +140,7 @@ def test_compare_command_prints_coverage_and_hypervolume_shares(
     assert [run["hypervolume_share"] for run in found["runs"]] == [1, 1]
 
 
+@pytest.mark.slow
 def test_report_command_rewrites_the_report_and_prints_its_path(
     hwnas: Command, finished: Path
 ) -> None:
@@ -212,6 +218,7 @@ def test_measure_command_prints_cpu_and_wall_time(hwnas: Command, bundle: Bundle
     assert "wall time" in text
 
 
+@pytest.mark.slow
 def test_fingerprint_command_prints_machine_and_refuses_unknown_targets(hwnas: Command) -> None:
     found = read(hwnas("fingerprint", "--target", TARGET, "--json"))
     assert found["target"] == TARGET
@@ -231,6 +238,7 @@ def test_devices_command_lists_usable_targets_and_missing_packages(hwnas: Comman
     assert targets["cpu-pytorch-fp32-b{B}-t{T}"]["details"]["processor"]
 
 
+@pytest.mark.slow
 def test_spaces_command_lists_spaces(hwnas: Command) -> None:
     text = hwnas("spaces").out
     assert "mobilenet" in text
@@ -331,6 +339,7 @@ def test_specialise_command_adds_finalists_for_another_target(
 # Parsing and help
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -371,6 +380,7 @@ def test_help_option_exits_with_status_0(hwnas: Command) -> None:
     assert "A TOML recipe" in answer.out
 
 
+@pytest.mark.slow
 def test_closed_output_pipe_causes_no_traceback() -> None:
     script = "import sys; from hwnas.cli import main; sys.argv = ['hwnas', 'spaces']; main()"
     reading, writing = os.pipe()
@@ -456,6 +466,7 @@ def test_version_command_prints_versions_of_hwnas_and_its_dependencies(hwnas: Co
     assert lines == {name: value or "not installed" for name, value in versions.items()}
 
 
+@pytest.mark.slow
 def test_shell_completion_offers_commands_and_options() -> None:
     def completions(words: str) -> list[str]:
         number = str(len(words.split(" ")) - 1)

@@ -86,6 +86,7 @@ def test_calibrate_command_measures_a_device_that_predict_then_knows(
     assert len(shown["networks"]) == 6
 
 
+@pytest.mark.slow
 def test_predict_and_explain_commands_print_targets_and_operators(
     hwnas: Command, model: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_calibrate_command_exports_networks_and_imports_their_latencies(
     assert "my-phone" in hwnas("devices").out
 
 
+@pytest.mark.slow
 def test_predict_command_uses_a_fingerprint_for_an_unmeasured_target(
     hwnas: Command, model: Path
 ) -> None:
@@ -191,6 +193,7 @@ def test_predict_command_accepts_a_run_as_space(
     assert found[0]["mean"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "parts"),
     [

@@ -7,6 +7,14 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+SHORT_TIMINGS = """
+from functools import partial
+
+from hwnas.deploy.measurement import timing
+
+timing.TimingSettings = partial(timing.TimingSettings, rounds=10, round_ms=1.0, retries=1)
+"""
+"""First cell, which is not in the notebooks: networks are timed briefly, as in other tests."""
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 
 
@@ -15,6 +23,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 def test_example_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "HWNAS_HOME", str(tmp_path / "home"))
     notebook = nbformat.read(path, 4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(SHORT_TIMINGS))
     NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     ).execute()

@@ -145,6 +145,7 @@ def test_measurements_table_contains_every_timed_network(finished: Path) -> None
 # Resuming
 
 
+@pytest.mark.slow
 def test_finished_run_is_unchanged_by_resume_and_run(
     finished: Path, finished_recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +198,7 @@ def test_resume_remakes_a_lost_result(finished: Path, lost: str, redone: list[st
     assert len(profile) == 5
 
 
+@pytest.mark.slow
 def test_resume_remakes_a_lost_study_from_the_scores(finished: Path) -> None:
     before, scored = rows_of(finished), scores(finished)
     for file in finished.glob("study.db*"):
@@ -331,6 +333,7 @@ def test_export_with_a_latency_limit_picks_a_network_that_keeps_it(
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_export_packs_other_networks_and_leaves_the_run_unchanged(
     finished: Path, tmp_path: Path
 ) -> None:
@@ -440,6 +443,7 @@ def test_run_works_with_own_task_data_and_space(
     assert np.linalg.norm(answers - targets, axis=1).mean() < 0.6 * guess, "it has learnt"
 
 
+@pytest.mark.slow
 def test_run_with_own_evaluator_trains_no_supernet(own_parts: Path, quick_recipe: Path) -> None:
     edit(
         quick_recipe,
@@ -455,6 +459,7 @@ def test_run_with_own_evaluator_trains_no_supernet(own_parts: Path, quick_recipe
     assert not (own_parts / "run" / "supernet").exists()
 
 
+@pytest.mark.slow
 def test_run_with_train_evaluator_trains_no_supernet(quick_recipe: Path, tmp_path: Path) -> None:
     small = ['search.evaluator="train"', "search.trials=3"]
     summary = experiment.run(quick_recipe, tmp_path / "run", small, QUIET)
@@ -486,6 +491,7 @@ def test_run_with_grow_evaluator_keeps_weights_for_finalists(
     assert all(torch.equal(kept[name], bundled[name]) for name in trained)
 
 
+@pytest.mark.slow
 def test_run_adds_random_search_if_requested(quick_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     experiment.run(quick_recipe, run, ["search.random_baseline=true"], QUIET)
@@ -505,6 +511,7 @@ def test_run_is_determined_by_its_seed(quick_recipe: Path, tmp_path: Path) -> No
     assert [(r.id, r.values) for r in first.front] != [(r.id, r.values) for r in other.front]
 
 
+@pytest.mark.slow
 def test_run_reports_and_stores_the_ranking_check(quick_recipe: Path, tmp_path: Path) -> None:
     overrides = ("train.ranking_check=4", "train.ranking_epochs=0.5", "train.sampling=fair")
     run = experiment.run(quick_recipe, tmp_path / "run", overrides, QUIET).run

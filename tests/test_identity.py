@@ -24,6 +24,7 @@ VALUES = st.recursive(
 INPUTS = st.dictionaries(st.sampled_from(["data", "train.epochs", "seed", "space"]), VALUES)
 
 
+@pytest.mark.slow
 @given(INPUTS, INPUTS)
 def test_may_reuse_is_true_only_without_changed_inputs(one: Any, other: Any) -> None:
     stored, wanted = Identity(one), Identity(other)
@@ -89,6 +90,7 @@ class Part:
     call: Any = len
 
 
+@pytest.mark.slow
 def test_content_hash_is_equal_in_other_processes() -> None:
     part = Part(frozenset("abcdef"))
     script = (

@@ -136,6 +136,7 @@ def test_joint_search_finalists_record_their_training_settings(run: Path) -> Non
     assert "mobilenet and recipe" in page
 
 
+@pytest.mark.slow
 def test_joint_search_resume_remakes_bundles_from_the_scores(run: Path, tmp_path: Path) -> None:
     again = Path(shutil.copytree(run, tmp_path / "run"))
     before, rows = (again / "scores.jsonl").read_bytes(), front_of(again)
@@ -145,6 +146,7 @@ def test_joint_search_resume_remakes_bundles_from_the_scores(run: Path, tmp_path
     assert front_of(again) == rows
 
 
+@pytest.mark.slow
 def test_joint_search_exports_other_candidates_with_their_settings(
     run: Path, tmp_path: Path
 ) -> None:

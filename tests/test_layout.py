@@ -93,6 +93,7 @@ def all_of(paths: Iterable[Path], faults: Callable[[Path], Iterator[str]]) -> No
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 def test_modules_import_only_from_lower_layers() -> None:
     def faults(path: Path) -> Iterator[str]:
         package = package_of(path)

@@ -260,6 +260,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @given(change=st.sampled_from(sorted(CHANGES)), data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 def test_recipe_hash_differs_for_different_recipes(

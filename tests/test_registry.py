@@ -148,6 +148,7 @@ def hwnas(arguments: list[str], environment: dict[str, str], folder: Path) -> tu
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_plugins_lists_those_of_installed_packages(outside: dict[str, str], tmp_path: Path) -> None:
     points = tmp_path / "site" / "acme-1.0.dist-info" / "entry_points.txt"
     points.write_text(ENTRY_POINTS.replace("broken = acme_parts:missing\n", ""))
@@ -160,6 +161,7 @@ def test_plugins_lists_those_of_installed_packages(outside: dict[str, str], tmp_
     assert sampler["summary"] == "Random search of Acme"
 
 
+@pytest.mark.slow
 def test_broken_plugin_of_an_installed_package_is_named(
     outside: dict[str, str], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def sets(*values: str) -> list[str]:
     return [word for value in values for word in ("--set", value)]
 
 
+@pytest.mark.slow
 def test_failed_candidates_appear_in_status_log_and_report(
     hwnas: Command, fragile_recipe: Path, tmp_path: Path
 ) -> None:
@@ -75,6 +76,7 @@ def test_search_command_stops_if_every_candidate_fails(
     answer.refused("the last 10 candidates have all failed", "out of luck", "run `hwnas resume`")
 
 
+@pytest.mark.slow
 def test_status_command_shows_rungs(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     given = sets("search.trials=12", "search.fidelity.rungs=[0.1, 1.0]", "train.epochs=0.2")

@@ -146,6 +146,7 @@ def test_resume_repeats_a_calibration_that_was_killed(tiny_recipe: Path, tmp_pat
     assert_nothing_was_lost(run, {}, [])
 
 
+@pytest.mark.slow
 def test_run_starts_in_a_folder_of_a_killed_start(quick_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "cache").mkdir(parents=True)

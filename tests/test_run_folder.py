@@ -217,6 +217,7 @@ def burn(seconds: float) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_stage_cpu_time_includes_processes_that_have_ended(run: RunFolder) -> None:
     """Ray's workers are such processes: grandchildren, whose times are lost when they end."""
     burner = "import time\nwhile time.process_time() < 1.8: pass"

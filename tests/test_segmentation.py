@@ -168,6 +168,7 @@ def test_model_card_code_gives_the_mask_of_the_bundle(
     assert np.array_equal(np.asarray(Image.open(folder / "mask.png")), bundle.masks(images)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
@@ -196,6 +197,7 @@ def test_segmentation_search_refuses_settings_that_do_not_fit(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", ["mobilenet", "resnet", "vit", "hybrid", "simplenet", "channels"])
 def test_segmentation_search_refuses_classification_spaces(
     hwnas: Command, folder: Path, tmp_path: Path, space: str
@@ -208,6 +210,7 @@ def test_segmentation_search_refuses_classification_spaces(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_classification_search_refuses_segmentation_networks(
     hwnas: Command, folder: Path, tmp_path: Path
 ) -> None:

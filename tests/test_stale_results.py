@@ -206,6 +206,7 @@ def test_resume_replaces_all_results_of_changed_labels(
     assert "nothing is left to do" in hwnas("resume", run).err
 
 
+@pytest.mark.slow
 def test_specialise_command_refuses_a_stale_run(hwnas: Command, old: Path) -> None:
     hwnas("export", old, "--out", old.parent / "out")  # this records the names of its inputs
     shift_labels(old.parent / "digits.npz")
@@ -222,6 +223,7 @@ def test_status_command_detects_one_changed_pixel(hwnas: Command, made: Path) ->
     assert "train is stale: data: x_train changed" in hwnas("status", made / "run").out
 
 
+@pytest.mark.slow
 def test_status_command_ignores_rewritten_files_with_equal_content(
     hwnas: Command, made: Path
 ) -> None:
@@ -364,6 +366,7 @@ def test_status_command_detects_an_edited_recipe(hwnas: Command, made: Path) -> 
     assert "search is stale: search.trials was 6, is 7" in hwnas("status", made / "run").out
 
 
+@pytest.mark.slow
 def test_export_refuses_a_run_with_an_edited_validation_split(hwnas: Command, made: Path) -> None:
     run = made / "run"
     recipe = run / "recipe.toml"
@@ -486,6 +489,7 @@ def move_to(monkeypatch: pytest.MonkeyPatch, processor: str) -> None:
     monkeypatch.setattr("hwnas.deploy.targets.catalogue.machine", lambda: here)
 
 
+@pytest.mark.slow
 def test_old_run_can_be_opened_and_exported(hwnas: Command, old: Path) -> None:
     before = {path.name: content(path) for path in (old / "bundles").iterdir()}
     told = hwnas("status", old).out
@@ -498,6 +502,7 @@ def test_old_run_can_be_opened_and_exported(hwnas: Command, old: Path) -> None:
     assert "nothing is left to do" in hwnas("resume", old).err
 
 
+@pytest.mark.slow
 def test_export_of_a_run_from_another_processor_prints_a_note(
     hwnas: Command, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

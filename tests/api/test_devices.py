@@ -33,6 +33,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
 
 
+@pytest.mark.slow
 def test_predictions_of_file_module_and_bundle_agree(
     store: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -56,6 +57,7 @@ def test_prediction_of_an_architecture_needs_its_space(store: Path, finished: Pa
         hwnas.predict(architecture, TARGET, store=store)
 
 
+@pytest.mark.slow
 def test_measurements_are_in_the_order_of_the_networks(finished: Path) -> None:
     wide = nn.Sequential(nn.Conv2d(1, 256, 3), nn.ReLU(), nn.Conv2d(256, 256, 3), nn.Flatten())
     narrow, slow = hwnas.measure([network(), wide], TARGET, input_shape=(1, 8, 8))
@@ -65,11 +67,13 @@ def test_measurements_are_in_the_order_of_the_networks(finished: Path) -> None:
     assert again.target == TARGET
 
 
+@pytest.mark.slow
 def test_calibration_continues_with_more_networks(store: Path) -> None:
     profile = hwnas.calibrate(TARGET, SPACE, 5, image_shape=(8, 8, 1), outputs=10, store=store)
     assert len(profile.networks) == 5
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a module needs channels, height and width"):
         hwnas.predict(network(), TARGET, store=store)
@@ -83,6 +87,7 @@ def test_wrong_arguments_are_refused(store: Path, tmp_path: Path) -> None:
         hwnas.calibrate(TARGET, "mobilnet", store=store)
 
 
+@pytest.mark.slow
 def test_compress_chooses_among_the_variants_of_a_network_of_a_run(finished: Path) -> None:
     network = hwnas.open(finished).best("fastest")
     found = hwnas.compress(

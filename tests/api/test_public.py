@@ -47,6 +47,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
         hwnas.serach  # noqa: B018
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["hwnas.search.engine.loop", "hwnas"])
 def test_search_is_the_function_and_the_package(first: str) -> None:
     """Also if something else has imported the package before."""

@@ -28,6 +28,7 @@ def test_front_as_frame_has_the_columns_of_the_table(finished: Path) -> None:
     assert frame["macs"].tolist() == written["macs"].tolist()
 
 
+@pytest.mark.slow
 def test_best_network_is_exported_as_a_verified_bundle(finished: Path, tmp_path: Path) -> None:
     run = hwnas.open(finished)
     network = run.best("most-accurate")
@@ -50,6 +51,7 @@ def test_wrong_picks_are_refused(finished: Path) -> None:
         run.best(target="cpu-onnxruntime-fp32-b8-t1")
 
 
+@pytest.mark.slow
 def test_notebook_shows_run_and_front(finished: Path) -> None:
     run = hwnas.open(finished)
     assert repr(run) == f"<Run tiny in {finished}: finished, 12 trials>"
@@ -58,11 +60,13 @@ def test_notebook_shows_run_and_front(finished: Path) -> None:
     assert run.front[0].id in shown
 
 
+@pytest.mark.slow
 def test_plot_is_the_figure_of_the_report(finished: Path) -> None:
     figure = hwnas.open(finished).plot()
     assert {trace.name.split(" (")[0] for trace in figure.data} >= {"Pareto front"}
 
 
+@pytest.mark.slow
 def test_report_is_written_again(finished: Path) -> None:
     run = hwnas.open(finished)
     assert run.report == finished / "report.html"

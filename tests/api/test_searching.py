@@ -52,6 +52,7 @@ def digits() -> tuple[Any, Any]:
     return np.rint(found.images * 255 / 16).astype(np.uint8)[:400], found.target[:400]
 
 
+@pytest.mark.slow
 def test_search_of_arrays_is_continued_from_the_command_line(
     digits: tuple[Any, Any], tmp_path: Path, command: Command
 ) -> None:
@@ -64,6 +65,7 @@ def test_search_of_arrays_is_continued_from_the_command_line(
     assert hwnas.open(tmp_path / "run").status["trials"] == 8
 
 
+@pytest.mark.slow
 def test_search_with_the_same_arguments_finds_the_finished_run(
     digits: tuple[Any, Any], tmp_path: Path
 ) -> None:
@@ -78,6 +80,7 @@ def test_search_with_the_same_arguments_finds_the_finished_run(
         hwnas.search(digits, **{**arguments, "seed": 1})
 
 
+@pytest.mark.slow
 def test_search_with_objects_is_continued_with_the_same_objects(
     tmp_path: Path, command: Command
 ) -> None:
@@ -117,6 +120,7 @@ class Small(nn.Module):
         return logits
 
 
+@pytest.mark.slow
 def test_search_within_a_module_of_ones_own(tmp_path: Path) -> None:
     model = Small()
     run = hwnas.search("digits", space=model, path=tmp_path / "run", **QUICK)
@@ -126,6 +130,7 @@ def test_search_within_a_module_of_ones_own(tmp_path: Path) -> None:
     assert hwnas.open(tmp_path / "run", space=model).resume().status["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_search_recipe_does_what_the_command_does(quick_recipe: Path, tmp_path: Path) -> None:
     run = hwnas.search_recipe(
         quick_recipe,
@@ -158,6 +163,7 @@ def test_search_that_cannot_work_leaves_no_folder(
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_run_keeps_its_objects_when_opened_again(tmp_path: Path) -> None:
     space = own_space((8, 8, 1), 10)
     run = hwnas.search("digits", space=space, path=tmp_path / "run", **QUICK)

@@ -48,6 +48,7 @@ def test_exported_file_contains_no_local_paths(exported: Export) -> None:
     assert b"site-packages" not in exported.path.read_bytes()
 
 
+@pytest.mark.slow
 def test_export_leaves_the_module_unchanged_and_prints_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +73,7 @@ class ChannelNorm(nn.LayerNorm):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+@pytest.mark.slow
 def test_export_writes_pooling_of_channels_last_tensors_as_a_mean(tmp_path: Path) -> None:
     layers = ChannelNorm(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
     export_onnx(nn.Sequential(*layers), (4, 6, 6), tmp_path / "network.onnx")
@@ -94,6 +96,7 @@ class PreActivation(nn.Module):
         return (x + self.convolution(self.norm(x).relu())).mean((2, 3))
 
 
+@pytest.mark.slow
 def test_export_is_exact_for_normalisation_before_a_convolution(tmp_path: Path) -> None:
     module = PreActivation()
     nn.init.normal_(module.norm.running_mean)
@@ -140,6 +143,7 @@ class NotANumber(nn.Module):
         return images.mean((1, 2, 3), keepdim=True).flatten(1) * float("nan")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "error", "message"),
     [
@@ -173,6 +177,7 @@ def test_export_refuses_modules_that_it_cannot_export(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_export_falls_back_to_the_older_exporter(
     tmp_path: Path, exported: Export, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +191,7 @@ def test_export_falls_back_to_the_older_exporter(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_traced_file_gives_the_outputs_of_the_module(
     network: nn.Module, exported: Export, preprocessing: Preprocessing, digits: NDArray[np.uint8],
     tmp_path: Path,
@@ -223,6 +229,7 @@ class Untraceable(nn.Module):
         return x.flatten(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [OtherwiseTraced(), Untraceable()])
 def test_program_is_read_if_a_trace_fails_or_computes_other_outputs(
     module: nn.Module, tmp_path: Path
@@ -232,6 +239,7 @@ def test_program_is_read_if_a_trace_fails_or_computes_other_outputs(
     assert made.exporter == "dynamo"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [nn.Unflatten(1, (1, -1)), Unknown(), nn.Flatten()])
 def test_modules_that_trace_differently_are_noticed(module: nn.Module) -> None:
     network = nn.Sequential(nn.Conv2d(1, 4, 1), module)

@@ -128,6 +128,7 @@ def _export_random(name: str, count: int, folder: Path) -> None:
     assert not space.traceable or alike == {True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_export_is_exact_for_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
     _export_random(name, 1, tmp_path)
@@ -163,6 +164,7 @@ def _chosen(*operators: str) -> Architecture:
     return LAYERWISE.architecture(dict(zip(names, operators, strict=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("space", "architecture"),
     [

@@ -58,6 +58,7 @@ def crash() -> None:
     os.abort()
 
 
+@pytest.mark.slow
 def test_fuzzer_reports_crashes_hangs_and_stray_files(
     fuzz: Any, sources: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_fuzzer_reports_crashes_hangs_and_stray_files(
     }
 
 
+@pytest.mark.slow
 def test_fuzzer_makes_the_same_case_from_the_same_seed(
     fuzz: Any, sources: list[Path], tmp_path: Path
 ) -> None:

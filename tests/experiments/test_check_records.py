@@ -34,6 +34,7 @@ def test_recorded_commits_exist() -> None:
     assert unknown_commits() == []
 
 
+@pytest.mark.slow
 def test_recorded_configurations_are_current_or_marked() -> None:
     assert not [line for file in recorded_files() for line in wrong(file)]
 

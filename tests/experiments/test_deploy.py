@@ -137,6 +137,7 @@ def test_attack_judges_which_answers_are_refusals() -> None:
         assert judged(attempt, answer, has_token).wrong == wrong, (attempt, answer)
 
 
+@pytest.mark.slow
 def test_hostile_requests_are_determined_by_their_seed() -> None:
     from experiments.deploy.agent.hostile_requests import Signer, signed, tampered, unsigned
 

@@ -114,6 +114,7 @@ def test_dry_run_covers_every_stage_and_repeats_nothing(tmp_path: Path, bare: st
     assert tuned >= {"pointwise", "norm_linear", "int8_pointwise"}
 
 
+@pytest.mark.slow
 def test_symmetric_int8_model_has_no_zero_points_and_small_error(
     tmp_path: Path,
 ) -> None:
@@ -256,6 +257,7 @@ def test_race_rows_give_no_speedup_to_wrong_results() -> None:
     assert summary(rows) == []
 
 
+@pytest.mark.slow
 def test_process_pool_isolates_tasks_that_fail_or_hang() -> None:
     from experiments.kernels.operators import check_values
     from experiments.kernels.place import Place

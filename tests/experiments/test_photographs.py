@@ -1,9 +1,8 @@
 """The photograph experiments at toy size: rivals, ablation and strategies."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from experiments.photographs.ablation.run import WITHOUT
 from experiments.photographs.strategies.run import STRATEGIES
 from experiments.record import read_rows
 
-ROOT = Path(__file__).parents[2]
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 TOY = [
     "train.budget_minutes=0.03",
@@ -37,25 +35,30 @@ def toy_images(path: Path) -> None:
     np.savez(path, **arrays)
 
 
-def run(command: list[str | Path]) -> str:
-    """Run a command that must succeed, and return its standard output."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(experiment: Callable[..., Any]) -> Callable[..., str]:
+    """Return a function that runs an experiment, which must succeed, and returns its output."""
+
+    def succeeded(module: str, *options: str | Path) -> str:
+        done = experiment(f"photographs.{module}", *options)
+        assert done.status == 0, done.err
+        return str(done.out)
+
+    return succeeded
 
 
 @pytest.mark.slow
-def test_photograph_experiment_compares_with_rivals_and_repeats_nothing(tmp_path: Path) -> None:
+def test_photograph_experiment_compares_with_rivals_and_repeats_nothing(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
     toy_images(tmp_path / "toy.npz")
     out = tmp_path / "out"
-    command: list[str | Path] = [sys.executable, "-m", "experiments.photographs.run"]
-    command += ["--minutes", "3"]
+    command: list[str | Path] = ["run", "--minutes", "3"]
     command += ["--images", tmp_path / "toy.npz", "--rival-minutes", "0.02", "--targets", TARGET]
     command += ["--out", out, "--work", tmp_path / "work"]
     command += [part for setting in TOY for part in ("--set", setting)]
 
-    assert "seed 0: running the whole job of 3 minutes" in run(command)
+    assert "seed 0: running the whole job of 3 minutes" in run(*command)
     rows = read_rows(out / "results.jsonl")
     metrics = {row.metric for row in rows}
     assert metrics == {"accuracy_gain", "speed_at_accuracy", "job_over_budget"}
@@ -70,17 +73,18 @@ def test_photograph_experiment_compares_with_rivals_and_repeats_nothing(tmp_path
         if row.metric == "speed_at_accuracy" and row.value is not None
     }
     assert by_rival.pop("3-minutes hardest-rival") == min(by_rival.values())
-    again = run(command)
+    again = run(*command)
     assert "the whole job" not in again
     assert read_rows(out / "results.jsonl") == rows
 
 
 @pytest.mark.slow
-def test_ablation_records_the_accuracy_change_of_each_left_out_part(tmp_path: Path) -> None:
+def test_ablation_records_the_accuracy_change_of_each_left_out_part(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
     toy_images(tmp_path / "toy.npz")
-    command: list[str | Path] = [sys.executable, "-m", "experiments.photographs.ablation.run"]
-    command += ["--images", tmp_path / "toy.npz", "--minutes", "0.02", "--seeds", "0"]
-    run([*command, "--out", tmp_path / "out", "--work", tmp_path / "work"])
+    options = ["--images", tmp_path / "toy.npz", "--minutes", "0.02", "--seeds", "0"]
+    run("ablation.run", *options, "--out", tmp_path / "out", "--work", tmp_path / "work")
     rows = read_rows(tmp_path / "out" / "results.jsonl")
     accuracy = {row.subject: row.value for row in rows if row.metric == "test_accuracy"}
     changes = {row.subject: row.value for row in rows if row.metric == "accuracy_change"}
@@ -90,15 +94,17 @@ def test_ablation_records_the_accuracy_change_of_each_left_out_part(tmp_path: Pa
         assert change == pytest.approx(accuracy[subject] - accuracy["all"])
 
 
-@pytest.mark.slow
-def test_strategy_experiment_compares_strategies_and_repeats_nothing(tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+def test_strategy_experiment_compares_strategies_and_repeats_nothing(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
     toy_images(tmp_path / "toy.npz")
-    command: list[str | Path] = [sys.executable, "-m", "experiments.photographs.strategies.run"]
+    command: list[str | Path] = ["strategies.run"]
     command += ["--images", tmp_path / "toy.npz", "--minutes", "3", "--out", tmp_path / "out"]
     command += ["--work", tmp_path / "work"]
     command += [part for setting in [*TOY, "deploy.finetune_minutes=0.02"]
                 for part in ("--set", setting)]  # fmt: skip
-    first, second = run(command), run(command)
+    first, second = run(*command), run(*command)
     assert "seed 0: " not in second
     rows = {(row.metric, row.subject) for row in read_rows(tmp_path / "out" / "results.jsonl")}
     assert {("test_accuracy_at_0.4_ms", f"3-minutes {name}") for name in STRATEGIES} <= rows

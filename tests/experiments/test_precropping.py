@@ -1,10 +1,9 @@
 """The precropping experiment: sparse networks with the density of cropped ones."""
 
-import os
 import random
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +13,8 @@ from experiments.precropping.sparse import densities, density, make_sparse
 from experiments.record import read_rows
 from hwnas.search_spaces import channels
 
-ROOT = Path(__file__).parents[2]
 
-
+@pytest.mark.slow
 def test_sparse_network_has_as_many_weights_per_layer_as_the_cropped() -> None:
     space = channels((8, 8, 3), 10)
     cropped = space.build(space.sample(random.Random(0)))
@@ -52,21 +50,16 @@ def test_make_sparse_mask_depends_only_on_the_seed() -> None:
 
 
 @pytest.mark.slow
-def test_precropping_experiment_trains_and_measures_once(tmp_path: Path) -> None:
+def test_precropping_experiment_trains_and_measures_once(
+    experiment: Callable[..., Any], tmp_path: Path
+) -> None:
     options = ["--seeds", "0", "--assignments", "1", "--pool", "6", "--out", str(tmp_path / "out")]
     for setting in ("data.source=digits", "train.epochs=1", "train.workers=0", "search.workers=0"):
         options += ["--set", setting]
-    command = [sys.executable, "-m", "experiments.precropping.run", "--work", str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first, second = (
-        subprocess.run(
-            [*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True
-        )
-        for _ in range(2)
-    )
-    assert first.returncode == second.returncode == 0, first.stderr
-    assert "seed 0: trained whole dense" in first.stdout
-    assert "seed 0: " not in second.stdout
+    first, second = (experiment("precropping.run", "--work", tmp_path, *options) for _ in range(2))
+    assert first.status == second.status == 0, first.err
+    assert "seed 0: trained whole dense" in first.out
+    assert "seed 0: " not in second.out
     found = {(row.metric, row.subject) for row in read_rows(tmp_path / "out" / "results.jsonl")}
     assert ("times as fast", "mean cropped-over-sparse") in found
     assert ("test_accuracy", "whole dense") in found

@@ -67,6 +67,7 @@ def test_results_keep_configurations_apart(tmp_path: Path) -> None:
     assert [r.value for r in read_rows(path)] == [0.1, 0.2]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1)), max_size=6))
 def test_results_keep_the_last_value_of_each_seed(

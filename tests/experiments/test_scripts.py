@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,19 +129,34 @@ OWN = {
 """Options, some expected rows, and a text that is printed only before work is done."""
 
 
-def run(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"experiments.{script}.run", "--out", str(folder / "out")]
-    command += ["--work", str(folder / "work"), *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+@pytest.fixture
+def run(experiment: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that runs a script with the folders of the test."""
+    return lambda script, *options: experiment(
+        f"{script}.run", "--out", tmp_path / "out", "--work", tmp_path / "work", *options
+    )
+
+
+@pytest.fixture
+def run_twice(experiment: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
+    """Return a function that runs a module twice and returns what it prints."""
+
+    def twice(module: str, *options: str | Path) -> tuple[str, str]:
+        first, second = (experiment(module, *options) for _ in range(2))
+        assert first.status == second.status == 0, first.err + second.err
+        return first.out, second.out
+
+    return twice
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_script_records_results_and_repeats_nothing(script: str, tmp_path: Path) -> None:
+def test_script_records_results_and_repeats_nothing(
+    script: str, run: Callable[..., Any], tmp_path: Path
+) -> None:
     options = [*SCRIPTS[script], *(part for setting in TOY for part in ("--set", setting))]
-    first = run(script, tmp_path, *options)
-    assert first.returncode == 0, first.stderr
+    first = run(script, *options)
+    assert first.status == 0, first.err
     observed = tmp_path / "out" / "observations.jsonl"
     before = observed.read_text() if observed.exists() else ""
     answers = {(row.metric, row.subject): row for row in read_rows(tmp_path / "out/results.jsonl")}
@@ -149,21 +165,21 @@ def test_script_records_results_and_repeats_nothing(script: str, tmp_path: Path)
         shown = [f"| {metric} | {subject} |"]
         if script == "ranking":  # one line per method, one column per metric
             shown = [f"| {metric} |", f"\n| {subject} |"]
-        assert all(text in first.stdout for text in shown)
+        assert all(text in first.out for text in shown)
 
-    second = run(script, tmp_path, *options)
-    assert second.returncode == 0, second.stderr
+    second = run(script, *options)
+    assert second.status == 0, second.err
     assert (observed.read_text() if observed.exists() else "") == before
-    assert "seed 0: " not in second.stdout  # printed before each piece of work
+    assert "seed 0: " not in second.out  # printed before each piece of work
 
 
 @pytest.mark.slow
 def test_segmentation_script_records_the_score_of_bundle_masks(
-    tmp_path: Path, hwnas_data: Path
+    run: Callable[..., Any], tmp_path: Path, hwnas_data: Path
 ) -> None:
     options = [part for setting in TOY_MASKS for part in ("--set", setting)]
-    done = run("segmentation", tmp_path, *options)
-    assert done.returncode == 0, done.stderr
+    done = run("segmentation", *options)
+    assert done.status == 0, done.err
     answers = {(row.metric, row.subject): row for row in read_rows(tmp_path / "out/results.jsonl")}
     assert {pick for _, pick in answers} >= {"fastest", "most-accurate"}
     for (metric, pick), row in answers.items():
@@ -171,21 +187,29 @@ def test_segmentation_script_records_the_score_of_bundle_masks(
             assert answers["mean_iou_of_masks", pick].value == pytest.approx(row.value, abs=1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", OWN)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(n, marks=pytest.mark.slow if n == "hybrid_latency" else pytest.mark.exhaustive)
+        for n in OWN
+    ],
+)
 def test_script_with_own_options_records_results_and_repeats_nothing(
-    script: str, tmp_path: Path
+    script: str, run: Callable[..., Any], tmp_path: Path
 ) -> None:
     options, expected, prefix = OWN[script]
-    first, second = (run(script, tmp_path, *options) for _ in range(2))
-    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    first, second = (run(script, *options) for _ in range(2))
+    assert first.status == second.status == 0, first.err + second.err
     assert {(r.metric, r.subject) for r in read_rows(tmp_path / "out/results.jsonl")} >= expected
-    assert prefix in first.stdout
-    assert prefix not in second.stdout
+    assert prefix in first.out
+    assert prefix not in second.out
 
 
+@pytest.mark.slow
 def test_script_reports_bad_input_in_one_line_with_status_2(tmp_path: Path) -> None:
-    done = run("ranking", tmp_path, "--set", "train.bugdet_minutes=1")
+    command = [sys.executable, "-m", "experiments.ranking.run", "--out", str(tmp_path / "out")]
+    command += ["--set", "train.bugdet_minutes=1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "did you mean 'budget_minutes'" in done.stderr
@@ -193,33 +217,28 @@ def test_script_reports_bad_input_in_one_line_with_status_2(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_predictors_script_scores_published_tables_once(tmp_path: Path) -> None:
+def test_predictors_script_scores_published_tables_once(
+    run_twice: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
     if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
         pytest.skip("HWNAS_DATA names no folder with latency tables")
     options = ["--splits", "fbnet-F2", "--methods", "macs", "ridge", "--seeds", "2"]
-    command = [sys.executable, "-m", "experiments.predictors.run", "--out", str(tmp_path)]
-    first, second = (
-        subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
-        for _ in range(2)
-    )
-    assert first.returncode == second.returncode == 0, first.stderr
-    assert "fbnet-F2 ridge: " in first.stdout
-    assert "fbnet-F2 ridge: " not in second.stdout
+    first, second = run_twice("predictors.run", "--out", tmp_path, *options)
+    assert "fbnet-F2 ridge: " in first
+    assert "fbnet-F2 ridge: " not in second
     found = {row.subject: row.value for row in read_rows(tmp_path / "results.jsonl")}
     assert set(found) == {"fbnet-F2 macs", "fbnet-F2 ridge"}
 
 
 @pytest.mark.slow
-def test_evolution_script_times_and_scores_once(tmp_path: Path) -> None:
+def test_evolution_script_times_and_scores_once(
+    run_twice: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
     options = ["--populations", "40", "--generations", "3", "--rounds", "2", "--seeds", "0"]
     options += ["--quality-population", "40", "--quality-generations", "4", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "experiments.evolution.run", *options]
-    first, second = (
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2)
-    )
-    assert first.returncode == second.returncode == 0, first.stderr
-    assert "round 1: hype-40 hwnas" in first.stdout
-    assert "hwnas\n" not in second.stdout
+    first, second = run_twice("evolution.run", *options)
+    assert "round 1: hype-40 hwnas" in first
+    assert "hwnas\n" not in second
     found = {(row.metric, row.subject) for row in read_rows(tmp_path / "results.jsonl")}
     assert found >= {
         ("individuals a second", "moead-40 hwnas"),
@@ -230,16 +249,14 @@ def test_evolution_script_times_and_scores_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_gemm_script_times_products_once(tmp_path: Path) -> None:
+def test_gemm_script_times_products_once(
+    run_twice: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
     options = ["--targets", "cpu-onnxruntime-fp32-b1-t1", "--seeds", "0"]
     options += ["--known", "30", "--new", "2", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "experiments.gemm.run", *options]
-    first, second = (
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2)
-    )
-    assert first.returncode == second.returncode == 0, first.stderr
-    assert "seed 0: " in first.stdout
-    assert "seed 0: " not in second.stdout
+    first, second = run_twice("gemm.run", *options)
+    assert "seed 0: " in first
+    assert "seed 0: " not in second
     found = {(row.metric, row.subject.split()[-2]) for row in read_rows(tmp_path / "results.jsonl")}
     assert found >= {("r2_log", "held-out"), ("mape", "larger-m"), ("mape", "smaller-mnk")}
 
@@ -271,39 +288,41 @@ def test_predictor_scripts_name_unknown_splits_and_tables(
     ],
 )
 def test_analysis_script_evaluates_recorded_measurements(
-    tmp_path: Path, script: str, options: list[str], file: str, subjects: set[str]
+    experiment: Callable[..., Any],
+    tmp_path: Path,
+    script: str,
+    options: list[str],
+    file: str,
+    subjects: set[str],
 ) -> None:
-    command = [sys.executable, "-m", f"experiments.{script}", *options, "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = experiment(script, *options, "--out", tmp_path)
+    assert done.status == 0, done.err
     assert {row.subject for row in read_rows(tmp_path / file)} == subjects
 
 
 @pytest.mark.slow
-def test_paired_script_compares_methods_seed_by_seed(tmp_path: Path) -> None:
+def test_paired_script_compares_methods_seed_by_seed(
+    experiment: Callable[..., Any], tmp_path: Path
+) -> None:
     if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
         pytest.skip("HWNAS_DATA names no folder with latency tables")
-    command = [sys.executable, "-m", "experiments.predictors.paired", "--out", str(tmp_path)]
     options = ["--split", "fbnet-F2", "--seeds", "2"]
-    done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = experiment("predictors.paired", "--out", tmp_path, *options)
+    assert done.status == 0, done.err
     found = {row.subject: row.spread for row in read_rows(tmp_path / "paired.jsonl")}
     assert set(found) == {"fbnet-F2 over help", "fbnet-F2 over ridge"}
     assert all(spread["least"] < spread["most"] for spread in found.values())
 
 
 @pytest.mark.slow
-def test_zero_cost_script_scores_networks_once(tmp_path: Path) -> None:
+def test_zero_cost_script_scores_networks_once(
+    run_twice: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
     if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
         pytest.skip("HWNAS_DATA names no folder with latency tables")
-    command = [sys.executable, "-m", "experiments.zero_cost.run", "--out", str(tmp_path)]
     options = ["--seeds", "0", "--networks", "6"]
-    first, second = (
-        subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
-        for _ in range(2)
-    )
-    assert first.returncode == second.returncode == 0, first.stderr
-    assert "seed 0 recorded" in first.stdout
-    assert "seed 0 recorded" not in second.stdout
+    first, second = run_twice("zero_cost.run", "--out", tmp_path, *options)
+    assert "seed 0 recorded" in first
+    assert "seed 0 recorded" not in second
     found = {row.subject for row in read_rows(tmp_path / "results.jsonl")}
     assert found == {"naswot", "synflow", "meco", "macs", "params"}

@@ -12,6 +12,7 @@ WITHOUT = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 QUICK = ("kernels", "bench", "hard_swish+pixel_mean", "--dtype", "float32")
 
 
+@pytest.mark.slow
 @WITHOUT
 def test_bench_command_times_backends_that_run_on_the_processor(
     hwnas: Callable[..., Answer], tmp_path: Path

@@ -81,6 +81,7 @@ def error(chain: Chain, inputs: Inputs, config: dict[str, int] | None = None) ->
     return worst_error(chain.run(inputs, config), chain.reference(**in_float64(inputs)))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(PIECES, SIZES, st.sampled_from(chains.FLOATS))
 def test_chain_of_any_pieces_equals_its_reference(
@@ -216,6 +217,7 @@ def test_fused_chain_is_one_operator_for_pytorch() -> None:
     assert [node.target for node in nodes if node.op == "call_function"] == [operator]
 
 
+@pytest.mark.slow
 def test_fused_kernels_compile_for_a_gpu_without_spills(tmp_path: Path) -> None:
     code = """
         import torch

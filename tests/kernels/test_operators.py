@@ -35,6 +35,7 @@ def first(operator: Operator) -> dict[str, Any]:
     return example(operator, operator.checked[0], operator.dtypes[0])
 
 
+@pytest.mark.slow
 @each_case
 def test_operator_equals_its_reference(
     operator: Operator, sizes: Sizes, dtype: torch.dtype
@@ -66,6 +67,7 @@ def test_operator_sizes_equal_those_of_its_example(
     assert work.macs > 0
 
 
+@pytest.mark.slow
 @each_operator
 def test_operator_equals_its_reference_in_other_configurations(operator: Operator) -> None:
     sizes, dtype = operator.checked[-1], operator.dtypes[0]
@@ -79,6 +81,7 @@ def test_operator_equals_its_reference_in_other_configurations(operator: Operato
             assert worst_error(output, expected) <= 1, config
 
 
+@pytest.mark.slow
 @each_operator
 def test_operator_gives_pytorch_its_output_shapes_on_meta_tensors(operator: Operator) -> None:
     inputs = first(operator)
@@ -92,6 +95,7 @@ def test_operator_gives_pytorch_its_output_shapes_on_meta_tensors(operator: Oper
     )
 
 
+@pytest.mark.slow
 @each_operator
 def test_operator_accepts_tensors_that_are_not_contiguous(operator: Operator) -> None:
     inputs = first(operator)

@@ -87,11 +87,22 @@ SIZES = {
     ),
 }
 SIZES["im2win"] = SIZES["convolution"]
+IN_CI = {("inverted_bottleneck", "nvidia-h200"), ("int8_pointwise", "nvidia-a100")}
 
 
-@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
-@pytest.mark.parametrize("gpu", [ACCELERATORS[f"nvidia-{name}"] for name in ("a100", "h200")])
-@pytest.mark.slow
+CASES = [
+    pytest.param(
+        OPERATORS[name],
+        ACCELERATORS[gpu],
+        id=f"{name}-{gpu}",
+        marks=pytest.mark.slow if (name, gpu) in IN_CI else pytest.mark.exhaustive,
+    )
+    for name in OPERATORS
+    for gpu in ("nvidia-a100", "nvidia-h200")
+]
+
+
+@pytest.mark.parametrize(("operator", "gpu"), CASES)
 def test_operators_spill_no_registers_at_the_sizes_of_real_networks(
     operator: Operator, gpu: Accelerator
 ) -> None:

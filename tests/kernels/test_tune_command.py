@@ -20,6 +20,7 @@ def test_tune_command_without_a_gpu_suggests_static(hwnas: Callable[..., Answer]
     assert "--static ranks configurations" in line
 
 
+@pytest.mark.slow
 def test_tune_command_static_ranks_configs_by_busiest_bytes(hwnas: Callable[..., Answer]) -> None:
     options = ("--sizes", SIZES, "--static", "--device", "nvidia-h200", "--count", "3")
     shown = hwnas("kernels", "tune", "pointwise", *options, "--json")
@@ -45,6 +46,7 @@ def test_tune_command_static_says_that_nothing_was_measured(
     assert "Nothing was measured" in told.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

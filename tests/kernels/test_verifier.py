@@ -96,6 +96,7 @@ def verdict_of(fork_server: ForkServer) -> Callable[[Path], KernelVerdict]:
     return verdict
 
 
+@pytest.mark.slow
 @each(PLANTED)
 def test_verifier_refuses_a_planted_kernel_by_the_expected_check(
     path: Path, verdict_of: Callable[[Path], KernelVerdict]
@@ -107,6 +108,7 @@ def test_verifier_refuses_a_planted_kernel_by_the_expected_check(
     assert refused_by[1] in verdict.failed
 
 
+@pytest.mark.slow
 @each(CORRECT)
 def test_verifier_accepts_a_correct_kernel(
     path: Path, verdict_of: Callable[[Path], KernelVerdict]
@@ -120,8 +122,13 @@ def test_verifier_accepts_a_correct_kernel(
     assert passed >= {"unpatched", "options", "large", "similar", "many", "source"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.slow if n == "int8_pointwise" else pytest.mark.exhaustive)
+        for n in OPERATORS
+    ],
+)
 def test_verifier_accepts_the_operators_of_hwnas(name: str, fork_server: ForkServer) -> None:
     verdict = verify(name, seed=SEED, limits=LIMITS, fork_server=fork_server)
     assert [check for check in verdict.checks if check.status == "failed"] == []

@@ -135,6 +135,7 @@ def run(x):
     assert suspicious(ast.parse(text)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not supported(), reason="system calls of this machine are not known")
 @pytest.mark.parametrize(
     ("text", "seen"),
@@ -163,6 +164,7 @@ def test_sandbox_reports_system_calls_whose_errors_are_caught(
     assert seen in check.detail
 
 
+@pytest.mark.slow
 def test_verify_checks_the_source_of_imported_local_modules(
     tmp_path: Path, fork_server: ForkServer
 ) -> None:
@@ -241,6 +243,7 @@ def test_verify_refuses_rules_with_invalid_inputs_or_options(
         verify(str(path), limits=LIMITS, fork_server=fork_server)
 
 
+@pytest.mark.slow
 def test_verify_raises_an_error_if_the_reference_fails(
     tmp_path: Path, fork_server: ForkServer
 ) -> None:
@@ -252,6 +255,7 @@ def test_verify_raises_an_error_if_the_reference_fails(
         )
 
 
+@pytest.mark.slow
 def test_verify_command_refuses_a_file_that_exits_on_import(hwnas: Command, tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_text("import os\nos._exit(7)\ndef run(x, weight): ...\n")

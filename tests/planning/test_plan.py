@@ -66,6 +66,7 @@ def wall_minutes(made: Plan, facts: JobFacts, fastest: float) -> float:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     minutes=st.floats(3, 600),
@@ -87,6 +88,7 @@ def test_plan_fits_all_trainings_into_the_budget(
     assert len(made.summary) == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(minutes=st.floats(3, 600), fastest=st.floats(200, 20_000), slowdown=st.floats(0.5, 4))
 def test_plan_treats_a_slowdown_as_slower_training(
@@ -155,6 +157,7 @@ def test_plan_leaves_out_networks_that_miss_a_limit() -> None:
     assert none_keeps["search.options.most_macs"] >= MACS[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(images=st.integers(100, 100_000))
 def test_plan_trains_more_images_for_fewer_epochs(images: int) -> None:

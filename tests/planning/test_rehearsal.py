@@ -44,6 +44,7 @@ def test_slowdown_is_relative_to_the_probe(
     )
 
 
+@pytest.mark.slow
 def test_rehearsal_counts_the_time_that_low_resolution_saves(digits: ImageData) -> None:
     shared = SPACE, classification(digits), digits.train
     low = TrainConfig(epochs=100, first_resolution=0.3, full_resolution_from=0.95)

@@ -12,6 +12,7 @@ from hwnas.planning.speed import probes
 from hwnas.search_spaces import Architecture, resnet, union
 
 
+@pytest.mark.slow
 def test_measure_speeds_finds_larger_networks_slower_in_limited_time() -> None:
     space = resnet((32, 32, 3), 10, "compact")
     networks = dict.fromkeys([space.smallest(), space.largest()], "")
@@ -27,6 +28,7 @@ def test_measure_speeds_finds_larger_networks_slower_in_limited_time() -> None:
     assert len(emulated) == (1 if emulated[0].images_per_s < small / 2 else 2)
 
 
+@pytest.mark.slow
 def test_probes_are_the_smallest_and_largest_network_of_each_family() -> None:
     space = union((32, 32, 3), 10, "cpu", resolution=(32,))
     found = probes(space)

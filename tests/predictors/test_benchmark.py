@@ -33,6 +33,7 @@ def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_training")
 @pytest.mark.parametrize("method", METHODS)
 class TestEveryMethod:
+    @pytest.mark.slow
     def test_gets_a_score_for_each_test_device(self, table: CostTable, method: str) -> None:
         rows = bench(table, method)
         assert [row.device for row in rows] == TEST
@@ -47,6 +48,7 @@ class TestEveryMethod:
             assert row.regret is not None
             assert row.regret >= 0
 
+    @pytest.mark.slow
     def test_gives_the_same_scores_for_the_same_seed(self, table: CostTable, method: str) -> None:
         first, second = (
             [dataclasses.replace(row, seconds=0.0) for row in bench(table, method)]
@@ -54,6 +56,7 @@ class TestEveryMethod:
         )
         assert first == second
 
+    @pytest.mark.slow
     def test_does_not_use_the_costs_that_it_is_scored_on(
         self, table: CostTable, method: str
     ) -> None:

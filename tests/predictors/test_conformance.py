@@ -144,6 +144,7 @@ class TestPredictor:
     ) -> None:
         assert {e.kind for e in predictor.cost(unseen, [target] * len(unseen))} == {"predicted"}
 
+    @pytest.mark.slow
     def test_predicts_the_same_in_another_process(
         self, predictor: Predictor, target: Target, unseen: list[Workload], tmp_path: Path
     ) -> None:
@@ -155,6 +156,7 @@ class TestPredictor:
         assert done.returncode == 0, done.stderr
         assert [float(x) for x in done.stdout.strip("[]\n").split(",")] == pytest.approx(here)
 
+    @pytest.mark.slow
     def test_gives_larger_options_higher_costs(self, predictor: Predictor, target: Target) -> None:
         space = mobilenet((8, 8, 1), 10)
         costs = predictor.choice_costs(space, target)

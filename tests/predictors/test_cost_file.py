@@ -60,6 +60,7 @@ def test_cost_file_reads_several_metrics_and_ignores_other_columns(tmp_path: Pat
     assert set(found.costs) == {"latency_ms", "energy_mj"}
 
 
+@pytest.mark.slow
 def test_cost_file_reports_conflicting_lines_and_uses_their_median(tmp_path: Path) -> None:
     found = read_cost_file(write(tmp_path, [*latencies(), "99", "0.5"]), SPACE)
     assert len(found.networks) == 5
@@ -107,6 +108,7 @@ def read(folder: Path, factor: float = 1.0) -> CostFile:
     return read_cost_file(write(folder, latencies(factor=factor)), SPACE)
 
 
+@pytest.mark.slow
 def test_adopt_stores_a_device_and_updates_its_costs(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path / "store")
     [profile] = adopt("my-phone", read(tmp_path), store, runtime="litert-2.3")
@@ -120,6 +122,7 @@ def test_adopt_stores_a_device_and_updates_its_costs(tmp_path: Path) -> None:
         adopt("my-phone", read(tmp_path), store, runtime="onnxruntime")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "unit"), [(1e-3, "seconds"), (1e3, "microseconds")])
 def test_adopt_refuses_a_likely_wrong_unit_without_trust_units(
     tmp_path: Path, factor: float, unit: str

@@ -46,12 +46,14 @@ def share_inside(table: CostTable, new: str) -> float:
     return float(np.mean(shares))
 
 
+@pytest.mark.slow
 def test_widened_intervals_cover_nine_tenths_of_new_device_costs(table: CostTable) -> None:
     shares = [share_inside(table, name) for name in table.devices]
     assert 0.85 <= np.mean(shares) <= 0.97
     assert min(shares) > 0.7
 
 
+@pytest.mark.slow
 def test_intervals_are_no_wider_than_six_times_the_error(table: CostTable) -> None:
     """Each machine is new in turn; nine in ten of its costs lie in the interval, not more."""
     scores = [
@@ -75,6 +77,7 @@ def test_intervals_are_no_wider_than_six_times_the_error(table: CostTable) -> No
     assert width <= 6 * error
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     "HWNAS_DATA" not in os.environ, reason="HWNAS_DATA does not name the folder with the tables"
 )
@@ -88,6 +91,7 @@ def test_intervals_on_published_tables_are_narrow_enough() -> None:
     assert 0.85 <= np.mean([row.coverage90 for row in rows]) <= 0.98
 
 
+@pytest.mark.slow
 def test_learn_widening_ignores_networks_that_are_not_measurable(table: CostTable) -> None:
     """Wrong costs of networks that are never measured have little effect."""
     some = known(table, "server")

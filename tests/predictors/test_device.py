@@ -76,6 +76,7 @@ def test_predictor_intervals_cover_measured_latencies(
     assert np.median([e.std / e.mean for e in estimates]) < 4 * NOISE  # intervals are narrow
 
 
+@pytest.mark.slow
 def test_predictor_is_less_certain_for_unfamiliar_networks(
     target: Target, space: MobileNetSpace, true_latency_ms: Latency
 ) -> None:

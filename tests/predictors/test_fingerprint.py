@@ -41,6 +41,7 @@ def test_fingerprint_recovers_the_constants_of_a_roofline_machine() -> None:
     assert found.depthwise == pytest.approx(depthwise, rel=0.15)
 
 
+@pytest.mark.slow
 def test_fingerprint_of_this_machine_is_plausible() -> None:
     found = fingerprint(TARGET)
     assert found.probes_ms.keys() == PROBES.keys()

@@ -126,6 +126,7 @@ def test_mixture_prediction_is_independent_of_the_unit() -> None:
     np.testing.assert_allclose(other[1], 1000 * one[1], rtol=1e-6)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000))
 def test_mixture_uncertainty_never_grows_with_more_observations(seed: int) -> None:
     (x, z), (xq, zq) = drawn(seed, 9), drawn(seed + 1, 5)

@@ -49,6 +49,7 @@ def fitted(threads: int = 1, count: int = 200) -> GemmModel:
     return GemmModel.fit(TARGET.name, known, timed(known, threads))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beyond", BEYOND)
 def test_gemm_model_predicts_products_beyond_the_timed_sizes(beyond: str) -> None:
     new = drawn(60, BEYOND[beyond], seed=1)
@@ -61,6 +62,7 @@ def test_gemm_model_predicts_products_beyond_the_timed_sizes(beyond: str) -> Non
     }
 
 
+@pytest.mark.slow
 def test_gemm_model_intervals_cover_products_beyond_the_timed_sizes() -> None:
     new = [gemm for corners in BEYOND.values() for gemm in drawn(60, corners, seed=1)]
     truth = np.array([true_ms(gemm) for gemm in new])
@@ -68,12 +70,14 @@ def test_gemm_model_intervals_cover_products_beyond_the_timed_sizes() -> None:
     assert ((low <= truth) & (truth <= high)).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_gemm_model_learns_the_cost_of_starting_threads() -> None:
     new = [*drawn(60, SEEN, seed=1), *drawn(60, BEYOND["larger"], seed=1)]
     found = np.array([estimate.mean for estimate in fitted(threads=2).predict(new)])
     assert np.abs(found / [true_ms(gemm, threads=2) for gemm in new] - 1).mean() < 0.1
 
 
+@pytest.mark.slow
 def test_gemm_model_intervals_cover_costs_and_widen_with_distance() -> None:
     model, new = fitted(), drawn(300, SEEN, seed=1)
     estimates, truth = model.predict(new), timed(new, seed=1)
@@ -83,6 +87,7 @@ def test_gemm_model_intervals_cover_costs_and_widen_with_distance() -> None:
     assert far.std / far.mean > near.std / near.mean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gemm_model_is_monotone_in_each_size(threads: int) -> None:
     sizes = [1, 2, 3, 8, 15, 16, 17, 48, 64, 100, 500, 512, 513, 2000]
@@ -96,6 +101,7 @@ def test_gemm_model_is_monotone_in_each_size(threads: int) -> None:
         assert means == sorted(means)
 
 
+@pytest.mark.slow
 def test_gemm_model_is_deterministic_and_survives_pickling() -> None:
     new = drawn(5, BEYOND["larger"])
     assert fitted().predict(new) == pickle.loads(pickle.dumps(fitted())).predict(new)
@@ -138,6 +144,7 @@ def test_write_gemm_writes_a_model_that_computes_the_product(tmp_path: Path) -> 
     np.testing.assert_allclose(session.run(rows), rows @ weight, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number_format", ["fp32", "int8"])
 def test_time_gemms_times_products_in_every_number_format(number_format: str) -> None:
     shares: list[float] = []

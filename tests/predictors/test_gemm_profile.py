@@ -21,6 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DeviceStore:
     return made
 
 
+@pytest.mark.slow
 def test_calibrate_gemms_saves_products_that_predict_others(store: DeviceStore) -> None:
     profile = load_gemms(store, TARGET.name)
     assert len(profile.gemms) == len(profile.latencies_ms) == 24

@@ -91,6 +91,7 @@ def test_kernel_features_exist_only_for_triton_targets(space: MobileNetSpace) ->
     assert set(energy.blocks(steps)) == {"physical"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [mobilenet, vit, hybrid, resnet])
 def test_kernel_features_are_equal_for_traced_and_encoded_networks(make: object) -> None:
     space = make((64, 64, 3), 10)  # type: ignore[operator]

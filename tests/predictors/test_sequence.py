@@ -63,6 +63,7 @@ def test_encoding_distinguishes_networks_of_equal_totals(table: CostTable) -> No
     assert np.abs(first - dead).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_encoding_is_independent_of_other_networks_in_the_table(table: CostTable) -> None:
     encoded = encoded_sequences(sources(table))["sequence"]
     again = encoded_sequences(sources(table))["sequence"]

@@ -59,6 +59,7 @@ def test_predictor_is_accurate_after_ten_networks_on_a_new_device() -> None:
         assert np.median(np.abs(found / left_out.costs[others] - 1)) < 0.08
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10, 20])
 def test_predictor_adapts_quickly(count: int) -> None:
     space = mobilenet((64, 64, 3), 100)

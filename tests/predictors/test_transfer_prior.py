@@ -51,6 +51,7 @@ def test_transfer_prior_improves_ranking_with_related_devices(table: CostTable) 
     assert ranking(liked, taught, "server") > ranking(liked, alone, "server") + 0.1
 
 
+@pytest.mark.slow
 def test_transfer_prior_is_not_harmed_by_unrelated_devices(table: CostTable) -> None:
     """Costs of the other devices are shuffled, so they hold no information."""
     alone = predicted(table, transfer_prior(table, []), "server", 20)
@@ -70,6 +71,7 @@ def test_transfer_prior_features_ignore_a_device_that_is_left_out(table: CostTab
         np.testing.assert_allclose(features, again.linear[name], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_transfer_prior_leaves_out_a_whole_family(table: CostTable) -> None:
     """A twin of the device would give information that a new device does not have."""
     known = transfer_prior(table, ["slow", "core", "gpu", "chip"])

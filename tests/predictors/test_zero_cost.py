@@ -87,6 +87,7 @@ def test_proxies_are_determined_by_the_seed(space: SearchSpace) -> None:
     assert list(first.as_dict()) == ["naswot", "synflow", "meco"]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**31))
 def test_proxies_are_finite_for_every_network(seed: int) -> None:
@@ -107,6 +108,7 @@ def test_synflow_of_a_disconnected_cell_is_zero() -> None:
 # naswot
 
 
+@pytest.mark.slow
 @given(count=st.integers(2, 12), seed=st.integers(0, 1000))
 def test_naswot_lies_between_its_bounds_for_equal_and_distinct_codes(count: int, seed: int) -> None:
     network, units = Plain(functional.relu), 6 * 6 * 6
@@ -135,6 +137,7 @@ def test_naswot_is_equal_for_every_activation(
     assert naswot(Plain(activation), images) == naswot(Plain(nn.ReLU(inplace=True)), images)
 
 
+@pytest.mark.slow
 @given(scale=st.floats(0.01, 100))
 def test_naswot_is_independent_of_the_weight_scale(scale: float) -> None:
     network, scaled = Plain(functional.relu), Plain(functional.relu)
@@ -155,6 +158,7 @@ def test_synflow_of_two_layers_equals_the_value_by_hand() -> None:
     assert synflow(network, (2, 1, 1)) == pytest.approx(math.log(1 + 2 * 57))
 
 
+@pytest.mark.slow
 @given(scale=st.floats(0.1, 100))
 def test_synflow_grows_with_the_scale_of_each_layer(scale: float) -> None:
     network, scaled = Plain(functional.relu), Plain(functional.relu)
@@ -206,6 +210,7 @@ def test_meco_is_larger_for_independent_channels() -> None:
     assert 0.01 < meco(free, drawn()) <= 1
 
 
+@pytest.mark.slow
 @given(scale=st.floats(0.01, 100))
 def test_meco_hardly_depends_on_the_scale_of_a_layer(scale: float) -> None:
     network, scaled = Plain(functional.relu, norm=False), Plain(functional.relu, norm=False)
@@ -254,6 +259,7 @@ def test_proxies_refuse_images_of_another_shape() -> None:
 # Ranking of networks
 
 
+@pytest.mark.slow
 def test_naswot_and_synflow_are_higher_for_the_largest_network() -> None:
     space = mobilenet((32, 32, 3), 10, preset="small")
     small, large = (proxies_of(space, a) for a in (space.smallest(), space.largest()))

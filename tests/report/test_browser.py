@@ -72,6 +72,7 @@ def test_report_draws_every_plot_without_errors_or_requests(document):
     assert not re.search(r'(src|href)="(?!#|data:)', document)
 
 
+@pytest.mark.slow
 def test_report_blocks_requests_and_records_errors(opened, report_data):
     noticed = {
         "<script>fetch('http://127.0.0.1:9/')</script>": "refused http://127.0.0.1:9/",
@@ -87,6 +88,7 @@ def test_report_has_only_local_plot_buttons(document):
     assert titles == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
 
 
+@pytest.mark.slow
 def test_report_runs_no_script_from_hostile_names(opened, report_data):
     evil = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
     finalists = tuple(replace(f, picks=(evil,)) for f in report_data.finalists)

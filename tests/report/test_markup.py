@@ -1,5 +1,6 @@
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
 def test_element_escapes_any_text(text):
     reader = Reader()

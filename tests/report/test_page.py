@@ -159,6 +159,7 @@ def test_page_marks_an_unmeasured_finalist(report_data):
     assert "not measured" in Reader(render(replace(report_data, finalists=(waiting,)))).text
 
 
+@pytest.mark.slow
 def test_write_report_leaves_one_file_or_raises(report_data, tmp_path):
     path = write_report(report_data, tmp_path / "run" / "report.html")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")

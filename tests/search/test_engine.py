@@ -71,6 +71,7 @@ class TestEverySampler:
         trials = min(trials, 14) if sampler == "gp" else trials
         return searched(trials, sampler, sampler_options=options, **given)
 
+    @pytest.mark.slow
     def test_evaluates_no_network_twice(self, sampler: str, tmp_path: Path) -> None:
         result = self.run(sampler, study=tmp_path / "study.db")
         assert len(set(ids(result))) == len(result.trials) == result.evaluations_made
@@ -85,9 +86,11 @@ class TestEverySampler:
                 assert twin.state is TrialState.COMPLETE
                 assert twin.user_attrs["candidate"] == trial.user_attrs["candidate"]
 
+    @pytest.mark.slow
     def test_finds_the_same_trials_with_the_same_seed(self, sampler: str) -> None:
         assert found(self.run(sampler, seed=3)) == found(self.run(sampler, seed=3))
 
+    @pytest.mark.slow
     def test_resumes_with_the_remaining_trials(self, sampler: str, tmp_path: Path) -> None:
         from own_parts import EvenDials
 
@@ -98,6 +101,7 @@ class TestEverySampler:
         assert len(set(ids(again))) == 14
         assert (again.evaluations_made, evaluator.asked) == (4, 14)
 
+    @pytest.mark.slow
     def test_front_keeps_the_limit(self, sampler: str) -> None:
         limit = 9 if sampler == "proxy-order" else 5  # that one goes from the largest down
         limited = Objective("params", "minimize", limit=limit)
@@ -106,6 +110,7 @@ class TestEverySampler:
         assert any(trial.values["params"] > limit for trial in result.trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["guided", "nsga2", "nsga3", "tpe"])
 def test_learning_sampler_beats_random_search(sampler: str) -> None:
     def best(name: str) -> float:
@@ -115,6 +120,7 @@ def test_learning_sampler_beats_random_search(sampler: str) -> None:
     assert best(sampler) > best("random")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["growth", "guided", "reinforce"])
 def test_resumed_search_equals_an_uninterrupted_one(sampler: str, tmp_path: Path) -> None:
     whole = searched(24, sampler, seed=5)
@@ -209,6 +215,7 @@ def test_search_names_a_target_without_a_cost_source() -> None:
         searched(4, objectives=[ACCURACY, both], costs={LATENCY.label: FormulaCost()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["guided", "nsga2"])
 def test_product_space_is_searched_jointly_and_resumed(sampler: str, tmp_path: Path) -> None:
     from own_parts import Dials, EvenDials
@@ -319,6 +326,7 @@ class TestRefusals:
 class TestFailures:
     """Evaluators that fail, most of them for about a third of the networks."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("way", "kind", "reason"),
         [
@@ -390,6 +398,7 @@ class TestFailures:
         assert set(evaluator.tried.values()) == {1}
         assert {f.failure.attempts for f in result.failed} == {1}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe"])
     def test_later_search_does_not_propose_a_failed_candidate(
         self, sampler: str, tmp_path: Path
@@ -426,6 +435,7 @@ class TestFailures:
         again = searched(20, **ends)
         assert {t.candidate.network for t in again.trials[:2]} == set(ends["first"])
 
+    @pytest.mark.slow
     def test_study_can_be_resumed_after_an_evaluator_failed_later(self, tmp_path: Path) -> None:
         from own_parts import Diverging
 
@@ -496,6 +506,7 @@ def batches(**given: object) -> list[int]:
     return sizes
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_ray_actors_find_the_same_trials_as_one_process(ray_session: None, tmp_path: Path) -> None:
     from own_parts import EvenDials, Fatal

@@ -60,6 +60,7 @@ class TestConformance:
         assert isinstance(executor, Executor)
         assert executor.evaluator.key == "even-dials"
 
+    @pytest.mark.slow
     def test_executor_evaluates_each_candidate_once_and_prints_nothing(
         self, make: Make, capfd: pytest.CaptureFixture[str]
     ) -> None:
@@ -75,6 +76,7 @@ class TestConformance:
         assert values(executor, wanted[:3]) == dict(enumerate(expected[:3]))
         assert capfd.readouterr() == ("", "")
 
+    @pytest.mark.slow
     def test_executor_returns_an_error_as_the_outcome_of_its_candidate(self, make: Make) -> None:
         from own_parts import EvenDials, Moody, total
 
@@ -134,6 +136,7 @@ class TestRayActors:
         assert len(values(executor, candidates(8))) == 8
         executor.close()
 
+    @pytest.mark.slow
     def test_error_says_that_the_evaluator_cannot_be_loaded(self, ray_session: None) -> None:
         executor = RayActors(_Unloadable(), 1)
         with pytest.raises(WorkerError, match=r"cannot load the evaluator \(.*no such weights\)"):

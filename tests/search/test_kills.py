@@ -147,6 +147,7 @@ def front(result: SearchResult) -> set[tuple[str, tuple[float, ...]]]:
     return {(t.candidate.id, tuple(t.values.values())) for t in result.front}
 
 
+@pytest.mark.slow
 def test_search_finishes_after_three_kills(tmp_path: Path) -> None:
     from killed import Drive
 
@@ -155,7 +156,7 @@ def test_search_finishes_after_three_kills(tmp_path: Path) -> None:
     assert_finishes(drive, CASES[0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @each_sampler
 def test_search_finishes_after_fourteen_kills(case: Case, tmp_path: Path) -> None:
     from killed import Drive
@@ -196,23 +197,32 @@ def descendants(family: psutil.Process, word: str) -> list[psutil.Process]:
     return found
 
 
-LIVES = [["worker", "worker", "raylet"], ["worker", "search"], ["worker", "search"], ["raylet"]]
+LIVES = [["worker", "raylet"], ["search"], ["worker", "worker", "search"], ["raylet"]]
 """Victims of the kills in each run: a worker, Ray's own process, or the searching process."""
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lives", "trials"),
+    [
+        pytest.param(LIVES[:2], 400, marks=pytest.mark.slow),
+        pytest.param(LIVES, 2000, marks=pytest.mark.exhaustive),
+    ],
+    ids=["few", "many"],
+)
 @pytest.mark.ray
-def test_ray_search_finishes_after_eight_kills(tmp_path: Path) -> None:
+def test_ray_search_finishes_after_kills(
+    tmp_path: Path, lives: list[list[str]], trials: int
+) -> None:
     from killed import Drive
 
-    drive, rng = Drive(tmp_path, "nsga2", 2000, workers=2, seconds=0.15), random.Random(0)
+    drive, rng = Drive(tmp_path, "nsga2", trials, workers=2, seconds=0.15), random.Random(0)
 
     def more(count: int) -> Callable[[], bool]:
         wanted = len(finished(drive.study)) + count
         return lambda: len(finished(drive.study)) >= wanted
 
     before: Finished = {}
-    for victims in LIVES:
+    for victims in lives:
         with ray_driver(drive) as (family, process):
             for victim in victims:
                 wait_until(more(rng.randint(1, 8)))

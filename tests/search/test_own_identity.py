@@ -18,6 +18,7 @@ def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "message"),
     [
@@ -41,6 +42,7 @@ def test_run_inputs_refuse_a_task_that_differs_between_processes(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_run_inputs_accept_a_task_with_a_stable_repr(tiny_recipe: Path, tmp_path: Path) -> None:
     recipe, _ = read_recipe(tiny_recipe, ["task.name=unstable_parts:Fine"])
     assert repr(RunInputs.prepare(recipe, tmp_path, tmp_path).task).startswith("Fine(Class")
@@ -55,6 +57,7 @@ def test_check_identity_starts_no_process_for_plain_values(
     check_identity("task", task(few_digits))
 
 
+@pytest.mark.slow
 def test_check_identity_refuses_a_space_with_a_changing_fingerprint() -> None:
     from unstable_parts import HashedDials
 

@@ -54,6 +54,7 @@ def searched(objectives: list[Objective], trials: int = 60, **more: object) -> S
 
 @pytest.mark.parametrize("objectives", [[ACCURACY], BOTH], ids=["one", "two"])
 class TestSearchWithRungs:
+    @pytest.mark.slow
     def test_promotes_few_candidates_and_evaluates_none_twice(
         self, objectives: list[Objective], tmp_path: Path
     ) -> None:
@@ -71,6 +72,7 @@ class TestSearchWithRungs:
         worth = {name: int(name, 16) for name, _ in evaluator.paid}
         assert {t.candidate.id for t in result.trials} <= worth.keys()
 
+    @pytest.mark.slow
     def test_study_records_promotions(self, objectives: list[Objective], tmp_path: Path) -> None:
         result = searched(objectives, study=tmp_path / "study.db")
         plain = optuna.load_study(study_name="search", storage=f"sqlite:///{tmp_path / 'study.db'}")
@@ -86,6 +88,7 @@ class TestSearchWithRungs:
                 told = [r["values"]["accuracy"] for r in trial.user_attrs["rungs"]]
                 assert list(trial.intermediate_values.values()) == told
 
+    @pytest.mark.slow
     def test_resumes_without_repeating_an_evaluation(
         self, objectives: list[Objective], tmp_path: Path
     ) -> None:

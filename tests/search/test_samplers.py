@@ -37,6 +37,7 @@ def searched(
     return study.trials
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize(
     ("name", "plain"), [("nsga2", NSGAIISampler), ("nsga3", NSGAIIISampler)], ids=["nsga2", "nsga3"]

@@ -144,6 +144,7 @@ class TestClaims:
         one.close()
         other.close()
 
+    @pytest.mark.slow
     def test_concurrent_searches_claim_different_candidates(self, url: str) -> None:
         had: list[str] = []
 
@@ -164,6 +165,7 @@ class TestClaims:
 
 
 class TestDeadSearch:
+    @pytest.mark.slow
     def test_claims_of_a_dead_search_are_released_to_the_others(self, url: str) -> None:
         one, other = opened(url, "one", stale_s=60), opened(url, "other", stale_s=0.6)
         _, _, trial_id = one.claim(proposal("a"), 10)
@@ -184,6 +186,7 @@ class TestDeadSearch:
         late.close()
         other.close()
 
+    @pytest.mark.slow
     def test_busy_search_keeps_its_claims(self, url: str) -> None:
         busy, other = opened(url, "busy", stale_s=0.6), opened(url, "other", stale_s=1.5)
         busy.claim(proposal("a"), 10)
@@ -258,6 +261,7 @@ def local(folder: Path, driver: str) -> set[str]:
     return {t.user_attrs["candidate"] for t in study.trials if t.state is TrialState.COMPLETE}
 
 
+@pytest.mark.slow
 def test_two_searches_share_the_work_of_one(searched_url: str, tmp_path: Path) -> None:
     url = searched_url
     from test_kills import forked
@@ -297,6 +301,7 @@ def test_other_search_finishes_the_trials_of_a_killed_one(
     assert not [t for t in stored(url) if t.state is TrialState.RUNNING]
 
 
+@pytest.mark.slow
 def test_resumed_search_includes_trials_of_other_searches(tmp_path: Path) -> None:
     from own_parts import EvenDials
 
@@ -310,6 +315,7 @@ def test_resumed_search_includes_trials_of_other_searches(tmp_path: Path) -> Non
     assert local(tmp_path, "one") == set(complete(url)) > local(tmp_path, "two")
 
 
+@pytest.mark.slow
 def test_sampler_receives_the_trials_of_other_searches(tmp_path: Path) -> None:
     from own_parts import Dials, EvenDials
 

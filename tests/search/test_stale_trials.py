@@ -71,6 +71,7 @@ def test_other_predictions_give_the_same_networks_new_costs(tmp_path: Path, scor
         assert values["accuracy"] == before[name]["accuracy"]
 
 
+@pytest.mark.slow
 def test_stale_trials_stay_as_history_and_are_marked(tmp_path: Path) -> None:
     from own_parts import Slower
 
@@ -86,6 +87,7 @@ def test_stale_trials_stay_as_history_and_are_marked(tmp_path: Path) -> None:
     assert len(complete) == len(first.trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["evaluator", "fidelity"])
 def test_another_evaluator_or_fidelity_evaluates_again(tmp_path: Path, what: str) -> None:
     from own_parts import EvenDials
@@ -100,6 +102,7 @@ def test_another_evaluator_or_fidelity_evaluates_again(tmp_path: Path, what: str
     assert marks == {"weights, data, task, evaluator or fidelity changed", None}
 
 
+@pytest.mark.slow
 def test_evaluations_are_reused_after_a_change_back(tmp_path: Path) -> None:
     from own_parts import EvenDials
 
@@ -110,6 +113,7 @@ def test_evaluations_are_reused_after_a_change_back(tmp_path: Path) -> None:
     assert ids(back) == ids(first)
 
 
+@pytest.mark.slow
 def test_changed_limit_applies_to_earlier_evaluations(tmp_path: Path) -> None:
     searched(tmp_path)
     slowest = 3.0
@@ -138,6 +142,7 @@ def test_more_trials_extend_the_earlier_ones(tmp_path: Path) -> None:
     assert more.trials[:10] == first.trials
 
 
+@pytest.mark.slow
 def test_search_refuses_a_shared_study_with_other_costs(tmp_path: Path) -> None:
     from own_parts import Slower
 

@@ -106,6 +106,7 @@ class TestStudyOnDisk:
             assert [t.params for t in reader.trials] == [{"width": 2}] * (i + 1)
         study.close()
 
+    @pytest.mark.slow
     def test_shares_its_file_with_another_study(self, tmp_path: Path) -> None:
         one, two = filled(tmp_path / "study.db"), filled(tmp_path / "study.db", 3, "random")
         one.tell(one.ask(), [0.1, 1])
@@ -324,6 +325,7 @@ run_search(
 """
 
 
+@pytest.mark.slow
 def test_study_loses_no_finished_trial_if_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def space_of(family: str, fields: dict[str, Any], in_channels: int) -> SearchSpa
         return error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=20)
 @given(data=st.data(), in_channels=ONE_OR_THREE)

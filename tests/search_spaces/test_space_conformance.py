@@ -439,6 +439,7 @@ def steps_of(table: OperatorCountTable) -> list[dict[OperatorSignature, int]]:
     ]
 
 
+@pytest.mark.slow
 @every_space
 def test_steps_of_extreme_networks_equal_those_of_a_trace(space: SearchSpace) -> None:
     steps_are_traced(space, [space.smallest(), space.largest()])
@@ -490,6 +491,7 @@ def test_sample_repeats_for_the_same_seed(space: SearchSpace, seed: int) -> None
     assert sampled(space, seed) == sampled(space, seed)
 
 
+@pytest.mark.slow
 def test_sample_is_the_same_in_another_process() -> None:
     """The process has another hash seed, so nothing may depend on the order of a set."""
     done = subprocess.run(
@@ -559,6 +561,7 @@ def test_size_is_the_number_of_different_architectures(name: str) -> None:
     assert space.size() == len(set(enumerated(space)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTED)
 def test_architecture_ids_differ_exactly_if_networks_differ(name: str) -> None:
     """A module's text contains its parts and sizes; with the input shape, it identifies it."""
@@ -619,6 +622,7 @@ def trained_a_little(space: SearchSpace) -> Supernet:
     return supernet
 
 
+@pytest.mark.slow
 @runnable_space
 @settings(max_examples=6)
 @given(seed=seeds)

@@ -135,6 +135,7 @@ def test_calibrations_of_earlier_versions_are_read_from_the_table(job: Job) -> N
     assert adopted.inputs["hardware"] == stage.identity.inputs["hardware"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["macs", "params"])
 def test_check_limits_is_exact_for_counts(job: Job, metric: str) -> None:
     space = job.run_inputs.space
@@ -146,6 +147,7 @@ def test_check_limits_is_exact_for_counts(job: Job, metric: str) -> None:
         check_limits(job, missed, {})
 
 
+@pytest.mark.slow
 def test_check_limits_refuses_only_latencies_that_are_out_of_reach(
     job: Job, goal: SearchGoal
 ) -> None:

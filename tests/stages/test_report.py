@@ -90,6 +90,7 @@ def test_report_hypervolume_counts_only_networks_that_keep_the_limits(
     assert data.reference_point["accuracy"] > scores[0], "what does not count does not stretch it"
 
 
+@pytest.mark.slow
 def test_report_has_no_hypervolume_if_nothing_keeps_the_limits(
     job: Job, limited: Callable[..., SearchGoal]
 ) -> None:
@@ -100,6 +101,7 @@ def test_report_has_no_hypervolume_if_nothing_keeps_the_limits(
     assert (nothing.hypervolume, nothing.reference_point) == ((), {})
 
 
+@pytest.mark.slow
 def test_report_hypervolume_leaves_out_finalists_measured_over_a_limit(
     job: Job, limited: Callable[..., SearchGoal]
 ) -> None:

@@ -37,6 +37,7 @@ from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavaila
 HERE, THERE = "cpu-onnxruntime-fp32-b1-t1", f"{NAME}-onnxruntime-fp32-b1-t1"
 
 
+@pytest.mark.slow
 def test_measure_times_a_network_on_a_remote_device(device: AddedDevice, model: Path) -> None:
     shares: list[float] = []
     found = measure({"network": model}, Target.parse(THERE), QUICK, shares.append)["network"]
@@ -48,6 +49,7 @@ def test_measure_times_a_network_on_a_remote_device(device: AddedDevice, model: 
     assert shares == sorted(shares)
 
 
+@pytest.mark.slow
 def test_measure_together_mixes_local_and_remote_targets(device: AddedDevice, model: Path) -> None:
     names = [THERE, HERE, f"{NAME}-onnxruntime-int8-b2-t1"]
     subjects = {name: TimedNetwork(model, Target.parse(name)) for name in names}
@@ -64,6 +66,7 @@ def test_agent_keeps_no_jobs_or_work_files(agent: Running, device: AddedDevice) 
     assert not list((agent.folder / "work").iterdir())
 
 
+@pytest.mark.slow
 def test_client_sends_a_model_again_that_was_damaged_on_the_agent(
     agent: Running, device: AddedDevice, model: Path
 ) -> None:
@@ -108,6 +111,7 @@ def test_client_sends_external_weights_with_the_model(
     assert measure({"split": split}, Target.parse(THERE), QUICK)["split"].latency_ms > 0
 
 
+@pytest.mark.slow
 def test_remote_errors_contain_the_local_names_of_files_and_targets(
     device: AddedDevice, model: Path, tmp_path: Path, huge: Path
 ) -> None:
@@ -250,6 +254,7 @@ def unused_address() -> Iterator[str]:
         yield f"https://127.0.0.1:{held.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_client_refuses_a_changed_certificate_until_it_is_added_again(
     agent: Running, device: AddedDevice, model: Path
 ) -> None:
@@ -284,6 +289,7 @@ def test_client_refuses_an_agent_that_does_not_prove_the_token(
         ask(device)
 
 
+@pytest.mark.slow
 def test_client_refuses_another_machine_at_the_same_address(
     device: AddedDevice, model: Path
 ) -> None:
@@ -297,6 +303,7 @@ def test_client_refuses_another_machine_at_the_same_address(
 # The agent's own files
 
 
+@pytest.mark.slow
 def test_agent_refuses_files_that_other_users_can_read(tmp_path: Path) -> None:
     folder = tmp_path / "agent"
     told: list[str] = []
@@ -391,6 +398,7 @@ def wait_for_a_job(work: Path) -> None:
     time.sleep(0.3)
 
 
+@pytest.mark.slow
 def test_client_sends_a_job_again_that_the_agent_lost(
     agent: Running, device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

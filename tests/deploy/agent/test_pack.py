@@ -57,6 +57,7 @@ print("measured")
 """
 
 
+@pytest.mark.slow
 def test_packed_agent_imports_only_allowed_packages(
     pack: Path, model: Path, tmp_path: Path
 ) -> None:

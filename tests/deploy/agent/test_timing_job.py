@@ -25,6 +25,7 @@ def test_timing_job_round_trips_through_json() -> None:
     assert JOB.models == [ASKED.model]
 
 
+@pytest.mark.slow
 @given(subjects=ANYTHING, settings=ANYTHING)
 def test_timing_job_from_any_json_is_refused_or_within_limits(subjects: Any, settings: Any) -> None:
     whole = JOB.to_json()

@@ -107,6 +107,7 @@ def test_cascade_passes_verification(cascade: Cascade) -> None:
     assert str(cascade.folder).encode() not in (cascade.folder / "cascade.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_runner_needs_neither_hwnas_nor_torch(
     cascade: Cascade, digits: NDArray[np.uint8], tmp_path: Path
 ) -> None:
@@ -317,6 +318,7 @@ def umask() -> int:
     return found
 
 
+@pytest.mark.slow
 def test_runner_reports_an_unreadable_image_in_one_line(cascade: Cascade, tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 400), np.uint8)).save(

@@ -55,6 +55,7 @@ def brute_force(
     return min(costs, default=None)
 
 
+@pytest.mark.slow
 @given(cases(), st.floats(0.01, 0.99), st.floats(0, 1))
 def test_choose_finds_the_cheapest_network_and_pair(
     case: tuple[dict[str, CandidateScores], np.ndarray], target: float, overhead: float
@@ -75,6 +76,7 @@ def test_choose_finds_the_cheapest_network_and_pair(
     assert chosen.tally.accuracy >= target
 
 
+@pytest.mark.slow
 @given(cases(), st.floats(0.01, 0.99))
 def test_choose_reports_the_accuracy_and_cost_of_the_chosen_pair(
     case: tuple[dict[str, CandidateScores], np.ndarray], target: float
@@ -91,6 +93,7 @@ def test_choose_reports_the_accuracy_and_cost_of_the_chosen_pair(
         assert pair.cost == pytest.approx(small.cost + tally.share * big.cost)
 
 
+@pytest.mark.slow
 @given(cases(), rules)
 def test_pair_tally_equals_that_of_one_network_at_thresholds_0_and_1(
     case: tuple[dict[str, CandidateScores], np.ndarray], rule: str
@@ -105,6 +108,7 @@ def test_pair_tally_equals_that_of_one_network_at_thresholds_0_and_1(
     assert (all_of_them.accuracy, all_of_them.share) == (single_tally(big, labels).accuracy, 1.0)
 
 
+@pytest.mark.slow
 @given(cases(), rules, st.floats(0, 1), st.floats(0, 1))
 def test_unsure_images_stay_unsure_at_a_higher_threshold(
     case: tuple[dict[str, CandidateScores], np.ndarray], rule: str, one: float, other: float
@@ -114,6 +118,7 @@ def test_unsure_images_stay_unsure_at_a_higher_threshold(
     assert (high | ~low).all()
 
 
+@pytest.mark.slow
 @given(cases(), st.floats(0.01, 0.99), st.floats(0, 2))
 def test_choose_never_finds_a_lower_cost_with_a_margin(
     case: tuple[dict[str, CandidateScores], np.ndarray], target: float, margin: float
@@ -190,6 +195,7 @@ def test_choose_refuses_negative_or_infinite_margins(margin: float) -> None:
         choose(*partly_confident_pair(), 0.9, margin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 @given(cases(), rules, st.data())
 def test_nan_scores_are_never_correct_and_always_unsure(

@@ -58,6 +58,7 @@ class Network(nn.Module):
         return self.head(x.abs() if self.wrong == "network" and exporting() else x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "place"),
     [
@@ -85,6 +86,7 @@ class OnlyFew(nn.Module):
         return images.flatten(1) * float(len(images))
 
 
+@pytest.mark.slow
 def test_export_finds_a_batch_size_that_became_a_constant(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sequential(nn.ReLU(), OnlyFew()))
     with pytest.raises(ArtifactError, match=r"1 at once.* It first differs in 1\.1 \(Mul\)"):

@@ -64,6 +64,7 @@ def test_gate_accepts_a_network_compared_with_itself(exported: Export) -> None:
         assert verdict.interval[0] <= verdict.growth <= verdict.interval[1]
 
 
+@pytest.mark.slow
 def test_gate_checks_limits_without_a_baseline(exported: Export) -> None:
     size = exported.path.stat().st_size
     limits = {"size_bytes": size - 1, "p50_ms": 1e3, "peak_memory_bytes": 1e10}

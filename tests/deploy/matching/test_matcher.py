@@ -123,6 +123,7 @@ def without_interpreter(
         return MatchedNetwork(matched(source, 2, dtype), dtype, CPU)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 def test_matched_network_gives_the_outputs_of_the_file(
     name: str, small: Callable[[str], OnnxModule]
@@ -141,6 +142,7 @@ def test_matcher_finds_the_expected_operators(
     assert operators(graph) == EXPECTED[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_INT8)
 def test_matched_int8_network_gives_the_outputs_of_the_file(
     name: str, small: Callable[[str], OnnxModule], folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ def test_peak_memory_counts_activations_without_the_runtime(of_wide: PeakMemory)
     assert activations < of_wide.peak_bytes < 6 * activations  # two copies in another layout
 
 
+@pytest.mark.slow
 def test_peak_memory_counts_weights_when_loaded(heavy: Path) -> None:
     weights = 4 * 17 * 300_000
     found = peak_memory(heavy, TARGET, 1)
@@ -53,6 +54,7 @@ def test_peak_memory_counts_weights_when_loaded(heavy: Path) -> None:
     assert found.loaded_bytes <= found.peak_bytes
 
 
+@pytest.mark.slow
 def test_peak_memory_grows_with_the_batch(wide: Path, of_wide: PeakMemory) -> None:
     four = Target(Device("cpu", "onnxruntime", batch=4))
     assert peak_memory(wide, four, 1).peak_bytes > 2 * of_wide.peak_bytes

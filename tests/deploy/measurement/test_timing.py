@@ -153,6 +153,7 @@ def test_timing_settings_refuse_impossible_values(options: dict[str, float]) -> 
         TimingSettings(**options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_measure_gives_a_complete_measurement_of_each_network(
     exported: Export, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_measure_gives_a_complete_measurement_of_each_network(
     assert shares[-1] == 1.0
 
 
+@pytest.mark.slow
 def test_measure_follows_batch_and_threads_of_the_target(exported: Export) -> None:
     models, settings = {"network": exported.path}, TimingSettings(rounds=10)
     one = measure(models, ONE, settings)["network"]
@@ -180,6 +182,7 @@ def test_measure_follows_batch_and_threads_of_the_target(exported: Export) -> No
     assert wall.latency_ms == wall.wall_ms.p50
 
 
+@pytest.mark.slow
 def test_measure_together_has_a_reference_model_for_each_target(exported: Export) -> None:
     targets = [
         ONE,

@@ -52,6 +52,7 @@ class Pieces(nn.Module):
         return torch.cat([y, torch.sigmoid(z)[:, 2:6]], 1).mean((2, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Attention, Pieces])
 def test_onnx_module_gives_the_outputs_of_the_exported_network(
     make: Callable[[], nn.Module], tmp_path: Path

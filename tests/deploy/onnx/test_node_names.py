@@ -36,6 +36,7 @@ class Hyperbolic(nn.Module):
         return torch.sinh(x)
 
 
+@pytest.mark.slow
 def test_pytorch_runtime_names_an_unsupported_operator_with_its_block(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Sequential(nn.ReLU(), Hyperbolic()))
     path = export_onnx(network, (1, 4, 4), tmp_path / "network.onnx").path

@@ -13,6 +13,7 @@ from hwnas.kernels.suite.correctness import run_suite
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pointwise", "depthwise", "norm_linear", "attention"])
 def test_onnx_runtime_backend_passes_the_suite(name: str) -> None:
     backend: Backend = OnnxRuntimeBackend()
@@ -22,6 +23,7 @@ def test_onnx_runtime_backend_passes_the_suite(name: str) -> None:
     assert [verdict.reason for verdict in found] == [""] * len(cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype", "reason"),
     [
@@ -40,6 +42,7 @@ def test_onnx_runtime_backend_reports_unsupported_cases_with_a_reason(
     assert reason in verdict.reason
 
 
+@pytest.mark.slow
 def test_onnx_runtime_backend_refuses_inputs_that_cannot_be_exported() -> None:
     operator = OPERATORS["pointwise"]
     inputs = operator.example(operator.checked[0], torch.float32, torch.Generator(), CPU)

@@ -43,6 +43,7 @@ class Attention(nn.Module):
         return ((q @ k.transpose(1, 2)).softmax(-1) @ v).mean(1)
 
 
+@pytest.mark.slow
 def test_workload_counts_the_matrix_products_of_attention(tmp_path: Path) -> None:
     export_onnx(Attention(), (3, 16, 16), tmp_path / "vit.onnx")
     found = read_workload(tmp_path / "vit.onnx").workload

@@ -28,6 +28,7 @@ def error(values: np.ndarray, low: float, high: float, power: float) -> float:
     return float((np.abs(rounded - values) ** power).mean())
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1.0, 2.0]), st.floats(-3, 3))
 def test_fitted_range_lies_in_the_full_range_with_no_larger_error(
     seed: int, power: float, shift: float

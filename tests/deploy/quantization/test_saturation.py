@@ -90,6 +90,7 @@ def weights_of(model: Path) -> list[NDArray[np.int8]]:
     return [each for each in arrays if each.dtype == np.int8 and each.ndim > 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("needed", [True, False])
 def test_quantize_int8_writes_seven_bit_weights_where_sums_saturate(
     needed: bool, exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -84,6 +84,7 @@ def test_session_has_a_cpu_clock_and_reports_its_threads(session: Session) -> No
     assert any("thread" in name.lower() for name in session.settings)
 
 
+@pytest.mark.slow
 def test_measure_works_with_every_runtime(target: Target, exported: Export) -> None:
     settings = TimingSettings(warmup=2, rounds=5, round_ms=1.0)
     before = exported.path.read_bytes()

@@ -14,6 +14,7 @@ print(open_session(Path(sys.argv[1]), Target.parse("cpu-mnn-fp32-b1-t1")).input_
 """
 
 
+@pytest.mark.slow
 def test_mnn_writes_nothing_to_standard_output(exported: Export) -> None:
     """The MNN library writes to standard output, which would corrupt the JSON of hwnas."""
     if reason := RUNTIMES["mnn"].unavailable():

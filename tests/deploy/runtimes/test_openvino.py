@@ -23,6 +23,7 @@ signal.raise_signal(signal.SIGINT)
 """
 
 
+@pytest.mark.slow
 def test_openvino_sessions_leave_ctrl_c_working(tmp_path: Path) -> None:
     """Regression test: a session each had its own core, and Ctrl-C ended the process by SIGSEGV."""
     if reason := RUNTIMES["openvino"].unavailable():

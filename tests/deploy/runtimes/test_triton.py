@@ -39,6 +39,7 @@ def test_triton_runtime_reports_a_missing_gpu(exported: Export) -> None:
         open_session(exported.path, TARGET)
 
 
+@pytest.mark.slow
 def test_triton_session_gives_the_outputs_of_the_network(prepared: Path, exported: Export) -> None:
     images = np.random.default_rng(1).standard_normal((5, 1, 8, 8), dtype=np.float32)
     expected = open_session(exported.path, Target.parse("cpu-onnxruntime-fp32-b5-t1")).run(images)
@@ -72,6 +73,7 @@ def test_triton_session_ignores_a_plan_of_another_gpu_with_a_note(prepared: Path
     assert "default configurations are used" in told
 
 
+@pytest.mark.slow
 def test_triton_runtime_accepts_half_precision_files_for_fp16_only(
     exported: Export, tmp_path: Path
 ) -> None:
@@ -85,6 +87,7 @@ def test_triton_runtime_accepts_half_precision_files_for_fp16_only(
         Triton().prepare(half, Target.parse("cuda-triton-bf16-b2-t1"), tmp_path)
 
 
+@pytest.mark.slow
 def test_triton_runtime_quantises_a_float_file_for_int8(exported: Export, tmp_path: Path) -> None:
     target = Target.parse("cuda-triton-int8-b2-t1")
     made = Triton().prepare(exported.path, target, tmp_path)

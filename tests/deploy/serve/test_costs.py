@@ -82,6 +82,7 @@ def test_costs_bound_the_memory_of_any_image(tmp_path: Path) -> None:
             assert most < 4 * int(line) + 4e6, f"{case}: far too much is reckoned"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

@@ -269,6 +269,7 @@ def test_server_answers_expect_100_continue(
         assert connection.recv(2**16).startswith(b"HTTP/1.1 200 OK")
 
 
+@pytest.mark.slow
 def test_server_disconnects_slow_clients_and_serves_others(
     serving: Serving, packed: Bundle, digits: Images
 ) -> None:
@@ -671,6 +672,7 @@ def test_predict_refuses_images_with_inconsistent_headers(client: Any, damage: s
     answer.refused(400, "the body is not a valid image")
 
 
+@pytest.mark.slow
 def test_server_disconnects_a_client_that_reads_its_answer_slowly(
     serving: Serving, packed: Bundle
 ) -> None:

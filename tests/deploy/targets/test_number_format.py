@@ -16,6 +16,7 @@ from hwnas.deploy.targets.number_format import _QUANTISED, number_format, to_flo
 from hwnas.errors import ArtifactError
 
 
+@pytest.mark.slow
 def test_runtime_refuses_files_in_another_format_than_the_target(
     exported: Export, tmp_path: Path
 ) -> None:

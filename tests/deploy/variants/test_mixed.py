@@ -21,6 +21,7 @@ def difference(exported: Export, path: Path) -> float:
     return relative_error(found, outputs_of(exported.path, BATCHES))
 
 
+@pytest.mark.slow
 def test_sensitivities_rank_every_layer_with_weights(exported: Export, tmp_path: Path) -> None:
     graph = onnx.load(exported.path).graph
     layers = [node for node in graph.node if node.op_type in ("Conv", "Gemm")]
@@ -39,6 +40,7 @@ def test_sensitivities_rank_every_layer_with_weights(exported: Export, tmp_path:
     assert errors[0] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "kept"), [(1.0, 0), (0.0, None)])
 def test_mixed_int8_keeps_few_layers_in_floating_point(
     exported: Export, tmp_path: Path, limit: float, kept: int | None

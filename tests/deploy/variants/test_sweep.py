@@ -45,6 +45,7 @@ def swept(exported: Export, folder: Path, *names: str, **options: Any) -> Sweep:
     return sweep(material, variants, [ORT, TORCH], folder, settings=QUICK, **options)
 
 
+@pytest.mark.slow
 def test_sweep_times_supported_variants_and_chooses_the_fastest(
     exported: Export, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_sweep_times_supported_variants_and_chooses_the_fastest(
     }
 
 
+@pytest.mark.slow
 def test_sweep_without_images_chooses_only_exact_variants(exported: Export, tmp_path: Path) -> None:
     found = swept(exported, tmp_path, "fp32", "int8")
     plain, _, rounded = found.results
@@ -82,6 +84,7 @@ def test_sweep_without_images_chooses_only_exact_variants(exported: Export, tmp_
     assert plain in found.able
 
 
+@pytest.mark.slow
 def test_sweep_refuses_variants_that_lose_too_much_accuracy(
     exported: Export, tmp_path: Path
 ) -> None:
@@ -113,6 +116,7 @@ def test_sweep_refuses_impossible_variants_and_devices(exported: Export, tmp_pat
         sweep(material, [VARIANTS["fp32"]], [ORT, Device("cpu", "pytorch", 8)], tmp_path)
 
 
+@pytest.mark.slow
 def test_write_variants_packs_all_variants_into_a_bundle(packed: Bundle, tmp_path: Path) -> None:
     material = VariantInputs(packed.onnx_file, BATCHES, max_loss=1.0)
     names = ("fp32", "int8")
@@ -156,6 +160,7 @@ def test_write_variants_writes_the_chosen_file_and_the_results(
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.onnx", "sweep.json"}
 
 
+@pytest.mark.slow
 def test_variants_report_which_can_be_made_from_the_inputs(
     exported: Export, tmp_path: Path
 ) -> None:

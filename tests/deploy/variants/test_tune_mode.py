@@ -31,6 +31,7 @@ def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     return [x.grad, *(p.grad for p in network.parameters() if p.grad is not None)]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     bias=st.booleans(),

@@ -1,5 +1,6 @@
 """The attention operator: against results by hand and a searched network, and extreme scores."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ def test_attention_equals_a_result_computed_by_hand() -> None:
     torch.testing.assert_close(attention(query, key, value).item(), 17.5)
 
 
+@pytest.mark.slow
 def test_attention_between_linear_operators_equals_a_transformer_block() -> None:
     torch.manual_seed(0)
     block = PreNorm(24, Attention(24, heads=3, head_width=8)).eval()

@@ -12,6 +12,7 @@ from hwnas.kernels.operators.block_sparse import block_sparse, pack_blocks
 SIDES = st.sampled_from((16, 32))
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(1, 70), st.integers(1, 70), SIDES, SIDES, st.integers(0, 99))
 def test_block_sparse_equals_the_dense_layer_with_zeros(

@@ -41,6 +41,7 @@ def test_convolution_can_add_a_residual_before_the_activation(operator: Operator
     torch.testing.assert_close(y, truth, atol=3e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @BOTH
 @settings(max_examples=12, deadline=None)
 @given(st.data())

@@ -27,6 +27,7 @@ def test_depthwise_equals_a_result_computed_by_hand() -> None:
     assert sums.tolist() == [[8]]
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     st.tuples(st.integers(1, 2), st.integers(1, 6), st.integers(1, 5), st.integers(1, 20)),

@@ -22,6 +22,7 @@ def test_depthwise_pointwise_equals_a_result_computed_by_hand() -> None:
     assert y.flatten().tolist() == [13.5, 0.5]  # 4 pixels and 3 are 7, of which relu6 leaves 6
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6), st.integers(1, 40)),

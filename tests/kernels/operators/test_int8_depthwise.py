@@ -16,6 +16,7 @@ def test_int8_depthwise_pads_with_the_zero_point() -> None:
     assert y.flatten().tolist() == [6, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "stride"), [(1, 1), (3, 1), (3, 2), (5, 2), (7, 1)])
 def test_int8_depthwise_equals_a_grouped_conv2d_of_pytorch(side: int, stride: int) -> None:
     generator = torch.Generator().manual_seed(side)

@@ -78,6 +78,7 @@ def test_int8_pointwise_equals_the_float_layer_within_half_a_step(activation: st
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(1, 40))
 def test_int8_pointwise_handles_rows_of_any_length(rows: int, inner: int, outer: int) -> None:

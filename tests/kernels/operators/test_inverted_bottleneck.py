@@ -22,6 +22,7 @@ def folded(layer: Any) -> tuple[Tensor, Tensor]:
     return conv.weight * factor[:, None, None, None], norm.bias - norm.running_mean * factor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("squeeze_excite", [False, True])
 @torch.no_grad()
 def test_inverted_bottleneck_equals_the_layer_of_the_search_spaces(squeeze_excite: bool) -> None:
@@ -55,6 +56,7 @@ def test_inverted_bottleneck_equals_the_layer_of_the_search_spaces(squeeze_excit
     torch.testing.assert_close(y.permute(0, 3, 1, 2), layer(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [0, 1])
 @pytest.mark.parametrize(
     ("kernel", "stride", "tile", "block_m"),
@@ -70,6 +72,7 @@ def test_inverted_bottleneck_equals_its_reference_with_overlapping_tiles(
     assert worst_error(inverted_bottleneck.run(inputs, config), truth) <= 1
 
 
+@pytest.mark.slow
 def test_inverted_bottleneck_squeezes_over_all_tiles_reproducibly() -> None:
     sizes = MAP | {"kernel": 3, "stride": 1, "squeezed": 70, "residual": 0}
     inputs = example(sizes)

@@ -16,6 +16,7 @@ def blocks(weight: Tensor, heads: int, gates: int) -> Tensor:
     return torch.diagonal(split, dim1=1, dim2=3).permute(3, 0, 1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sequences", "steps"), [(1, 6), (18, 2)])
 def test_recurrent_with_four_gates_equals_the_lstm_of_pytorch(sequences: int, steps: int) -> None:
     torch.manual_seed(0)
@@ -30,6 +31,7 @@ def test_recurrent_with_four_gates_equals_the_lstm_of_pytorch(sequences: int, st
     torch.testing.assert_close(last, last_truth[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequences", [1, 18])
 def test_recurrent_with_three_gates_equals_the_gru_of_pytorch(sequences: int) -> None:
     torch.manual_seed(0)
@@ -60,6 +62,7 @@ def test_recurrent_heads_are_independent() -> None:
         torch.testing.assert_close(y, layer(x)[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**20), cut=st.integers(1, 4), gates=st.sampled_from([LSTM, GRU]))
 def test_recurrent_gives_the_same_on_a_stream_in_pieces(seed: int, cut: int, gates: int) -> None:

@@ -1,5 +1,6 @@
 """Slim attention, compared with a result by hand, a searched network and other operators."""
 
+import pytest
 import torch
 
 from hwnas.kernels.operators.attention import attention
@@ -28,6 +29,7 @@ def test_slim_attention_equals_the_middle_of_a_conv_attention_layer() -> None:
         torch.testing.assert_close(y, layer(x))
 
 
+@pytest.mark.slow
 def test_slim_attention_equals_pointwise_and_attention_in_sequence() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 70, 20, generator=generator)

@@ -28,6 +28,7 @@ def test_pack_two_four_is_undone_by_unpack(groups: int, outer: int, seed: int) -
     assert torch.equal(unpack_two_four(values, places), weight)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
 def test_two_four_equals_the_dense_layer(groups: int, outer: int, seed: int) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 import triton
 import triton.language as tl
@@ -19,6 +20,7 @@ def narrow_kernel(x: Any, y: Any, LENGTH: tl.constexpr) -> None:
     tl.store(y + places, tl.load(x + places).to(tl.bfloat16))
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(width=32), min_size=LENGTH, max_size=LENGTH))
 def test_interpreter_rounds_float32_to_the_nearest_bfloat16(values: list[float]) -> None:
     x = torch.tensor(values)

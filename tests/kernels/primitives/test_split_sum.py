@@ -52,6 +52,7 @@ def test_default_config_splits_sums_only_for_few_programs(
     assert config["SPLIT_K"] == 1 or blocks * config["SPLIT_K"] <= gpu.multiprocessors * 1.5
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(1, 300), st.integers(1, 2000), st.integers(1, 300), gpus)
 def test_split_sum_solutions_have_no_empty_part(

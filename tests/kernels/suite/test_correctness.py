@@ -34,6 +34,7 @@ def verdicts(backend: Backend) -> list[CaseResult]:
     return list(run_suite(CASES, backend, CPU))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend", [TritonBackend(), ReferenceBackend()], ids=lambda each: each.name
 )
@@ -43,6 +44,7 @@ def test_suite_accepts_correct_backends(backend: Backend) -> None:
     assert all(each.error is not None and each.error < 0.1 for each in found)
 
 
+@pytest.mark.slow
 def test_suite_has_two_or_more_shapes_for_each_dtype() -> None:
     rows = [each.to_json() for each in verdicts(BACKENDS["triton"])]
     for dtype in ("float16", "bfloat16", "float32"):
@@ -95,6 +97,7 @@ def test_suite_names_the_type_of_an_error_without_message() -> None:
     assert all(each.failed and "AssertionError" in each.reason for each in verdicts(Changed(fail)))
 
 
+@pytest.mark.slow
 def test_suite_checks_and_compiles_fused_chains(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

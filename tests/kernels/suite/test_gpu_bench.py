@@ -51,6 +51,7 @@ def test_gpu_bench_error_of_a_correct_kernel_is_within_tolerance() -> None:
         assert bench(dtype=dtype).error(CONFIG) <= 1
 
 
+@pytest.mark.slow
 def test_gpu_bench_detects_unwritten_outputs_in_reused_memory() -> None:
     right, careless = bench(), bench(IncompletePointwise())
     for _ in range(3):  # memory that was just freed is used again

@@ -28,6 +28,7 @@ def configs(trials: Sequence[TuningTrial]) -> list[Config]:
     return [trial.config for trial in trials]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROPOSERS)
 def test_tune_nearly_finds_the_best_config_in_few_measurements(name: str) -> None:
     shares = []
@@ -40,6 +41,7 @@ def test_tune_nearly_finds_the_best_config_in_few_measurements(name: str) -> Non
     assert max(shares) < 1.05, shares
 
 
+@pytest.mark.slow
 def test_tune_begins_with_the_default_and_chooses_nothing_slower() -> None:
     gpu = PlantedCard(lambda config: 10.0 if config == START else 11.0)
     outcome = tuned(gpu)
@@ -48,6 +50,7 @@ def test_tune_begins_with_the_default_and_chooses_nothing_slower() -> None:
     assert outcome.best.config == START
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slowest_us", [1e2, 1e5])
 @pytest.mark.parametrize("seconds", [1.0, 5.0, 30.0])
 def test_tune_keeps_within_its_budget_and_uses_half_of_it(
@@ -80,6 +83,7 @@ def test_tune_drops_a_much_slower_config_after_three_runs() -> None:
     )
 
 
+@pytest.mark.slow
 def test_tune_repeats_its_trials_for_the_same_seed() -> None:
     one, again, other = (tuned(PlantedCard(surface(3)), seed=seed) for seed in (7, 7, 8))
     assert one == again
@@ -98,6 +102,7 @@ def test_tune_tries_each_config_of_a_small_problem_once() -> None:
     assert gpu.now < 10
 
 
+@pytest.mark.slow
 def test_tune_neither_times_nor_chooses_wrong_configs() -> None:
     gpu = PlantedCard(surface(0), wrong=lambda config: config["num_stages"] > 2)
     outcome = tuned(gpu)
@@ -120,6 +125,7 @@ def test_tune_does_not_time_configs_that_spill_registers() -> None:
     assert all(n <= 64 for _, n, *_ in gpu.runs)
 
 
+@pytest.mark.slow
 def test_tune_records_why_configs_do_not_compile_or_start() -> None:
     class FailingCard(PlantedCard):
         def times_us(self, config: Config, runs: int) -> Sequence[float]:
@@ -177,6 +183,7 @@ class InvalidProposer:
         self.told += trials
 
 
+@pytest.mark.slow
 def test_tune_refuses_invalid_proposals_and_goes_on_with_rules() -> None:
     made = []
     outcome = tuned(
@@ -195,6 +202,7 @@ def test_tune_refuses_invalid_proposals_and_goes_on_with_rules() -> None:
     assert outcome.best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["__init__", "ask", "tell"])
 def test_tune_notes_a_failing_proposer_and_goes_on_with_rules(where: str) -> None:
     def fails(*_: object) -> None:
@@ -208,6 +216,7 @@ def test_tune_notes_a_failing_proposer_and_goes_on_with_rules(where: str) -> Non
     assert len(outcome.trials) > 30
 
 
+@pytest.mark.slow
 def test_tune_begins_better_with_a_cost_model_of_another_task() -> None:
     def best_of_eight(seed: int, model: CostModel) -> float:
         gpu = PlantedCard(surface(seed))

@@ -327,6 +327,7 @@ def test_array_hash_of_a_mapped_array_equals_that_in_memory(
 names = st.text(st.characters(codec="utf-8"), max_size=8)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(names, names, max_size=6), st.sampled_from(["files", "arrays"]))
 def test_manifest_json_round_trip(entries: dict[str, str], kind: Any) -> None:
     made = DataManifest(kind, entries)
@@ -336,6 +337,7 @@ def test_manifest_json_round_trip(entries: dict[str, str], kind: Any) -> None:
     assert manifest_difference(made, again) == ""
 
 
+@pytest.mark.slow
 def test_manifest_file_round_trip_stays_small(tmp_path: Path) -> None:
     entries = {f"class {n % 100}/image {n}.jpg": f"{n} {1_700_000_000_000_000_000 + n}" for n in
                range(100_000)}  # fmt: skip

@@ -12,6 +12,7 @@ from hwnas.search.engine.benchmark import EngineRow, _ManyChoices, bench_engine,
 from hwnas.search_spaces import OperatorCountTable
 
 
+@pytest.mark.slow
 def test_bench_engine_gives_a_row_per_hundred_trials_and_for_the_rest() -> None:
     seen: list[EngineRow] = []
     rows = bench_engine(130, 4, "random", on_row=seen.append)
@@ -42,6 +43,7 @@ def test_bench_engine_refuses_an_unknown_sampler() -> None:
         bench_engine(10, 4, "nsga9")
 
 
+@pytest.mark.slow
 def test_pss_mb_grows_by_the_size_of_a_mapped_block() -> None:
     before = pss_mb()
     # Mapped, since the heap may have as much that was used before and is free again.

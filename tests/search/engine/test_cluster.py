@@ -29,6 +29,7 @@ def test_map_tasks_returns_results_in_order_without_ray() -> None:
     assert list(map_tasks(scaled, 3, [(1,), (2,)], 2)) == [3, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_map_tasks_runs_in_other_processes_in_order_with_ray(ray_session: None) -> None:
     assert list(map_tasks(scaled, 3, [(i,) for i in range(5)], 2)) == [0, 3, 6, 9, 12]

@@ -29,6 +29,7 @@ def outlasts(outcomes: list[bool], evaluated: int = 0) -> bool:
 
 
 class TestPatience:
+    @pytest.mark.slow
     @given(st.lists(st.booleans(), max_size=120), st.integers(0, 3))
     def test_ends_a_search_only_after_many_failures(
         self, outcomes: list[bool], evaluated: int

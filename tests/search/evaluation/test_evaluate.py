@@ -99,6 +99,7 @@ class TestScore:
 
 
 class TestRecalibration:
+    @pytest.mark.slow
     @settings(max_examples=20)
     @given(seed=st.integers(0, 100), batch_size=st.integers(20, 200))
     def test_averages_the_statistics_of_the_batches(
@@ -185,6 +186,7 @@ print(evaluator.key, found)
 
 
 class TestSupernetEvaluator:
+    @pytest.mark.slow
     def test_gives_the_same_scores_in_another_process(
         self, evaluator: SupernetEvaluator, small_space: MobileNetSpace, tmp_path: Path
     ) -> None:
@@ -251,6 +253,7 @@ def test_weights_hash_depends_on_names_shapes_types_and_values() -> None:
     assert weights_hash(dict(reversed(one.items()))) == weights_hash(one)
 
 
+@pytest.mark.slow
 def test_train_evaluator_scores_a_trained_candidate_reproducibly(
     small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:
@@ -264,6 +267,7 @@ def test_train_evaluator_scores_a_trained_candidate_reproducibly(
     assert other.key != alone.key
 
 
+@pytest.mark.slow
 def test_train_evaluator_continues_a_candidate_as_if_uninterrupted(
     small_space: MobileNetSpace,
     digits_task: Classification,
@@ -303,6 +307,7 @@ def test_train_evaluator_ignores_weights_of_another_seed(
     assert keeping.kept_weights(one) is None
 
 
+@pytest.mark.slow
 def test_train_evaluator_uses_the_recipe_of_the_candidate(
     small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:

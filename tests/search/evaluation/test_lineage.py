@@ -43,6 +43,7 @@ def children(space: MobileNetSpace, parent: Architecture) -> list[Architecture]:
     return list(moves(space, parent).values())
 
 
+@pytest.mark.slow
 def test_grow_evaluator_starts_a_child_with_the_accuracy_of_its_parent(
     growing: GrowEvaluator,
     small_space: MobileNetSpace,
@@ -60,6 +61,7 @@ def test_grow_evaluator_starts_a_child_with_the_accuracy_of_its_parent(
         assert (config.epochs, config.learning_rate) == (2.5, 0.002)
 
 
+@pytest.mark.slow
 def test_grow_evaluator_improves_over_three_generations(
     growing: GrowEvaluator, small_space: MobileNetSpace
 ) -> None:
@@ -89,6 +91,7 @@ def test_grow_evaluator_starts_from_the_best_of_the_nearest_ancestors(
     assert growing.ancestor(small_space.largest()) is None, "it is of another width"
 
 
+@pytest.mark.slow
 def test_grow_evaluator_ignores_ancestors_trained_on_other_labels(
     growing: GrowEvaluator, small_space: MobileNetSpace, few_digits: ImageData
 ) -> None:
@@ -127,6 +130,7 @@ def test_lineage_adopts_networks_without_an_identity(
     assert growing.lineage.weights(parent) is not None
 
 
+@pytest.mark.slow
 def test_grow_evaluator_continues_equally_after_pickling(
     growing: GrowEvaluator, small_space: MobileNetSpace
 ) -> None:
@@ -142,6 +146,7 @@ def test_grow_evaluator_continues_equally_after_pickling(
     assert all(torch.equal(kept[name], again[name]) for name in kept)
 
 
+@pytest.mark.slow
 def test_growth_search_resumed_equals_an_uninterrupted_one(
     growing: GrowEvaluator, small_space: MobileNetSpace, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from hwnas.search_spaces import Candidate, MobileNetSpace, mobilenet
 SCORES = st.lists(st.floats(0, 1), min_size=4, max_size=20, unique=True).map(np.array)
 
 
+@pytest.mark.slow
 @given(SCORES)
 def test_compare_rankings_gives_tau_one_and_no_regret_for_equal_scores(scores: np.ndarray) -> None:
     found = compare_rankings(scores, scores)
@@ -39,6 +40,7 @@ def test_tau_of_equal_scores_is_zero() -> None:
     assert compare_rankings(np.ones(5), np.arange(5.0)).tau == 0
 
 
+@pytest.mark.slow
 def test_spread_over_macs_gives_nearly_even_steps() -> None:
     space = mobilenet((8, 8, 1), 10)
     networks = spread_over_macs(space, 8, 100)
@@ -64,6 +66,7 @@ def check(
     return RankingCheck.of(training)
 
 
+@pytest.mark.slow
 def test_ranking_check_keeps_trained_networks_and_resumes(
     check: RankingCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +109,7 @@ def test_spread_over_macs_refuses_more_networks_than_it_finds(check: RankingChec
         spread_over_macs(check.space, 290, 300)
 
 
+@pytest.mark.slow
 def test_ranking_check_leaves_out_networks_without_a_score(
     check: RankingCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:

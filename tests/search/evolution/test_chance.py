@@ -6,6 +6,7 @@ import torch
 from hwnas.search.evolution.chance import happening, rows_without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.001, 0.3, 0.97])
 def test_happening_draws_each_event_at_the_given_rate(rate: float) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -36,6 +36,7 @@ def check(found: EvolutionResult) -> None:
     assert len(found.population) == len(found.losses) == len(found.violations)
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_evolve_covers_the_front_of_dtlz2(algorithm: str) -> None:
     found = evolve(Box.cube(7), dtlz2(3), 120, 60, algorithm)
@@ -50,6 +51,7 @@ def test_evolve_covers_the_front_of_dtlz2(algorithm: str) -> None:
         assert found.front_losses[:, objective].min() < 0.1
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_evolve_finds_the_best_networks_of_a_large_space(algorithm: str) -> None:
     found = evolve(LARGE, leaning, 200, 40, algorithm)

@@ -28,6 +28,7 @@ def cut(ranks: list[int], needed: int) -> list[int]:
     return [rank if rank <= last else LATER for rank in ranks]
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     size=sizes,
@@ -55,6 +56,7 @@ def test_ranks_equal_those_of_a_plain_loop(
         assert ranks_by_tensors(torch.from_numpy(losses), needed).tolist() == expected
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(size=sizes, share=st.floats(0.01, 1), infeasible=st.floats(0, 1))
 def test_fronts_put_the_feasible_first(
@@ -73,6 +75,7 @@ def test_fronts_put_the_feasible_first(
     assert found == cut(expected, needed)
 
 
+@pytest.mark.slow
 def test_ranks_by_moocore_and_tensors_agree_for_large_populations() -> None:
     losses = np.random.default_rng(0).normal(size=(6_000, 3)).astype(np.float32).astype(float)
     by_moocore = ranks_by_moocore(losses, 3_000)

@@ -62,6 +62,7 @@ def test_feature_codes_equal_those_of_suggested_networks() -> None:
     assert features.code(trial.params).tolist() == SPACE.encode(network).tolist()
 
 
+@pytest.mark.slow
 def test_features_predict_costs_and_limits_as_the_engine_does() -> None:
     objectives = [ACCURACY, LATENCY, WORST, SUM, *COUNTS, PARAMS, PEAK]
     features = features_of_space(SPACE, objectives, costs())
@@ -84,6 +85,7 @@ def test_features_predict_costs_and_limits_as_the_engine_does() -> None:
     assert {True, False} == set(kept)
 
 
+@pytest.mark.slow
 def test_features_predict_triton_latency_as_the_engine_does() -> None:
     target = "cuda-triton-fp16-b1-t1"
     objectives = [ACCURACY, Objective("latency_ms", "minimize", target)]
@@ -97,6 +99,7 @@ def test_features_predict_triton_latency_as_the_engine_does() -> None:
     np.testing.assert_allclose(predicted[1].values, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limited", [LATENCY, WORST, SUM, PARAMS])
 def test_features_apply_each_limit_separately(limited: Objective) -> None:
     features = features_of_space(SPACE, [ACCURACY, limited], costs())
@@ -136,6 +139,7 @@ def test_feature_statistics_distinguish_networks() -> None:
         assert len(np.unique(found, axis=0)) == len(np.unique(codes, axis=0))
 
 
+@pytest.mark.slow
 def test_feature_proxy_correlates_with_the_size() -> None:
     _, codes = drawn(SPACE, 20)
     sizes = [SPACE.workload(SPACE.decode(code)).macs for code in codes]
@@ -186,6 +190,7 @@ class Wide:
         return Evaluation({"accuracy": float(np.log(macs))}, {"accuracy": 0.0}, 1, "validation")
 
 
+@pytest.mark.slow
 def test_guided_search_evaluates_only_networks_predicted_to_be_feasible() -> None:
     objectives = [Objective("accuracy", "maximize"), LATENCY]
     result = run_search(SPACE, objectives, Wide(), SearchOptions(24, seed=1), costs=costs())

@@ -149,6 +149,7 @@ def test_sampler_proposes_other_networks_for_another_seed(name: str) -> None:
     assert proposals(name, 1) != proposals(name)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Box decomposition")  # Optuna's: gp is slow for five
 @every
 @pytest.mark.parametrize("objectives", [1, 3, 4, 5])
@@ -162,6 +163,7 @@ def test_sampler_accepts_one_to_five_objectives_in_both_directions(
     assert study.best_trials
 
 
+@pytest.mark.slow
 @every
 def test_sampler_finds_a_feasible_network(name: str) -> None:
     if name == "proxy-order":

@@ -47,6 +47,7 @@ def searched(
     return codes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", [SMALL, LARGE], ids=["listed", "drawn from"])
 def test_reinforce_finds_more_hypervolume_than_random_search(features: SpaceFeatures) -> None:
     ours, random = [], []
@@ -104,6 +105,7 @@ def test_reinforce_proposes_no_network_twice_before_all_are_proposed() -> None:
     assert len(np.unique(codes, axis=0)) == 81
 
 
+@pytest.mark.slow
 def test_reinforce_plans_quickly_after_ten_thousand_trials() -> None:
     codes = LARGE.draw(10_004, np.random.default_rng(0))
     values = two_sided(codes)

@@ -73,6 +73,7 @@ def test_effective_choices_belong_to_the_family_of_a_network() -> None:
         assert having == {"family", kind}
 
 
+@pytest.mark.slow
 def test_stratified_networks_are_evenly_spaced_in_log_macs() -> None:
     found = np.array(proposed(range=16.0))
     assert found.max() / found.min() > 8
@@ -88,6 +89,7 @@ def test_stratified_sampler_leaves_out_networks_outside_the_range() -> None:
     assert min(found) >= max(found) / 4.5
 
 
+@pytest.mark.slow
 def test_stratified_sampler_takes_small_networks_if_all_exceed_the_limit() -> None:
     features = features_of_space(SPACE, OBJECTIVES)
     sampler = make_sampler("stratified", 0, {"most_macs": 1.0}, 4, 4, features)

@@ -117,6 +117,7 @@ def test_more_epochs_continue_at_their_share_of_the_new_budget(train: Train) -> 
     assert train(replace(CONFIG, epochs=4)) == []
 
 
+@pytest.mark.slow
 def test_more_minutes_continue_a_training_of_minutes(train: Train) -> None:
     minutes = replace(CONFIG, epochs=None, budget_minutes=0.025)
     first = train(minutes)

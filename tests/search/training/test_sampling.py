@@ -209,6 +209,7 @@ class TestProgressiveRule:
 
 
 class TestAttentiveRule:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["attentive-best", "attentive-worst"])
     def test_draws_the_best_or_worst_of_three_networks_of_similar_macs(self, name: str) -> None:
         asked: list[Sequence[Architecture]] = []

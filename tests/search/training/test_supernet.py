@@ -56,6 +56,7 @@ def same(one: Path, other: Path, tolerance: float = 0.0) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_train_supernet_learns_the_digits(training: SupernetTraining) -> None:
     rows: list[TrainingPoint] = []
     weights = train_supernet(changed(training, epochs=25, learning_rate=0.02), rows.append)
@@ -71,6 +72,7 @@ def test_train_supernet_learns_the_digits(training: SupernetTraining) -> None:
     assert kept == {"weights.safetensors", "checkpoint.safetensors", "training.jsonl"}
 
 
+@pytest.mark.slow
 def test_train_supernet_weights_depend_on_the_seed(
     training: SupernetTraining, tmp_path: Path
 ) -> None:
@@ -82,6 +84,7 @@ def test_train_supernet_weights_depend_on_the_seed(
     assert not same(made[0], made[2])
 
 
+@pytest.mark.slow
 def test_train_supernet_keeps_rows_after_a_truncated_line(training: SupernetTraining) -> None:
     training.folder.mkdir(parents=True, exist_ok=True)
     (training.folder / "training.jsonl").write_text('{"step": 0, "ep')
@@ -192,7 +195,12 @@ class TestTrainingCurve:
 @pytest.mark.slow
 class TestTrainingOnRay:
     @pytest.mark.parametrize(
-        ("workers", "sampling"), [(1, "sandwich"), (2, "sandwich"), (2, "uniform")]
+        ("workers", "sampling"),
+        [
+            (2, "sandwich"),
+            pytest.param(1, "sandwich", marks=pytest.mark.exhaustive),
+            pytest.param(2, "uniform", marks=pytest.mark.exhaustive),
+        ],
     )
     def test_workers_train_the_same_weights_as_one_process(
         self,

@@ -150,6 +150,7 @@ def test_network_step_weighs_the_losses_of_labels_and_teacher(
     assert losses[2] > losses[0]
 
 
+@pytest.mark.slow
 def test_short_distillation_improves_small_networks_and_keeps_large_ones(
     space: ElasticSpace, digits_task: Classification, few_digits: ImageData, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ class TestExactResume:
         )
         return supernet, step
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("kind", "settings"),
         [

@@ -129,6 +129,7 @@ def together(
     return run
 
 
+@pytest.mark.slow
 def test_memory_error_of_one_worker_halves_the_images_of_all(
     together: Callable[[str], list[Trained]],
 ) -> None:

@@ -37,6 +37,7 @@ every_model = pytest.mark.parametrize("name", MODELS)
 # Every model
 
 
+@pytest.mark.slow
 @every_model
 def test_largest_network_equals_the_model_and_leaves_it_unchanged(name: str) -> None:
     model = seeded(MODELS[name]).eval()
@@ -48,6 +49,7 @@ def test_largest_network_equals_the_model_and_leaves_it_unchanged(name: str) -> 
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 @every_model
 @settings(max_examples=4)
 @given(seed=st.integers(0, 2**32 - 1))
@@ -236,6 +238,7 @@ def test_elastic_refuses_models_that_it_cannot_analyse(model: nn.Module, message
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_elastic_refuses_a_compiled_module() -> None:
     with pytest.raises(ConfigError, match=r"is a OptimizedModule.*give the plain module"):

@@ -22,6 +22,7 @@ def codes_of(space: ElasticSpace, number: int) -> np.ndarray:
     return np.array([space.encode(space.sample(rng)) for _ in range(number)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "dense", "unet", "vit", "vit-bound"])
 def test_counted_params_macs_and_depth_equal_those_of_the_networks(name: str) -> None:
     space = elastic(seeded(MODELS[name]), EXAMPLE)
@@ -38,6 +39,7 @@ def test_counted_params_macs_and_depth_equal_those_of_the_networks(name: str) ->
     ]
 
 
+@pytest.mark.slow
 def test_counted_takes_under_a_second_for_thousands_of_networks() -> None:
     space = elastic(seeded(MODELS["vit"]), EXAMPLE)
     codes = np.tile(codes_of(space, 50), (100, 1))

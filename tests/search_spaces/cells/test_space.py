@@ -37,12 +37,14 @@ def parameters(row: list[int]) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
+@pytest.mark.slow
 def test_largest_cell_network_has_the_costs_of_the_paper() -> None:
     workload = SPACE.workload(SPACE.largest())
     assert workload.macs == pytest.approx(220.12e6, rel=1e-4)
     assert workload.params == 1_531_546
 
 
+@pytest.mark.slow
 def test_cell_networks_have_params_and_macs_of_the_published_table() -> None:
     for row in published(25):
         codes = [int(row[f"op{i}"]) for i in range(6)]

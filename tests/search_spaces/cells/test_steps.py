@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ SMALL = CellSpace((9, 14, 2), outputs=4, channels=4, cells=2)  # halved to 5x7 a
 codes = st.lists(st.integers(0, 4), min_size=6, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(code=codes)
 @example(code=[1, 1, 1, 0, 2, 4])  # a node that is added to itself

@@ -81,6 +81,7 @@ def test_hybrid_tensors_have_four_dimensions_at_most() -> None:
     assert max(len(tensor.shape) for tensor in workload.tensors) == 4
 
 
+@pytest.mark.slow
 def test_hybrid_export_equals_the_network_for_another_batch_size(tmp_path: Path) -> None:
     stage = HybridStage(32, 2, (2,), ("both",), fused="first", attention_stride=2)
     space = hybrid((14, 14, 1), 10, preset="tiny", resolution=(14,), stages=(stage,))

@@ -22,6 +22,7 @@ def gradients(
     return y.detach(), x.grad, weight.grad
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     channels=st.integers(1, 9),

@@ -61,6 +61,7 @@ def walked(parent: Architecture, steps: int, rng: random.Random) -> Architecture
     return parent
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), steps=st.integers(1, 8))
 def test_grown_network_has_the_outputs_of_its_parent(seed: int, steps: int) -> None:
@@ -75,6 +76,7 @@ def test_grown_network_has_the_outputs_of_its_parent(seed: int, steps: int) -> N
         torch.testing.assert_close(larger.eval()(seen), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_grown_network_has_the_outputs_of_its_parent_in_training_mode(seed: int) -> None:

@@ -61,6 +61,7 @@ def test_published_rows_and_architectures_map_one_to_one(
     assert table.depth(found[1]).tolist() == (space.depth(codes) - (space is OFA)).tolist()
 
 
+@pytest.mark.slow
 @SPACES
 def test_tabular_space_counts_the_macs_of_the_networks(
     space: MobileNetSpace, table: TabularSpace
@@ -75,6 +76,7 @@ def test_tabular_space_counts_the_macs_of_the_networks(
     assert counted[:3] == [space.workload(network).macs for network in networks[:3]]
 
 
+@pytest.mark.slow
 def test_ofa_networks_have_params_and_macs_of_the_published_table() -> None:
     arrays = table_file("nasbench/ofa_mbv3_w10_imagenet.npz")
     rows = OFAMobileNetSpace().encode({name: arrays[name] for name in ("ks", "e", "d")})
@@ -86,6 +88,7 @@ def test_ofa_networks_have_params_and_macs_of_the_published_table() -> None:
         assert OFA.workload(network).macs - gates(OFA, network) == arrays["macs"][i]
 
 
+@pytest.mark.slow
 def test_fbnet_networks_have_the_macs_of_the_published_table() -> None:
     arrays = table_file("latency/fbnet_latency_help.npz")
     rows = FBNetSpace().encode(arrays)

@@ -33,6 +33,7 @@ stages = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     stages=st.lists(stages, min_size=1, max_size=3),

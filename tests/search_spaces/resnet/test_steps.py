@@ -6,6 +6,7 @@ import random
 import time
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def steps_of(table: OperatorCountTable) -> list[dict[OperatorSignature, int]]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     stages=st.lists(stages, min_size=1, max_size=3),

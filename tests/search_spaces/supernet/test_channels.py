@@ -70,6 +70,7 @@ def own(model: object, **options: object) -> ChannelSpace:
     return channels((8, 8, 1), 10, model=name, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_largest_network_of_a_channel_space_equals_the_model() -> None:
     space = channels((32, 32, 3), 10)
     torch.manual_seed(0)
@@ -94,6 +95,7 @@ def test_channel_ratio_narrows_its_layer_and_the_connected_ones() -> None:
     assert network.mix.in_channels == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Mixed, shipped])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_channel_space_extracted_network_equals_the_active_one(model: object, seed: int) -> None:
@@ -110,6 +112,7 @@ def test_channel_space_extracted_network_equals_the_active_one(model: object, se
     assert not any("mask" in name for name in network.state_dict())
 
 
+@pytest.mark.slow
 def test_channel_space_export_equals_the_network(tmp_path: Path) -> None:
     space = own(Mixed)
     torch.manual_seed(0)
@@ -123,6 +126,7 @@ def test_channel_space_export_equals_the_network(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_narrow_network_begins_with_outputs_of_similar_size() -> None:
     """Weights that sum over fewer channels are larger, as after an initialisation of their own."""
     space = channels((16, 16, 3), 10, model="simplenet-310k")

@@ -184,6 +184,7 @@ def activated(supernet: Supernet, architecture: Architecture) -> nn.Module:
     return supernet.active
 
 
+@pytest.mark.slow
 def test_supernet_rebuilds_blocks_beyond_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each place keeps a limited number of blocks; others are dropped and made again."""
     monkeypatch.setattr("hwnas.search_spaces.supernet.shared_modules._KEPT_BLOCKS", 2)

@@ -41,6 +41,7 @@ def test_nasbench201_finds_disconnected_cells_and_dead_operators() -> None:
     assert table.total(dead).tolist() == [0, 3 * 15]
 
 
+@pytest.mark.slow
 def test_nasbench201_has_the_number_of_unique_cells_of_the_paper() -> None:
     """15,625 cells, of which 6,466 are unique (Dong and Yang, ICLR 2020, table 1)."""
     space = NasBench201Space()

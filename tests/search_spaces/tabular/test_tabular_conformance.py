@@ -46,6 +46,7 @@ class TestTabularSpace:
         assert len(space.groups) == len(space.options)
         assert min(space.options) >= 2
 
+    @pytest.mark.slow
     @given(seed=st.integers(0, 1000))
     def test_cost_of_a_row_does_not_depend_on_other_rows(
         self, space: TabularSpace, seed: int

@@ -128,6 +128,7 @@ def test_vit_token_depends_only_on_pixels_around_its_patch(patch: int) -> None:
     torch.testing.assert_close(seen(marked), seen(torch.ones_like(image)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_vit_export_equals_the_network_and_has_four_dimensions_at_most(tmp_path: Path) -> None:
     space = vit((16, 16, 3), 10, preset="low-rank")
     torch.manual_seed(0)

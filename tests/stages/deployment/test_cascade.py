@@ -73,6 +73,7 @@ def worthwhile(promising: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return promising
 
 
+@pytest.mark.slow
 def test_cascade_command_packs_a_cascade_that_verifies_and_runs(
     hwnas: Command,
     worthwhile: Path,
@@ -110,6 +111,7 @@ def test_cascade_command_packs_a_cascade_that_verifies_and_runs(
     hwnas("cascade", worthwhile, *asked).refused("exists already; choose another --out")
 
 
+@pytest.mark.slow
 def test_cascade_command_writes_nothing_if_a_cascade_saves_no_time(
     hwnas: Command, finished: Path, asked: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_cascade_command_writes_nothing_if_a_cascade_saves_no_time(
     assert not (tmp_path / "two").exists()
 
 
+@pytest.mark.slow
 def test_cascade_command_writes_nothing_if_the_cascade_is_measured_slower(
     hwnas: Command, promising: Path, asked: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
@@ -133,6 +136,7 @@ def test_cascade_command_writes_nothing_if_the_cascade_is_measured_slower(
     assert not (tmp_path / "two").exists()
 
 
+@pytest.mark.slow
 def test_cascade_command_saves_energy_if_energies_are_known(
     hwnas: Command,
     worthwhile: Path,
@@ -163,6 +167,7 @@ def test_cascade_command_saves_energy_if_energies_are_known(
         assert (energy["kind"], energy["unit"]) == ("modelled", "mJ")
 
 
+@pytest.mark.slow
 def test_make_cascade_refuses_unreachable_accuracy_and_wrong_goals(
     job: Job, goal: SearchGoal, tmp_path: Path
 ) -> None:
@@ -186,6 +191,7 @@ def test_cascade_command_refuses_wrong_runs_and_targets(
     hwnas("cascade", finished, "--out", tmp_path / "two").refused("--target-accuracy")
 
 
+@pytest.mark.slow
 def test_make_cascade_leaves_out_finalists_that_break_a_limit(
     job: Job,
     goal: SearchGoal,

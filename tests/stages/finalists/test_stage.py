@@ -121,6 +121,7 @@ def tried(job: Job) -> list[dict[str, Any]]:
     return [{**row, "id": str(row["id"])} for row in rows]
 
 
+@pytest.mark.slow
 def test_finalists_stage_replaces_a_candidate_that_breaks_a_limit(
     job: Job,
     limited: Callable[..., SearchGoal],
@@ -158,6 +159,7 @@ def test_finalists_stage_replaces_a_candidate_that_breaks_a_limit(
     assert (job.folder.path / "finalists.json").stat().st_mtime_ns == before, "done once"
 
 
+@pytest.mark.slow
 def test_finalists_stage_keeps_and_marks_the_closest_if_none_keeps_limits(
     job: Job,
     limited: Callable[..., SearchGoal],
@@ -190,6 +192,7 @@ def test_finalists_stage_keeps_and_marks_the_closest_if_none_keeps_limits(
     assert data.hypervolume[0].values[-1] > 0, "those that nobody measured count"
 
 
+@pytest.mark.slow
 def test_finalists_stage_replaces_a_network_that_cannot_be_exported(
     job: Job, goal: SearchGoal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +220,7 @@ def test_finalists_stage_replaces_a_network_that_cannot_be_exported(
     assert row["id"] == broken.id
 
 
+@pytest.mark.slow
 def test_finalists_stage_replaces_only_the_network_a_target_refuses(
     job: Job, goal: SearchGoal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def searched_again(finished: Path, to: Path, trials: int, liking: float = 1.0) -
     return to
 
 
+@pytest.mark.slow
 def test_compare_runs_finds_that_a_longer_run_covers_the_shorter(
     finished: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_compare_runs_finds_that_a_longer_run_covers_the_shorter(
     assert json.loads(json.dumps(found.to_json()))["objectives"] == ["accuracy", LATENCY]
 
 
+@pytest.mark.slow
 def test_compare_runs_finds_that_a_dominating_run_is_not_covered(
     finished: Path, tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ def test_compare_runs_finds_that_a_dominating_run_is_not_covered(
     assert first.hypervolume < second.hypervolume
 
 
+@pytest.mark.slow
 def test_compare_runs_is_independent_of_the_order_of_runs(finished: Path, tmp_path: Path) -> None:
     one = searched_again(finished, tmp_path / "one", 8)
     two = Path(shutil.copytree(one, tmp_path / "two"))

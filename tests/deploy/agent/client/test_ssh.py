@@ -30,6 +30,7 @@ def piped(pack: Path, tmp_path: Path) -> Iterator[StdioTransport]:
     transport.close()
 
 
+@pytest.mark.slow
 def test_client_measures_through_pipes_and_again_after_they_broke(
     piped: StdioTransport, model: Path
 ) -> None:
@@ -50,6 +51,7 @@ def test_transport_answers_the_next_request_after_a_refused_body(piped: StdioTra
     assert piped.request("GET", "/v1/about", b"", 60)[0] == 200
 
 
+@pytest.mark.slow
 def test_client_reports_a_program_that_is_not_an_agent() -> None:
     device = AddedDevice(NAME, "ssh://somebody@somewhere", command="hwnas agent", patience_s=0)
     for command, told in (

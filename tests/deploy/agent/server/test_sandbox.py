@@ -56,6 +56,7 @@ def place(pack: Path, tmp_path: Path) -> Place:
     return Place(tmp_path, pack, replace(AgentLimits(), network_s=20.0, memory_bytes=2**30))
 
 
+@pytest.mark.slow
 def test_sandbox_times_a_network_and_leaves_no_files(place: Place, model: Path) -> None:
     state = place.do(model)
     assert state is not None
@@ -67,11 +68,13 @@ def test_sandbox_times_a_network_and_leaves_no_files(place: Place, model: Path) 
     assert not list(place.sandbox.folder.iterdir())
 
 
+@pytest.mark.slow
 def test_sandbox_refuses_a_model_with_a_loop(place: Place, looping: Path) -> None:
     onnx.checker.check_model(onnx.load(looping))
     assert "'Loop', which may never end" in place.refused(looping)
 
 
+@pytest.mark.slow
 def test_sandbox_ends_a_model_that_takes_too_long(
     pack: Path, tmp_path: Path, endless: Path
 ) -> None:
@@ -84,6 +87,7 @@ def test_sandbox_ends_a_model_that_takes_too_long(
     assert not list(place.sandbox.folder.iterdir())
 
 
+@pytest.mark.slow
 def test_sandbox_refuses_a_huge_allocation(place: Place, huge: Path) -> None:
     onnx.checker.check_model(onnx.load(huge))
     assert "not enough memory" in place.refused(huge)
@@ -96,6 +100,7 @@ def test_sandbox_stops_a_job(place: Place, endless: Path) -> None:
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_sandbox_refuses_damaged_and_invalid_models(
     place: Place, model: Path, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def operators(network: MatchedNetwork) -> Counter[str]:
     return Counter("chain" if name.startswith("fused_") else name for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_matcher_maps_elementwise_operators_after_an_int8_layer_to_a_table(
     form: str, tmp_path: Path
@@ -103,6 +104,7 @@ def test_matcher_maps_elementwise_operators_after_an_int8_layer_to_a_table(
     assert network.left == LAST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", EXACT, ids=str)
 def test_matcher_maps_a_bottleneck_with_a_gate_to_int8(dtype: torch.dtype, tmp_path: Path) -> None:
     activation = [node("HardSigmoid", "a", "s0", alpha=1 / 6), node("Mul", "a s0", "b")]

@@ -29,6 +29,7 @@ def volumes_by_loops(losses: Any, samples: Any, dropped: int) -> list[float]:
     return volumes
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.integers(2, 4), st.floats(0.01, 1))
 def test_expected_losses_equal_those_of_a_plain_loop(
     seed: int, count: int, objectives: int, share: float

@@ -70,6 +70,7 @@ def extremes_by_loops(points: Any, ideal: Any) -> Any:
     return np.array(found)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1), population=st.integers(6, 24), far=st.booleans())
 def test_nsga3_survivors_equal_those_of_a_plain_loop(
