@@ -275,9 +275,8 @@ def test_search_command_names_a_damaged_image_and_keeps_decoded_ones(
 # Output folders
 
 
-@pytest.mark.parametrize(
-    "kilobytes", [0.5, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 8, 30, 120))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kilobytes", [0.5, 4, 8, 30, 120])
 def test_search_command_reports_a_full_disk_and_can_be_resumed(
     hwnas: Command,
     hwnas_on_a_full_disk: Command,

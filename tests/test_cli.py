@@ -407,9 +407,8 @@ def wait_until(happened: Callable[[], bool], child: subprocess.Popen[str]) -> No
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_search_names_the_resume_command_and_continues(
     hwnas: Command, quick_recipe: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -36,7 +36,8 @@ PACKAGE = ROOT / "src" / "hwnas"
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUNNABLE = [ROOT / "README.md", *GUIDES]
-SLOW = {"python.md", "kernels.md"}  # pages whose code takes longest
+QUICK = {"README.md", "data.md", "own_model.md", "results.md", "search.md"}
+"""Pages whose code takes a moment."""
 
 QUICKSTART = ROOT / "experiments" / "quickstart" / "recipe.toml"
 TINY = (
@@ -118,7 +119,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=relative(page), marks=pytest.mark.slow if page.name in SLOW else ())
+        pytest.param(page, id=relative(page), marks=() if page.name in QUICK else pytest.mark.slow)
         for page in RUNNABLE
     ],
 )

@@ -86,6 +86,7 @@ def front_of(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_joint_search_candidates_are_networks_with_training_settings(run: Path) -> None:
     for study in ("search", "random"):
         trials = trials_of(run, study)
@@ -100,6 +101,7 @@ def test_joint_search_candidates_are_networks_with_training_settings(run: Path) 
     assert len(networks) <= 6, "some networks were trained by several recipes"
 
 
+@pytest.mark.slow
 def test_joint_search_accuracy_depends_on_training_settings(run: Path) -> None:
     def best(rate: float) -> float:
         return max(t.values[0] for t in trials_of(run) if t.params["recipe.learning_rate"] == rate)
@@ -107,6 +109,7 @@ def test_joint_search_accuracy_depends_on_training_settings(run: Path) -> None:
     assert best(0.03) > 2 * best(0.000001)
 
 
+@pytest.mark.slow
 def test_joint_search_finalists_record_their_training_settings(run: Path) -> None:
     rows = front_of(run)
     assert {"recipe.learning_rate", "recipe.label_smoothing", "stage0.block0.kernel_size"} <= set(

@@ -99,6 +99,7 @@ def data(folder: Path) -> ImageData:
     return load_data(DataConfig("painted:strokes"), folder, 1, folder)
 
 
+@pytest.mark.slow
 def test_segmentation_search_optimises_mean_iou(run: Path, bundles: list[Bundle]) -> None:
     with (run / "front.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -112,6 +113,7 @@ def test_segmentation_search_optimises_mean_iou(run: Path, bundles: list[Bundle]
     assert "test mean IoU" in (run / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_segmentation_bundles_reproduce_the_recorded_scores(
     bundles: list[Bundle], data: ImageData
 ) -> None:
@@ -132,6 +134,7 @@ def test_segmentation_bundles_reproduce_the_recorded_scores(
             assert answer["shares"]["ink"] == pytest.approx((mask == 1).mean())
 
 
+@pytest.mark.slow
 def test_run_command_writes_a_mask_in_the_size_of_the_image(
     hwnas: Command, bundles: list[Bundle], data: ImageData, tmp_path: Path
 ) -> None:
@@ -151,6 +154,7 @@ def test_run_command_writes_a_mask_in_the_size_of_the_image(
     )
 
 
+@pytest.mark.slow
 def test_model_card_code_gives_the_mask_of_the_bundle(
     bundles: list[Bundle], data: ImageData, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     return found
 
 
+@pytest.mark.slow
 def test_kernel_commands_say_what_to_install(answers: dict[str, tuple[int, str, str]]) -> None:
     status, _, error = answers["kernels suite"]
     assert status == 2
@@ -74,6 +75,7 @@ def test_kernel_commands_say_what_to_install(answers: dict[str, tuple[int, str, 
     ]
 
 
+@pytest.mark.slow
 def test_plugins_are_listed_except_the_operators(answers: dict[str, tuple[int, str, str]]) -> None:
     status, listed, error = answers["plugins"]
     assert status == 0, error

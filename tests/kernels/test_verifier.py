@@ -134,6 +134,7 @@ def test_verifier_accepts_the_operators_of_hwnas(name: str, fork_server: ForkSer
     assert [check for check in verdict.checks if check.status == "failed"] == []
 
 
+@pytest.mark.slow
 def test_verifier_repeats_its_verdict_for_the_same_seed(
     fork_server: ForkServer, verdict_of: Callable[[Path], KernelVerdict]
 ) -> None:
@@ -143,6 +144,7 @@ def test_verifier_repeats_its_verdict_for_the_same_seed(
     assert again.seed == SEED
 
 
+@pytest.mark.slow
 def test_verdict_names_the_line_of_a_crash(verdict_of: Callable[[Path], KernelVerdict]) -> None:
     verdict = verdict_of(HERE / "planted" / "segfaults.py")
     runs = next(check for check in verdict.checks if check.name == "runs")

@@ -178,6 +178,7 @@ def test_verify_checks_the_source_of_imported_local_modules(
     assert verify(str(path), RULES, limits=LIMITS, fork_server=fork_server).failed == ("source",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -296,7 +296,8 @@ except StorageError as error:
 """
 
 
-@pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.slow), 5])
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [0, 5])
 def test_study_reports_a_full_disk_and_loses_no_trial(tmp_path: Path, before: int) -> None:
     path = tmp_path / "run" / "study.db"
     script = FULL_DISK.format(here=str(HERE), path=str(path), before=before)

@@ -445,6 +445,7 @@ def test_steps_of_extreme_networks_equal_those_of_a_trace(space: SearchSpace) ->
     steps_are_traced(space, [space.smallest(), space.largest()])
 
 
+@pytest.mark.slow
 @every_space
 @settings(max_examples=3)
 @given(seed=seeds)

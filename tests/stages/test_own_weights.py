@@ -91,7 +91,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sys.modules.pop("plainly", None)
 
 
-@pytest.mark.parametrize("sees", [pytest.param("augmented", marks=pytest.mark.slow), "plain"])
+@pytest.mark.slow
+@pytest.mark.parametrize("sees", ["augmented", "plain"])
 def test_search_from_own_weights_keeps_the_accuracy_of_the_model(folder: Path, sees: str) -> None:
     settings = ['space.weights="trained.safetensors"', f'train.teacher_sees="{sees}"']
     run = folder / sees

@@ -134,6 +134,7 @@ def test_matched_network_gives_the_outputs_of_the_file(
     assert difference(source, network) < TOLERANCE[torch.float32]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_matcher_finds_the_expected_operators(
     name: str, small: Callable[[str], OnnxModule]
@@ -158,6 +159,7 @@ def test_matched_int8_network_gives_the_outputs_of_the_file(
     assert difference(source, network, 2) < (0.08 if name == "vit" else 0.004)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", SPACES)
 def test_matched_network_without_kernels_uses_pytorch_and_warns(

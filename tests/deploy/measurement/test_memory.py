@@ -40,6 +40,7 @@ def of_wide(wide: Path) -> PeakMemory:
     return peak_memory(wide, TARGET, 2)
 
 
+@pytest.mark.slow
 def test_peak_memory_counts_activations_without_the_runtime(of_wide: PeakMemory) -> None:
     activations = 4 * 64 * 256 * 256
     assert 0 < of_wide.loaded_bytes < 0.2 * activations
@@ -60,6 +61,7 @@ def test_peak_memory_grows_with_the_batch(wide: Path, of_wide: PeakMemory) -> No
     assert peak_memory(wide, four, 1).peak_bytes > 2 * of_wide.peak_bytes
 
 
+@pytest.mark.slow
 def test_peak_memory_agrees_between_processes(of_wide: PeakMemory) -> None:
     assert of_wide.target == TARGET.name
     assert of_wide.processes == 2

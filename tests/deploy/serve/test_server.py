@@ -416,10 +416,8 @@ def test_server_refuses_a_port_in_use_and_an_invalid_model_name(
         Service(packed, BatchSettings(), ServerLimits(), "../a")
 
 
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_serve_command_finishes_open_requests_after_a_signal(
     packed: Bundle, png: Path, number: int, status: int
 ) -> None:

@@ -45,6 +45,7 @@ def test_problem_lists_each_solution_once_in_the_order_of_values(problem: Proble
     assert list(problem.solutions()) == by_trying(problem)
 
 
+@pytest.mark.slow
 @given(problems())
 def test_problem_broken_gives_a_reason_exactly_for_non_solutions(problem: Problem) -> None:
     solutions = by_trying(problem)

@@ -50,6 +50,14 @@ def writing(folder: Path, seconds: float) -> None:
     (folder / "ended").write_text(str(os.getpid()))
 
 
+def writing_when_allowed(folder: Path) -> None:
+    (folder / "begun").touch()
+    while not (folder / "allowed").exists():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    (folder / "ended").write_text(str(os.getpid()))
+
+
 def begun(folder: Path) -> None:
     while not (folder / "begun").exists():
         time.sleep(0.01)
@@ -64,9 +72,10 @@ def fail_once_begun(folder: Path) -> None:
 def test_started_beside_runs_during_the_block_and_is_waited_for(
     ray_session: None, tmp_path: Path
 ) -> None:
-    with started_beside(writing, tmp_path, 0.5):
+    with started_beside(writing_when_allowed, tmp_path):
         begun(tmp_path)
         assert list(map_tasks(scaled, 3, [(1,)], 2)) == [3], "the other CPU is free"
+        (tmp_path / "allowed").touch()
         assert not (tmp_path / "ended").exists()
     assert int((tmp_path / "ended").read_text()) != os.getpid()
 

@@ -74,12 +74,12 @@ def test_smallest_network_has_under_three_fifths_of_the_parameters(name: str) ->
     assert params(space.build(space.smallest())) < 0.6 * params(MODELS[name]())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
         *("dense", "unet-resizing", "convnext", "vit-torch"),
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("plain", "resnet", "mobilenet")),
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("unet", "vit")),
+        *("plain", "resnet", "mobilenet", "unet", "vit"),
     ],
 )
 def test_extracted_network_is_a_plain_module_and_exports(name: str, tmp_path: Path) -> None:
