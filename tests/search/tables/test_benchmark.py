@@ -83,7 +83,7 @@ def test_calibrated_prediction_is_near_the_cost(table: ObjectiveTable) -> None:
     assert row.calibration_samples == 5
 
 
-def test_known_prices_equal_the_costs_of_the_table(table: ObjectiveTable) -> None:
+def test_known_costs_equal_the_costs_of_the_table(table: ObjectiveTable) -> None:
     predicted = known_costs(table, "lat_ms")
     assert list(predicted) == [1]
     assert np.array_equal(predicted[1].values, table.columns[1].values)
@@ -105,6 +105,7 @@ def test_bench_search_and_calibration_refuse_invalid_arguments(
         bench_search(table, "guided", 10, 1, known="lat_ms", calibration=calibration)
     with pytest.raises(ConfigError, match="--calibrate 2: expected at least 3"):
         Calibration.of(table, 2)
+    assert Calibration.of(table, 3).samples == 3
     with pytest.raises(ConfigError, match="--train 'phones' is not another device"):
         Calibration.of(table, 5, ["phones"])
     with pytest.raises(ConfigError, match="--train 'fpga' is not another device"):
