@@ -26,13 +26,16 @@ def sources(fuzz: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(30, marks=pytest.mark.slow), pytest.param(SECONDS, marks=pytest.mark.exhaustive)],
+)
 def test_damaged_bundles_work_or_are_refused_in_one_line(
-    fuzz: Any, sources: list[Path], tmp_path: Path
+    fuzz: Any, sources: list[Path], tmp_path: Path, seconds: float
 ) -> None:
     began, outcomes = time.monotonic(), []
     for seed in range(CASES):
-        if time.monotonic() - began > SECONDS:
+        if time.monotonic() - began > seconds:
             break
         outcomes.append(fuzz.attack(sources[seed % len(sources)], seed, tmp_path / "case"))
     wrong = [(o.seed, o.mutation, o.wrong, o.told) for o in outcomes if o.wrong]

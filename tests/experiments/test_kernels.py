@@ -82,7 +82,7 @@ def test_dry_run_works_without_search_packages_and_marks_its_results(
         assert row.value is not None
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_dry_run_covers_every_stage_and_repeats_nothing(tmp_path: Path, bare: str) -> None:
     options = ["--dry-run", "--out", str(tmp_path / "out")]
     options += ["--operators", "pointwise", "int8_depthwise", "--networks", "hybrid-160", "vit-224"]
