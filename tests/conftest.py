@@ -45,17 +45,18 @@ def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _short_timings() -> Iterator[None]:
+def short_timings() -> Iterator[dict[str, float]]:
     """Time networks for a twentieth of the usual time where a test gives no settings of its own.
 
     Tests run side by side, so that most rounds are disturbed and would be repeated.
     """
     from hwnas.deploy import TimingSettings
 
-    short = partial(TimingSettings, warmup=2, rounds=10, round_ms=1.0, retries=1)
+    short = {"warmup": 2, "rounds": 10, "round_ms": 1.0, "retries": 1}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hwnas.deploy.measurement.timing.TimingSettings", short)
-        yield
+        brief = partial(TimingSettings, **short)  # type: ignore[arg-type]
+        patch.setattr("hwnas.deploy.measurement.timing.TimingSettings", brief)
+        yield short
 
 
 _numbers = itertools.count()
@@ -182,14 +183,13 @@ class Answer:
 
 
 @pytest.fixture
-def hwnas(
+def in_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Answer]:
-    """Return a function that runs a command in this process."""
-    from hwnas.cli import main
+    """Return a function that runs the main function of a command in this process."""
 
-    def run(*arguments: str | Path) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["hwnas", *map(str, arguments)])
+    def run(main: Callable[[], object], *words: str | Path) -> Answer:
+        monkeypatch.setattr(sys, "argv", [*map(str, words)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()
@@ -197,6 +197,14 @@ def hwnas(
         return Answer(int(ended.value.code or 0), told.out, told.err)
 
     return run
+
+
+@pytest.fixture
+def hwnas(in_process: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Return a function that runs a command of hwnas in this process."""
+    from hwnas.cli import main
+
+    return partial(in_process, main, "hwnas")
 
 
 ON_A_FULL_DISK = """

@@ -5,9 +5,9 @@ import runpy
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,19 +15,10 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2]))
 
 
-@dataclass(frozen=True)
-class Ended:
-    """Exit status and output of an experiment."""
-
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def experiment(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
+    monkeypatch: pytest.MonkeyPatch, in_process: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a function that runs an experiment in this process, by its module and options.
 
     Planned jobs measure the training speed of the machine for a moment only.
@@ -39,32 +30,28 @@ def experiment(
     monkeypatch.setattr("hwnas.experiment.planned.measure_speeds", brief)
     monkeypatch.chdir(Path(__file__).parents[2])
 
-    def run(module: str, *options: str | Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", [module, *map(str, options)])
-        capsys.readouterr()
-        status = 0
+    def run(module: str, *options: str | Path) -> Any:
+        def main() -> None:
+            runpy.run_module(f"experiments.{module}", run_name="__main__", alter_sys=True)
+            sys.exit()
+
         # Experiments set variables, such as the home, which later tests must not inherit.
         with patch.dict(os.environ), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "'experiments.*' found in sys.modules")
-            try:
-                runpy.run_module(f"experiments.{module}", run_name="__main__", alter_sys=True)
-            except SystemExit as ended:
-                status = int(ended.code or 0)
-        told = capsys.readouterr()
-        return Ended(status, told.out, told.err)
+            return in_process(main, module, *options)
 
     return run
 
 
 @pytest.fixture
-def refusal(experiment: Callable[..., Ended]) -> Callable[..., str]:
+def refusal(experiment: Callable[..., Any]) -> Callable[..., str]:
     """Return a function that runs an experiment that must fail, and returns its error line."""
 
     def refused(name: str, *options: str | Path) -> str:
         ended = experiment(f"{name}.run", *options)
         assert ended.status == 2, ended.err
         assert ended.err.count("\n") == 1, ended.err
-        return ended.err
+        return str(ended.err)
 
     return refused
 

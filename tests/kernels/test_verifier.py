@@ -53,14 +53,6 @@ ONE_EACH = {  # one for each check, and one correct kernel; the others are marke
     "wrong_for_large_weights",
     "wrong_type",
 }
-SLOW = {
-    "asks_asynchronous_generator",
-    "asks_stack",
-    "out_of_bounds_read",
-    "race",
-    "strides_ignored",
-    "tail_skipped",
-}
 LIMITS = JobLimits(seconds=30, memory_bytes=2**30)
 SEED = 0  # determines sizes, and so times and counts of values; users get a random seed
 Command = Callable[..., Any]
@@ -73,10 +65,8 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 def each(paths: list[Path]) -> Any:
-    def marks(name: str) -> list[pytest.MarkDecorator]:
-        if name not in ONE_EACH:
-            return [pytest.mark.exhaustive]
-        return [pytest.mark.slow] if name in SLOW else []
+    def marks(name: str) -> pytest.MarkDecorator:
+        return pytest.mark.slow if name in ONE_EACH else pytest.mark.exhaustive
 
     return pytest.mark.parametrize(
         "path", [pytest.param(path, id=path.stem, marks=marks(path.stem)) for path in paths]
@@ -96,7 +86,6 @@ def verdict_of(fork_server: ForkServer) -> Callable[[Path], KernelVerdict]:
     return verdict
 
 
-@pytest.mark.slow
 @each(PLANTED)
 def test_verifier_refuses_a_planted_kernel_by_the_expected_check(
     path: Path, verdict_of: Callable[[Path], KernelVerdict]
@@ -108,7 +97,6 @@ def test_verifier_refuses_a_planted_kernel_by_the_expected_check(
     assert refused_by[1] in verdict.failed
 
 
-@pytest.mark.slow
 @each(CORRECT)
 def test_verifier_accepts_a_correct_kernel(
     path: Path, verdict_of: Callable[[Path], KernelVerdict]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -204,52 +203,41 @@ def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, CostSource
     """
     space, rng = job.run_inputs.space, random.Random(job.recipe.seed)
     costly = limited(goal.objectives)
-
-    def lowest(drawn: Sequence[Architecture], objectives: Sequence[Objective]) -> list[_Lowest]:
-        candidates = [Candidate.of(architecture) for architecture in drawn]
-        costs = predict_costs(space, candidates, objectives, predictors)
-        return [_Lowest.of(objective, costs) for objective in objectives]
-
-    missed = [each.objective for each in lowest([space.smallest()], costly) if each.is_missed]
-    if not missed:  # the usual case, and others take longer to count
+    if not costly:
         return
-    drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
-    for each in lowest(drawn, missed):
-        each.check()
+
+    def costs_of(drawn: Sequence[Architecture]) -> list[CandidateCosts]:
+        candidates = [Candidate.of(architecture) for architecture in drawn]
+        return predict_costs(space, candidates, costly, predictors)
+
+    costs = costs_of([space.smallest()])
+    missed = [objective for objective in costly if _all_miss(objective, costs)]
+    if not missed:  # the usual case, and others take long to count
+        return
+    costs += costs_of([space.sample(rng) for _ in range(_NETWORKS_TO_CHECK)])
+    for objective in missed:
+        if _all_miss(objective, costs):
+            lowest, _ = min(_least(objective, each) for each in costs)
+            assert objective.limit is not None
+            raise InfeasibleError(
+                f"no network of the space has {objective.label} of at most "
+                f"{_number(objective.limit)}; the lowest that was found is {_number(lowest)}. "
+                "Raise the limit, or allow smaller networks in [space]"
+            )
 
 
-@dataclass(frozen=True)
-class _Lowest:
-    """Lowest cost of some networks, and the lowest that is likely; both are equal for counts."""
+def _all_miss(objective: Objective, costs: Sequence[CandidateCosts]) -> bool:
+    """Return whether all networks miss a limit, even at the lower ends of their intervals."""
+    assert objective.limit is not None
+    return all(_least(objective, each)[1] > objective.limit for each in costs)
 
-    objective: Objective
-    mean: float
-    likely: float
 
-    @classmethod
-    def of(cls, objective: Objective, costs: Sequence[CandidateCosts]) -> _Lowest:
-        label = objective.label
-        means = [each.values[label] for each in costs]
-        ends = [
-            each.estimates[label].interval(_SURE).low if label in each.estimates else mean
-            for each, mean in zip(costs, means, strict=True)
-        ]
-        return cls(objective, min(means), min(ends))
-
-    @property
-    def is_missed(self) -> bool:
-        assert self.objective.limit is not None
-        return self.likely > self.objective.limit
-
-    def check(self) -> None:
-        if not self.is_missed:
-            return
-        assert self.objective.limit is not None
-        raise InfeasibleError(
-            f"no network of the space has {self.objective.label} of at most "
-            f"{_number(self.objective.limit)}; the lowest that was found is {_number(self.mean)}. "
-            "Raise the limit, or allow smaller networks in [space]"
-        )
+def _least(objective: Objective, costs: CandidateCosts) -> tuple[float, float]:
+    """Return a cost and the lower end of its interval; counted costs are exact."""
+    if objective.label not in costs.estimates:
+        return (costs.values[objective.label],) * 2
+    estimate = costs.estimates[objective.label]
+    return estimate.mean, estimate.interval(_SURE).low
 
 
 def _number(value: float) -> str:
