@@ -66,9 +66,9 @@ def forked(function: Callable[..., object], *arguments: object) -> Any:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    process = context.Process(
-        target=with_environment, args=(dict(os.environ), function, *arguments)
-    )
+    # Ray reads its mode of authentication when it is imported, that is before the fork
+    environment = {k: v for k, v in os.environ.items() if k != "RAY_AUTH_MODE"}
+    process = context.Process(target=with_environment, args=(environment, function, *arguments))
     process.start()
     return process
 

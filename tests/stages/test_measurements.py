@@ -23,12 +23,16 @@ def test_measurements_survive_a_round_trip(table: Path, tmp_path: Path) -> None:
     assert read_measurements(tmp_path / "empty.parquet") == []
 
 
-def test_write_measurements_replaces_older_rows_of_the_same_key(table: Path) -> None:
+def test_write_measurements_replaces_all_rows_of_the_same_role(table: Path) -> None:
+    """Networks that are finalists no longer leave the table; calibrations of 0.1 stay."""
     first, *others = read_measurements(table)
-    slower = replace(first, measurement=replace(first.measurement, n=7))
-    elsewhere = replace(first, measurement=replace(first.measurement, target="another"))
-    write_measurements(table, [slower, elsewhere])
-    assert read_measurements(table) == [slower, *others, elsewhere]
+    assert others
+    calibration = replace(first, role="calibration")
+    write_measurements(table, [calibration])
+    assert read_measurements(table) == [first, *others, calibration]
+    again = replace(first, measurement=replace(first.measurement, n=7))
+    write_measurements(table, [again])
+    assert read_measurements(table) == [calibration, again]
 
 
 def test_measurements_file_is_a_plain_parquet_table(table: Path) -> None:

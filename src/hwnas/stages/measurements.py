@@ -86,20 +86,15 @@ def read_measurements(path: Path) -> list[Timed]:
         ) from error
 
 
-def write_measurements(path: Path, new: Sequence[Timed], anew: bool = False) -> None:
-    """Add rows to the table; a row replaces an older one of the same network, role and target.
+def write_measurements(path: Path, new: Sequence[Timed]) -> None:
+    """Write rows to the table; they replace all older rows of the same role.
 
     Args:
         path: Path of the table, which is created if it does not exist.
-        new: Rows to add.
-        anew: Whether the rows replace all existing ones.
+        new: Rows to write, each of another network, role or target.
     """
-
-    def key(row: Timed) -> tuple[str, str, str]:
-        return row.architecture.id, row.role, row.measurement.target
-
-    known = () if anew else read_measurements(path)
-    rows = list({key(row): row for row in (*known, *new)}.values())
+    roles = {row.role for row in new}
+    rows = [*(row for row in read_measurements(path) if row.role not in roles), *new]
     table = pyarrow.Table.from_pylist([_columns(row) for row in rows])
     with replacing(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)
