@@ -1,4 +1,4 @@
-"""Draw the figure of the main README from the recorded networks of the photographs.
+"""Draw the figure of the main README from the recorded networks of one job of 45 minutes.
 
 On the left are accuracy and latency of both sides; on the right, the convolutions of the fastest
 finalist that is more accurate than every rival.
@@ -6,6 +6,7 @@ finalist that is more accurate than every rival.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,16 +20,21 @@ from matplotlib.axes import Axes
 from experiments.readme_table import latest
 from experiments.record import ROOT, Row, read_rows
 
+HERE = Path(__file__).parent
+MINUTES = 45
 OURS, RIVALS = "#1b6ca8", "#8a8f98"
 KINDS = {"conv": "#1b6ca8", "pointwise": "#74add1", "depthwise": "#f4a259"}
 
 
 def main() -> None:
+    known = json.loads((HERE / "configurations.json").read_text(encoding="utf-8"))
+    drawn = {name for name, each in known.items() if each["settings"]["minutes"] == MINUTES}
     rows = [
         row
-        for row in latest(read_rows(Path(__file__).parent / "observations.jsonl"))
-        if row.metric == "test_error"
+        for row in read_rows(HERE / "observations.jsonl")
+        if row.metric == "test_error" and row.provenance and row.provenance.config in drawn
     ]
+    rows = latest(rows)
     rows = [row for row in rows if row.seed == min(each.seed for each in rows)]
     ours, rivals = ([r for r in rows if r.details["side"] == s] for s in ("hwnas", "alone"))
     mpl.rcParams.update(
@@ -40,11 +46,11 @@ def main() -> None:
             "axes.spines.top": False,
         }
     )
-    drawn = _shown(ours, rivals)
-    if "layers" in drawn.details:
+    shown = _shown(ours, rivals)
+    if "layers" in shown.details:
         figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), width_ratios=(3, 2))
-        _network(right, drawn)
-        _circle(left, drawn)
+        _network(right, shown)
+        _circle(left, shown)
     else:  # rows before November 2026
         figure, left = plt.subplots(figsize=(7, 3.2))
     _front(left, ours, rivals)
