@@ -151,7 +151,7 @@ def _train(
     test = score(module, task, data.test, shape, "test")
     workload = trace(module, shape)
     save_weights(weights_of(onnx.parent, network.name), module.state_dict())
-    export_onnx(module, shape, onnx)
+    export_onnx(module, shape, onnx, traceable=True)
     for checkpoint in checkpoints:
         checkpoint.unlink(missing_ok=True)
     return {

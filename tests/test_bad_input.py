@@ -275,8 +275,13 @@ def test_search_command_names_a_damaged_image_and_keeps_decoded_ones(
 # Output folders
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kilobytes", [0.5, 4, 8, 30, 120])
+@pytest.mark.parametrize(
+    "kilobytes",
+    [
+        pytest.param(k, marks=pytest.mark.slow if k in (4, 120) else pytest.mark.exhaustive)
+        for k in (0.5, 4, 8, 30, 120)
+    ],
+)
 def test_search_command_reports_a_full_disk_and_can_be_resumed(
     hwnas: Command,
     hwnas_on_a_full_disk: Command,

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 TOY = ["--size", "32", "--seconds", "2", "--rounds", "1", "--connections", "4"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each")
 def test_load_test_records_results_and_repeats_nothing(tmp_path: Path) -> None:
     cores = [str(core) for core in sorted(os.sched_getaffinity(0))[:2]]
@@ -44,7 +44,7 @@ def test_load_test_records_results_and_repeats_nothing(tmp_path: Path) -> None:
     assert "round 0" not in second.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_loopback_experiment_compares_and_kills_the_agent_once(tmp_path: Path) -> None:
     options = ["--rounds", "1", "--networks", "1", "--size", "32", "--jobs", "4", "--kills", "1"]
     command = [sys.executable, "-m", "experiments.deploy.agent.loopback", *options]

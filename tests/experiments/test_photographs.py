@@ -20,6 +20,8 @@ TOY = [
     "search.batch=4",
     "predictor.networks=4",
     "deploy.top=2",
+    "deploy.finetune_minutes=0.02",
+    "deploy.reference_minutes=0.02",
 ]
 
 
@@ -78,7 +80,7 @@ def test_photograph_experiment_compares_with_rivals_and_repeats_nothing(
     assert read_rows(out / "results.jsonl") == rows
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ablation_records_the_accuracy_change_of_each_left_out_part(
     run: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -102,8 +104,7 @@ def test_strategy_experiment_compares_strategies_and_repeats_nothing(
     command: list[str | Path] = ["strategies.run"]
     command += ["--images", tmp_path / "toy.npz", "--minutes", "3", "--out", tmp_path / "out"]
     command += ["--work", tmp_path / "work"]
-    command += [part for setting in [*TOY, "deploy.finetune_minutes=0.02"]
-                for part in ("--set", setting)]  # fmt: skip
+    command += [part for setting in TOY for part in ("--set", setting)]
     first, second = run(*command), run(*command)
     assert "seed 0: " not in second
     rows = {(row.metric, row.subject) for row in read_rows(tmp_path / "out" / "results.jsonl")}

@@ -149,8 +149,13 @@ def run_twice(experiment: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
     return twice
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(n, marks=pytest.mark.slow if n == "training_step" else pytest.mark.exhaustive)
+        for n in SCRIPTS
+    ],
+)
 def test_script_records_results_and_repeats_nothing(
     script: str, run: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -173,7 +178,7 @@ def test_script_records_results_and_repeats_nothing(
     assert "seed 0: " not in second.out  # printed before each piece of work
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_segmentation_script_records_the_score_of_bundle_masks(
     run: Callable[..., Any], tmp_path: Path, hwnas_data: Path
 ) -> None:
@@ -187,13 +192,8 @@ def test_segmentation_script_records_the_score_of_bundle_masks(
             assert answers["mean_iou_of_masks", pick].value == pytest.approx(row.value, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(n, marks=pytest.mark.slow if n == "hybrid_latency" else pytest.mark.exhaustive)
-        for n in OWN
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("script", OWN)
 def test_script_with_own_options_records_results_and_repeats_nothing(
     script: str, run: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -269,21 +269,22 @@ def test_predictor_scripts_name_unknown_splits_and_tables(
     assert "unknown table 'x'" in told
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "options", "file", "subjects"),
     [
-        (
+        pytest.param(
             "gemm.as_feature",
             ["--targets", "cpu-openvino-fp32-b1-t1", "--seeds", "1"],
             "as_feature.jsonl",
             {"cpu-openvino-fp32-b1-t1 with", "cpu-openvino-fp32-b1-t1 without"},
+            marks=pytest.mark.exhaustive,
         ),
-        (
+        pytest.param(
             "latency_zoo.speed",
             ["--networks", "2000", "--seeds", "1"],
             "speed.jsonl",
             {"all default", "nasbench201 default", "fbnet default"},
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -300,7 +301,7 @@ def test_analysis_script_evaluates_recorded_measurements(
     assert {row.subject for row in read_rows(tmp_path / file)} == subjects
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_paired_script_compares_methods_seed_by_seed(
     experiment: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -88,7 +88,7 @@ def peak_memory(
     Args:
         model: ONNX file.
         target: Target on which to run it.
-        processes: Number of processes, one after the other; each takes about 2 seconds.
+        processes: Number of processes, one after the other; each starts in about half a second.
         timeout_s: Time limit of each process, in seconds.
 
     Raises:

@@ -344,7 +344,8 @@ def _export_traced(space: SearchSpace, network: Architecture, path: Path) -> Non
 
 
 def _export_untrained(space: SearchSpace, network: Architecture, path: Path) -> None:
-    export_onnx(space.build(network), space.input_shape(network), path)
+    shape = space.input_shape(network)
+    export_onnx(space.build(network), shape, path, traceable=space.traceable)
 
 
 def _paths(networks: Sequence[Architecture], folder: Path) -> list[Path]:
