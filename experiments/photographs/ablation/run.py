@@ -26,7 +26,6 @@ from hwnas.stages.run_inputs import RunInputs
 
 ALL = "all"
 WITHOUT: Mapping[str, Mapping[str, Any]] = {
-    "bf16": {"precision": "fp32"},
     "low resolution first": {"first_resolution": 1.0},
     "CutMix": {"cutmix": 0.0},
     "random crops": {"crop": 1.0, "shift_pixels": None},
@@ -41,6 +40,7 @@ def main() -> None:
     parser = parser_of(Path(__file__).parent, __doc__, seeds=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=5.0, metavar="M")
     parser.add_argument("--preset", choices=["compact", "mixed"], default="compact")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     run_command(parser, work)
 
 
@@ -49,6 +49,7 @@ def work(arguments: argparse.Namespace) -> None:
         "images": name_of_images(arguments),
         "preset": arguments.preset,
         "minutes": arguments.minutes,
+        "precision": arguments.precision,
         "set": arguments.set,
         "without": {name: dict(settings) for name, settings in WITHOUT.items()},
     }
@@ -66,7 +67,7 @@ def _rows(arguments: argparse.Namespace, seed: int, folder: Path) -> list[Row]:
     run_inputs = RunInputs.prepare(job.recipe, job.folder, folder / "cache")
     values = training_values(JobFacts.of(run_inputs.data, arguments.minutes, 1), arguments.minutes)
     settings = {key.removeprefix("train."): values[key] for key in values}
-    config = TrainConfig(**{**settings, "precision": "bf16", "workers": 0})
+    config = TrainConfig(**{**settings, "precision": arguments.precision, "workers": 0})
     shape, side = run_inputs.data.image_shape, max(run_inputs.data.image_shape[:2])
     space = resnet(
         shape, run_inputs.task.outputs, arguments.preset, resolution=(side,), width=(1.0,)
