@@ -39,6 +39,7 @@ class Alone:
         input_shape: Channels, height and width.
         about: Description of the network, as JSON; a different description is a different network.
         settings: Training settings of this network that differ from those of the others.
+        traceable: Whether a trace of one run has its operators; see `SearchSpace.traceable`.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Alone:
     input_shape: tuple[int, int, int]
     about: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    traceable: bool = False
 
 
 def for_seconds(run_inputs: RunInputs, seconds: float) -> TrainConfig:
@@ -151,7 +153,7 @@ def _train(
     test = score(module, task, data.test, shape, "test")
     workload = trace(module, shape)
     save_weights(weights_of(onnx.parent, network.name), module.state_dict())
-    export_onnx(module, shape, onnx, traceable=True)
+    export_onnx(module, shape, onnx, traceable=network.traceable)
     for checkpoint in checkpoints:
         checkpoint.unlink(missing_ok=True)
     return {

@@ -140,8 +140,8 @@ def rivals(run_inputs: RunInputs) -> list[Alone]:
         space = MobileNetSpace(config)
         shape = (config.in_channels, side, side)
         about = {"width": width, "resolution": side}
-        build = partial(_built, space)
-        found.append(Alone(f"mobilenet-v3-small-w{width:g}", build, shape, about))
+        name, build = f"mobilenet-v3-small-w{width:g}", partial(_built, space)
+        found.append(Alone(name, build, shape, about, traceable=space.traceable))
     return found
 
 

@@ -76,6 +76,7 @@ def _rows(arguments: argparse.Namespace, seed: int, folder: Path) -> list[Row]:
         Alone,
         build=partial(space.build, space.smallest()),
         input_shape=space.input_shape(space.smallest()),
+        traceable=space.traceable,
     )
     arms = [network(ALL)]
     arms += [network(f"without {name}", settings=WITHOUT[name]) for name in WITHOUT]
