@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from hwnas.deploy.measurement.profiling import profile_kernels
 from hwnas.deploy.onnx.workload import OnnxWorkload
@@ -142,5 +142,5 @@ def _machine_weights(predictor: DevicePredictor) -> Numbers:
     """Return the weight of each roofline model's time for a device, of shape (len(MACHINES),)."""
     columns = [FEATURES.index(f"{name}_ms") for name in MACHINES]
     relative = quantities(predictor.steps)[:, columns] / np.array(predictor.costs)[:, None]
-    weights: Numbers = nnls(relative, np.ones(len(relative)))[0]
+    weights: Numbers = scipy.optimize.nnls(relative, np.ones(len(relative)))[0]
     return weights

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
+import scipy
 from plotly.subplots import make_subplots
-from scipy.stats import spearmanr
 
 from hwnas.interval import difference_interval
 from hwnas.report.data import CalibrationRow, ReportData, TrainingCurveRow
@@ -40,7 +40,7 @@ def calibration_error(rows: Sequence[CalibrationRow]) -> str:
     text = f"median absolute error {100 * statistics.median(errors):.1f} %"
     predicted, measured = [r.predicted for r in rows], [r.measured for r in rows]
     if len(rows) > 2 and len(set(predicted)) > 1 and len(set(measured)) > 1:
-        text += f", Spearman {spearmanr(predicted, measured).statistic:.3f}"
+        text += f", Spearman {scipy.stats.spearmanr(predicted, measured).statistic:.3f}"
     return f"{text}, n = {len(rows)}"
 
 

@@ -18,8 +18,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from scipy.stats import norm
-from scipy.stats import t as student_t
+from scipy.special import ndtri, stdtrit
 
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
@@ -286,7 +285,7 @@ def _widening(measurements: int) -> float:
     The measurements also determine a mean and three slopes, so these degrees of freedom are lost.
     """
     freedom = max(measurements - _FEATURES - 1, 1)
-    return float(student_t.ppf(0.95, freedom) / norm.ppf(0.95))
+    return float(stdtrit(freedom, 0.95) / ndtri(0.95))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,8 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_solve, cholesky
-from scipy.optimize import minimize
-from scipy.stats import norm, qmc
+import scipy
+from scipy.special import ndtri
 
 __all__ = ["ABSENT", "Mixture", "Numbers", "Parts", "Prior", "covariances", "likeliest", "means"]
 
@@ -149,9 +148,9 @@ class Prior:
         if not self.std.any():
             return self.mean[None]
         parts = len(self.mean) - 1
-        sobol = qmc.Sobol(2 * parts + 1, scramble=True, rng=np.random.default_rng(0))
+        sobol = scipy.stats.qmc.Sobol(2 * parts + 1, scramble=True, rng=np.random.default_rng(0))
         uniform = np.clip(sobol.random(count), 1e-6, 1 - 1e-6)
-        drawn: Numbers = self.mean + self.std * norm.ppf(uniform[:, : parts + 1])
+        drawn: Numbers = self.mean + self.std * ndtri(uniform[:, : parts + 1])
         drawn = np.clip(drawn, -_BOUND, _BOUND)
         drawn[:, :parts][uniform[:, parts + 1 :] > self.present] = ABSENT
         return drawn
@@ -182,9 +181,9 @@ def likeliest(
         variances = np.exp(theta)
         total = np.tensordot(variances[:-1], grams, 1) + _MEAN_VARIANCE
         total += (variances[-1] + _JITTER) * eye
-        lower = cholesky(total, lower=True, check_finite=False)
-        solved = cho_solve((lower, True), observed, check_finite=False)
-        inverse = cho_solve((lower, True), eye, check_finite=False)
+        lower = scipy.linalg.cholesky(total, lower=True, check_finite=False)
+        solved = scipy.linalg.cho_solve((lower, True), observed, check_finite=False)
+        inverse = scipy.linalg.cho_solve((lower, True), eye, check_finite=False)
         fit = -0.5 * observed @ solved - np.log(np.diag(lower)).sum()
         slope = np.outer(solved, solved) - inverse
         gradient = np.append(np.einsum("pij,ij->p", grams, slope), np.trace(slope))
@@ -195,7 +194,7 @@ def likeliest(
 
     first = prior.mean if start is None else start
     bounds = [(-_BOUND, _BOUND)] * len(first)
-    found = minimize(negative, first, jac=True, method="L-BFGS-B", bounds=bounds)
+    found = scipy.optimize.minimize(negative, first, jac=True, method="L-BFGS-B", bounds=bounds)
     result: Numbers = found.x
     return result
 
@@ -351,7 +350,7 @@ class Mixture:
         errors, stds = self.left_out
         ratios = np.sort(np.abs(errors) / stds)
         rank = min(int(np.ceil(0.9 * (len(ratios) + 1))), len(ratios))
-        return max(float(ratios[rank - 1] / norm.ppf(0.95)), _LEAST_SURPRISE)
+        return max(float(ratios[rank - 1] / ndtri(0.95)), _LEAST_SURPRISE)
 
     def predict(self, parts: Parts, noise: bool = True) -> tuple[Numbers, Numbers]:
         """Return mean and standard deviation, each of shape (m,), in the observations' unit.

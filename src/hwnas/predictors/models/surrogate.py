@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve_triangular
+import scipy
 
 from hwnas.predictors.models.gaussian_process import ABSENT, Numbers, Parts, Prior, covariances
 
@@ -80,7 +80,7 @@ class Surrogate:
         weights, variances = _likeliest(grams, values) if draws is None else draws
         factors = np.linalg.cholesky(_totals(grams, variances))
         eye = np.eye(len(values))
-        roots = np.stack([solve_triangular(each, eye, lower=True) for each in factors])
+        roots = np.stack([scipy.linalg.solve_triangular(each, eye, lower=True) for each in factors])
         halves = roots @ values
         solved = np.einsum("dki,dk->di", roots, halves)
         return cls(parts, centre, scale, weights, variances, roots, solved)
@@ -166,7 +166,7 @@ def _likeliest(grams: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
     grams, values = grams[:, rows][:, :, rows], values[rows]
     variances = _draws(len(grams))
     factors = np.linalg.cholesky(_totals(grams, variances))
-    halves = np.array([solve_triangular(each, values, lower=True) for each in factors])
+    halves = np.array([scipy.linalg.solve_triangular(each, values, lower=True) for each in factors])
     logs = -0.5 * (halves**2).sum(1) - np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(1)
     best = np.argsort(-logs)[:_KEPT]
     weights = np.exp(logs[best] - logs[best[0]])

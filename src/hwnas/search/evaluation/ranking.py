@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import kendalltau
+import scipy
 from torch import Tensor
 
 from hwnas.atomic import appending, storage_errors, write_json
@@ -74,7 +74,7 @@ def compare_rankings(
     sign = 1.0 if maximize else -1.0
     favourites = np.argsort(-sign * shared, kind="stable")[:_TOP]
     regret = (sign * alone).max() - (sign * alone)[favourites].max()
-    tau = float(kendalltau(shared, alone).statistic)
+    tau = float(scipy.stats.kendalltau(shared, alone).statistic)
     return Ranking(0.0 if math.isnan(tau) else tau, float(regret), len(alone), metric)
 
 

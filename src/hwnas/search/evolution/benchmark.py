@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial import cKDTree
+import scipy
 
 from hwnas.errors import ConfigError
 from hwnas.search.engine.threads import one_thread
@@ -97,5 +97,5 @@ def front_quality(front: npt.NDArray[np.float64]) -> tuple[float, float]:
     spread = inside[np.linspace(0, len(inside) - 1, min(most, len(inside))).astype(int)]
     volume = hypervolume(spread, np.full(objectives, _REFERENCE))
     grid = dtlz2_front(objectives, _GRID)
-    distance, _ = cKDTree(front).query(grid)
+    distance, _ = scipy.spatial.cKDTree(front).query(grid)
     return volume, float(distance.mean())

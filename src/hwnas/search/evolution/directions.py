@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import qmc
+import scipy
 
 __all__ = ["lattice", "lattice_within", "spread_directions"]
 
@@ -48,7 +48,7 @@ def spread_directions(objectives: int, count: int) -> Directions:
     missing = count - len(grid)
     if not missing:
         return grid
-    sobol = qmc.Sobol(objectives, scramble=False)
+    sobol = scipy.stats.qmc.Sobol(objectives, scramble=False)
     sobol.fast_forward(2)  # the origin has no direction, the centre is often on the lattice
     # Exponential variables, divided by their sum, are uniform on the simplex.
     drawn = -np.log1p(-sobol.random(missing))

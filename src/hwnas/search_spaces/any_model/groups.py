@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+import scipy
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -280,11 +279,13 @@ def _of_makers(network: nn.Module, barred: Mapping[str, str]) -> dict[str, str]:
 def _labels(couplings: _Couplings) -> npt.NDArray[np.int32]:
     """Return one label for each position; coupled positions have equal labels."""
     pairs = np.array(couplings.pairs, dtype=np.int64).reshape(-1, 2)
-    edges = coo_array(
+    edges = scipy.sparse.coo_array(
         (np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])),
         shape=(couplings.size, couplings.size),
     )
-    labels: npt.NDArray[np.int32] = connected_components(edges, directed=False)[1]
+    labels: npt.NDArray[np.int32] = scipy.sparse.csgraph.connected_components(
+        edges, directed=False
+    )[1]
     return labels
 
 

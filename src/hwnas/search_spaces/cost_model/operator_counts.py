@@ -10,7 +10,7 @@ from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
+import scipy
 
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces.cost_model.workload import NetworkOperator, OperatorKind, Workload
@@ -108,18 +108,18 @@ class OperatorCountTable:
     """
 
     steps: tuple[OperatorSignature, ...]
-    rows_of_steps: sparse.csr_array
-    taken: sparse.csr_array | None = None
+    rows_of_steps: scipy.sparse.csr_array
+    taken: scipy.sparse.csr_array | None = None
 
     def __len__(self) -> int:
         return int((self.rows_of_steps if self.taken is None else self.taken).shape[0])
 
     @cached_property
-    def counts(self) -> sparse.csr_array:
+    def counts(self) -> scipy.sparse.csr_array:
         """Sparse counts of shape (N, S): how often network n contains operator s."""
         if self.taken is None:
             return self.rows_of_steps
-        return sparse.csr_array(self.taken @ self.rows_of_steps)
+        return scipy.sparse.csr_array(self.taken @ self.rows_of_steps)
 
     @classmethod
     def of(cls, networks: Iterable[Mapping[OperatorSignature, int]]) -> OperatorCountTable:
@@ -133,7 +133,9 @@ class OperatorCountTable:
             values += network.values()
             ends.append(len(columns))
         shape = len(ends) - 1, len(index)
-        return cls(tuple(index), sparse.csr_array((np.array(values, float), columns, ends), shape))
+        return cls(
+            tuple(index), scipy.sparse.csr_array((np.array(values, float), columns, ends), shape)
+        )
 
     @classmethod
     def of_workloads(cls, workloads: Sequence[Workload]) -> OperatorCountTable:
@@ -189,7 +191,7 @@ class OperatorCountTable:
                 ].tolist()
             )
             counts = arrays["counts"].astype(np.float64), arrays["taken"], arrays["ends"]
-            table = sparse.csr_array(counts, (len(arrays["ends"]) - 1, len(steps)))
+            table = scipy.sparse.csr_array(counts, (len(arrays["ends"]) - 1, len(steps)))
             table.check_format()
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ArtifactError(f"not a table of operator counts: {error}") from error
@@ -247,7 +249,7 @@ class PartTable:
         ends = np.arange(rows + 1) * places
         columns = (chosen.astype(np.int64) + self.starts).ravel()
         shape = rows, len(self.parts)
-        taken = sparse.csr_array((np.ones(rows * places), columns, ends), shape)
+        taken = scipy.sparse.csr_array((np.ones(rows * places), columns, ends), shape)
         return OperatorCountTable(self.parts.steps, self.parts.counts, taken)
 
     @cached_property
@@ -255,7 +257,7 @@ class PartTable:
         """Same parts without batch normalisations, which an export folds away."""
         left = [i for i, step in enumerate(self.parts.steps) if step.kind != "norm"]
         steps = tuple(self.parts.steps[i] for i in left)
-        counts = sparse.csr_array(self.parts.counts.tocsc()[:, left])
+        counts = scipy.sparse.csr_array(self.parts.counts.tocsc()[:, left])
         return PartTable(OperatorCountTable(steps, counts), self.starts)
 
 

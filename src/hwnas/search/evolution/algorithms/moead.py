@@ -10,8 +10,8 @@ scaled by the population's range.
 
 from __future__ import annotations
 
+import scipy
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from hwnas.search.evolution.directions import spread_directions
@@ -37,7 +37,7 @@ class MOEAD:
         device = scores.losses.device
         directions = spread_directions(scores.losses.shape[1], len(scores))
         count = min(_NEIGHBOURS, len(scores))
-        _, near = cKDTree(directions).query(directions, count)
+        _, near = scipy.spatial.cKDTree(directions).query(directions, count)
         self._near = torch.from_numpy(near).long().to(device)
         self._directions = torch.from_numpy(directions).to(device)
         self._directions /= self._directions.norm(dim=1, keepdim=True)

@@ -8,8 +8,8 @@ values.
 
 from __future__ import annotations
 
+import scipy
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from hwnas.search.evolution.algorithms.by_rank import ByRank
@@ -119,7 +119,7 @@ def nearest_directions(scaled: Tensor, directions: Tensor) -> tuple[Tensor, Tens
     length = scaled.norm(dim=1, keepdim=True)
     unit = scaled / length.clamp(min=1e-300)
     if scaled.device.type == "cpu":  # nearest on the sphere is nearest in angle
-        _, near = cKDTree(directions.numpy()).query(unit.numpy())
+        _, near = scipy.spatial.cKDTree(directions.numpy()).query(unit.numpy())
         nearest = torch.from_numpy(near).long()
     else:
         rows = max(1, _BLOCK // len(directions))
