@@ -456,11 +456,13 @@ def test_steps_of_a_sampled_network_equal_those_of_a_trace(space: SearchSpace, s
 def steps_are_traced(space: SearchSpace, networks: list[Architecture]) -> None:
     codes = np.array([space.encode(network) for network in networks])
     table, counted = space.steps(codes), space.counted(codes)
+    workloads = [space.workload(network) for network in networks]
+    traced = steps_of(OperatorCountTable.of_workloads(workloads))
+    assert steps_of(space.operator_counts(networks)) == traced
     if table is None:
         assert (counted, space.depth(codes)) == ({}, None)
         return
-    workloads = [space.workload(network) for network in networks]
-    assert steps_of(table) == steps_of(OperatorCountTable.of_workloads(workloads))
+    assert steps_of(table) == traced
     assert counted["macs"].tolist() == table.macs.tolist() == [w.macs for w in workloads]
     assert counted["params"].tolist() == [w.params for w in workloads]
     assert counted["weight_bytes"].tolist() == [w.weight_bytes for w in workloads]

@@ -77,7 +77,7 @@ def predict(
         if space is None:
             raise ConfigError("an architecture needs its space; give space=...")
         network = space.check(model)
-        steps = OperatorCountTable.of_workloads([space.workload(network)])
+        steps = space.operator_counts([network])
         return predictions(
             kept, targets, steps, lambda batch: space.workload(network, batch), from_fingerprint
         )

@@ -29,7 +29,7 @@ from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.engine.shared_values import agreed_value
 from hwnas.search.objectives.candidate_costs import CandidateCosts, predict_costs
 from hwnas.search.objectives.objective import LATENCY, Objective, label_on, stored_label
-from hwnas.search_spaces import Architecture, Candidate, OperatorCountTable, SearchSpace
+from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job, RunStage
 from hwnas.stages.measurements import MEASUREMENTS, Timed, measured_on, read_measurements
@@ -168,7 +168,7 @@ def calibrated(space: SearchSpace, metric: str, target: str, out: Path) -> Profi
     return DeviceProfile(
         target,
         networks=tuple(row.architecture.id for row in rows),
-        steps=OperatorCountTable.of_workloads([space.workload(r.architecture) for r in rows]),
+        steps=space.operator_counts([row.architecture for row in rows]),
         costs=np.array([row.measurement.latency_ms for row in rows]),
         reference_ms=median(row.measurement.anchor_ms for row in rows),
         contended=sum(row.measurement.contended for row in rows),

@@ -94,7 +94,6 @@ def _network(
     """Return the network in question, and a function that gives its workload at any batch size."""
     from hwnas.deploy.onnx.workload import read_workload
     from hwnas.predictors.devices.cost_file import read_architecture
-    from hwnas.search_spaces import OperatorCountTable
 
     if model is not None and space is None and arch is None:
         sizes = sizes_of(input_shape, "--input")
@@ -104,7 +103,7 @@ def _network(
         raise ConfigError("give either MODEL.onnx, or --space and --arch")
     made = space_of(space, preset, image, classes)
     architecture = made.check(read_architecture(Path(), str(arch)))
-    steps = OperatorCountTable.of_workloads([made.workload(architecture)])
+    steps = made.operator_counts([architecture])
     return steps, lambda batch: made.workload(architecture, batch)
 
 

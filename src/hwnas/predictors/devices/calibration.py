@@ -83,7 +83,7 @@ class Pool:
     @classmethod
     def of_networks(cls, space: SearchSpace, drawn: tuple[Architecture, ...]) -> Pool:
         """Return the pool of given networks of a space."""
-        steps = OperatorCountTable.of_workloads([space.workload(network) for network in drawn])
+        steps = space.operator_counts(drawn)
         return cls(drawn, steps, blocks_of_steps(steps))
 
     def most_informative(

@@ -137,7 +137,7 @@ def _network(folder: Path, text: str, space: SearchSpace | None) -> tuple[str, O
     if space is None:
         raise ConfigError("the network is an architecture; name its space with --space")
     architecture = space.check(read_architecture(folder, text))
-    return architecture.id, OperatorCountTable.of_workloads([space.workload(architecture)])
+    return architecture.id, space.operator_counts([architecture])
 
 
 def read_architecture(folder: Path, text: str) -> Architecture:

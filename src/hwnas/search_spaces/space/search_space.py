@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable
 from hwnas.search_spaces.space.architecture import Architecture, Candidate
 from hwnas.search_spaces.space.choice_space import ChoiceSpace
 from hwnas.search_spaces.space.costs import NetworkCosts
@@ -41,6 +44,18 @@ class SearchSpace(ChoiceSpace, NetworkCosts):
     def point(self, candidate: Candidate) -> Architecture:
         """Return the point of a candidate; the inverse of `candidate`."""
         return candidate.network
+
+    def operator_counts(self, networks: Sequence[Architecture]) -> OperatorCountTable:
+        """Return the operator counts of networks as deployed, at batch 1.
+
+        They follow from the `parts`; without these, each network is traced.
+        """
+        codes = [self.encode(network) for network in networks]
+        shape = len(networks), len(self.choices)
+        table = self.steps(np.array(codes, dtype=np.int64).reshape(shape))
+        if table is None:
+            table = OperatorCountTable.of_workloads([self.workload(each) for each in networks])
+        return table
 
     def skeletons(self, shared: Container[str]) -> SharedModuleSource:
         """Return the source of the networks without weights that a supernet runs.
