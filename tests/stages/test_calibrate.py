@@ -123,7 +123,7 @@ def test_calibrations_of_earlier_versions_are_read_from_the_table(job: Job) -> N
     out, space = job.folder.path, job.run_inputs.space
     finalists = read_measurements(out / "measurements.parquet")
     old = [replace(row, role="calibration") for row in finalists]
-    write_measurements(out / "measurements.parquet", old)
+    write_measurements(out / "measurements.parquet", "calibration", old)
     store_of(out).remove(TARGET)
     predictor = fitted_predictor(space, LATENCY, TARGET, out)
     assert isinstance(predictor, DevicePredictor)

@@ -16,10 +16,10 @@ def table(job: Job) -> Path:
 
 def test_measurements_survive_a_round_trip(table: Path, tmp_path: Path) -> None:
     rows = read_measurements(table)
-    write_measurements(tmp_path / "copy.parquet", rows)
+    write_measurements(tmp_path / "copy.parquet", "finalist", rows)
     assert read_measurements(tmp_path / "copy.parquet") == rows
     assert read_measurements(tmp_path / "none.parquet") == []
-    write_measurements(tmp_path / "empty.parquet", [])
+    write_measurements(tmp_path / "empty.parquet", "finalist", [])
     assert read_measurements(tmp_path / "empty.parquet") == []
 
 
@@ -28,11 +28,13 @@ def test_write_measurements_replaces_all_rows_of_the_same_role(table: Path) -> N
     first, *others = read_measurements(table)
     assert others
     calibration = replace(first, role="calibration")
-    write_measurements(table, [calibration])
+    write_measurements(table, "calibration", [calibration])
     assert read_measurements(table) == [first, *others, calibration]
     again = replace(first, measurement=replace(first.measurement, n=7))
-    write_measurements(table, [again])
+    write_measurements(table, "finalist", [again])
     assert read_measurements(table) == [calibration, again]
+    write_measurements(table, "finalist", [])  # of a run without targets
+    assert read_measurements(table) == [calibration]
 
 
 def test_measurements_file_is_a_plain_parquet_table(table: Path) -> None:

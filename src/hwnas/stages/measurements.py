@@ -86,15 +86,15 @@ def read_measurements(path: Path) -> list[Timed]:
         ) from error
 
 
-def write_measurements(path: Path, new: Sequence[Timed]) -> None:
-    """Write rows to the table; they replace all older rows of the same role.
+def write_measurements(path: Path, role: Role, new: Sequence[Timed]) -> None:
+    """Write rows to the table; they replace all older rows of their role, even if there are none.
 
     Args:
         path: Path of the table, which is created if it does not exist.
-        new: Rows to write, each of another network, role or target.
+        role: Role of all the rows.
+        new: Rows to write, each of another network or target.
     """
-    roles = {row.role for row in new}
-    rows = [*(row for row in read_measurements(path) if row.role not in roles), *new]
+    rows = [*(row for row in read_measurements(path) if row.role != role), *new]
     table = pyarrow.Table.from_pylist([_columns(row) for row in rows])
     with replacing(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)

@@ -64,7 +64,7 @@ def finalising(
             for each in shortlist.tried:
                 if not each.packed:
                     shutil.rmtree(folder / each.id, ignore_errors=True)
-            write_measurements(table, timed)
+            write_measurements(table, "finalist", timed)
             shortlist.write(out)
 
     def made() -> bool:
