@@ -38,7 +38,7 @@ from hwnas.search.training import read_rows
 from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import calibrated
-from hwnas.stages.finalists.bundles import cost_of, picks, read_bundles, score_of
+from hwnas.stages.finalists.bundles import measured_cost, picks, read_bundles, score_of
 from hwnas.stages.finalists.limits import costs_of, limit_messages, of_bundle, overall
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
@@ -280,7 +280,7 @@ def _delivered(
             for target in goal.targets[1:]
         ),
         delivered={
-            o.label: cost for o in goal.objectives if (cost := cost_of(bundle, [o])) is not None
+            o.label: cost for o in goal.objectives if (cost := measured_cost(bundle, o)) is not None
         },
         missed_limits=tuple(limit_messages(checks)),
         limit_state=overall(checks) if checks else None,

@@ -110,6 +110,11 @@ class DeviceMetric(ABC):
     unit: ClassVar[str]
     noun: ClassVar[str]
 
+    @property
+    def pick(self) -> str:
+        """Name of the finalist with the lowest value, as in ``hwnas export --pick``."""
+        return "lowest-" + self.noun.replace(" ", "-")
+
     def check(self, target: Target) -> None:  # noqa: B027 - most metrics accept every target
         """Raise if the metric is not defined for a target, wherever it is measured.
 
@@ -228,6 +233,11 @@ class _Latency(_OperatorCost):
     name = "latency_ms"
     unit = "ms"
     noun = "latency"
+
+    @property
+    def pick(self) -> str:
+        """See `DeviceMetric.pick`."""
+        return "fastest"
 
     def measure(self, models: Mapping[str, Path], target: Target) -> dict[str, MeasuredCost]:
         """See `DeviceMetric.measure`."""

@@ -10,14 +10,22 @@ import numpy as np
 
 from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.search import Metric
 from hwnas.search.objectives.front import knee
 from hwnas.search.objectives.objective import LATENCY, Objective
 from hwnas.stages.finalists.limits import best_kept, costs_of, of_bundle
 
-__all__ = ["PICKS", "cost_of", "latency_of", "picks", "read_bundles", "score_of"]
-
-PICKS = ("knee", "fastest", "most-accurate")
+__all__ = [
+    "device_objectives",
+    "is_pick",
+    "latency_of",
+    "main_cost",
+    "measured_cost",
+    "picks",
+    "read_bundles",
+    "score_of",
+]
 
 
 def read_bundles(folder: Path) -> dict[str, Bundle]:
@@ -36,29 +44,46 @@ def score_of(bundle: Bundle, metric: str, split: str) -> Mapping[str, Any]:
 
 def latency_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
     """Return the first latency objective that a bundle was measured for, in ms, or None."""
-    return cost_of(bundle, [each for each in objectives if each.metric == LATENCY])
+    return main_cost(bundle, [each for each in objectives if each.metric == LATENCY])
 
 
-def cost_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
-    """Return the first objective on devices that a bundle was measured for, or None."""
+def device_objectives(objectives: Sequence[Objective]) -> list[Objective]:
+    """Return the objectives on devices; those of the usual metric, latency, are the first."""
+    found = [each for each in objectives if each.metric in DEVICE_METRICS]
+    return sorted(found, key=lambda each: not DEVICE_METRICS.plugin(each.metric).usual)
+
+
+def main_cost(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
+    """Return the first of `device_objectives` that a bundle was measured for, or None."""
+    measured = (measured_cost(bundle, each) for each in device_objectives(objectives))
+    return next((cost for cost in measured if cost is not None), None)
+
+
+def measured_cost(bundle: Bundle, objective: Objective) -> float | None:
+    """Return the measured value of an objective on devices, or None if there is none."""
     costs = costs_of(bundle)
-    for objective in objectives:
-        if objective.all_targets and costs.keys() >= set(objective.costs):
-            on = objective.on_targets(costs)
-            return objective.reduced({target: cost.value for target, cost in on.items()})
-    return None
+    if not objective.all_targets or not costs.keys() >= set(objective.costs):
+        return None
+    on = objective.on_targets(costs)
+    return objective.reduced({target: cost.value for target, cost in on.items()})
+
+
+def is_pick(name: str) -> bool:
+    """Return whether `picks` can give this name."""
+    return name in {"knee", "most-accurate", *(each.pick for each in DEVICE_METRICS.values())}
 
 
 def picks(
     bundles: Mapping[str, Bundle], metric: Metric, objectives: Sequence[Objective]
 ) -> dict[str, str]:
-    """Return the ids of the ``knee``, ``fastest`` and ``most-accurate`` bundles.
+    """Return the ids of the bundles that have a name.
 
-    Latency is the measured latency of the first latency objective, and accuracy the validation
-    score after fine-tuning; the test score is not used to choose. Without a latency objective there
-    is no ``fastest``, and the knee is that of the first other measured cost. A bundle that breaks a
-    limit is never picked. One that misses a limit within noise is picked only if no bundle keeps
-    all limits. So there may be no picks at all.
+    They are ``most-accurate``, for each metric on devices the lowest, such as ``fastest``, and the
+    ``knee`` of accuracy and the first of these costs. Costs are as measured, and accuracy is the
+    validation score after fine-tuning; the test score is not used to choose. If an objective was
+    not measured for all bundles, the next of `device_objectives` takes its place. A bundle that
+    breaks a limit is never picked. One that misses a limit within noise is picked only if no bundle
+    keeps all limits. So there may be no picks at all.
     """
     able = best_kept({name: of_bundle(bundle, objectives) for name, bundle in bundles.items()})
     bundles = {name: bundles[name] for name in able}
@@ -68,11 +93,10 @@ def picks(
     sign = -1.0 if metric.direction == "maximize" else 1.0
     scores = [[sign * score_of(b, metric.name, "validation")["value"]] for b in bundles.values()]
     named = {"most-accurate": ids[int(np.argmin(scores))]}
-    timed = [each for each in objectives if each.metric == LATENCY]
-    measured = [cost_of(bundle, timed or objectives) for bundle in bundles.values()]
-    costs = [[cost] for cost in measured if cost is not None]
-    if len(costs) == len(bundles):
-        if timed:
-            named["fastest"] = ids[int(np.argmin(costs))]
-        named["knee"] = ids[knee(np.hstack([scores, np.log(costs)]))]
+    for objective in device_objectives(objectives):
+        measured = [measured_cost(bundle, objective) for bundle in bundles.values()]
+        costs = [[cost] for cost in measured if cost is not None]
+        if len(costs) == len(bundles):
+            named.setdefault(DEVICE_METRICS[objective.metric].pick, ids[int(np.argmin(costs))])
+            named.setdefault("knee", ids[knee(np.hstack([scores, np.log(costs)]))])
     return named

@@ -12,7 +12,7 @@ from hwnas.plugin import closest
 from hwnas.search import Scored
 from hwnas.search.objectives.objective import LATENCY
 from hwnas.search.training import load_weights
-from hwnas.stages.finalists.bundles import PICKS, latency_of, picks, read_bundles
+from hwnas.stages.finalists.bundles import is_pick, latency_of, picks, read_bundles
 from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.stage import make_bundles
@@ -34,8 +34,8 @@ def picked(
     Args:
         job: Run of the goal.
         goal: Goal whose networks are considered.
-        pick: ``"knee"``, ``"fastest"``, ``"most-accurate"``, ``"reference"`` or an id. If None, the
-            knee; with a latency limit, the most accurate.
+        pick: One of `picks`, such as ``"knee"``, or ``"reference"``, or an id. If None, the knee;
+            with a latency limit, the most accurate.
         max_latency_ms: Highest measured latency, in the first latency objective, of finalists that
             are considered; None for no limit.
 
@@ -64,7 +64,7 @@ def picked(
     checks = {name: of_bundle(bundle, goal.objectives) for name, bundle in bundles.items()}
     named = picks(bundles, job.run_inputs.task.metrics[0], goal.objectives)
     wanted = pick or ("knee" if max_latency_ms is None and "knee" in named else "most-accurate")
-    if wanted in PICKS and bundles and not best_kept(checks):
+    if is_pick(wanted) and bundles and not best_kept(checks):
         raise none_keeps(checks)
     chosen = named.get(wanted, wanted)
     if chosen in bundles:

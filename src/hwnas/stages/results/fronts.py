@@ -9,11 +9,12 @@ from pathlib import Path
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.errors import ConfigError, InfeasibleError, RunError
 from hwnas.plugin import closest
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, SearchResult
 from hwnas.search.objectives.front import knee
-from hwnas.search.objectives.objective import LATENCY, Objective, weighed
-from hwnas.stages.finalists.bundles import PICKS, picks, read_bundles
+from hwnas.search.objectives.objective import Objective, weighed
+from hwnas.stages.finalists.bundles import is_pick, picks, read_bundles
 from hwnas.stages.finalists.limits import LimitCheck, best_kept, none_keeps
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.results.run_result import (
@@ -39,8 +40,9 @@ def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ())
     Args:
         run: Folder of the run.
         target: Target that the run was specialised for; its own if None.
-        wanted: Networks to return, each ``"knee"``, ``"fastest"``, ``"most-accurate"`` or the id of
-            any evaluated network; all of the front if empty.
+        wanted: Networks to return, each ``"knee"``, ``"most-accurate"``, the lowest in a metric on
+            devices, such as ``"fastest"``, or the id of any evaluated network; all of the front if
+            empty.
 
     Raises:
         ConfigError: A wanted network does not exist.
@@ -121,7 +123,7 @@ def without(result: SearchResult, ids: Collection[str]) -> SearchResult:
 
 def _check_picks(wanted: Sequence[str], finalists: Mapping[str, Sequence[LimitCheck]]) -> None:
     """Raise if a pick such as ``"knee"`` is wanted, and every finalist breaks a limit."""
-    if finalists and set(wanted) & set(PICKS) and not best_kept(finalists):
+    if finalists and any(map(is_pick, wanted)) and not best_kept(finalists):
         raise none_keeps(finalists)
 
 
@@ -136,16 +138,18 @@ def _main_metric(objectives: Sequence[Objective], bundles: Mapping[str, Bundle])
 
 
 def _marks(result: SearchResult) -> dict[str, str]:
-    """Return the ids of the knee, the most accurate and the fastest network by search values."""
+    """Return the ids of the networks that `picks` would name, by the values of the search."""
     front = result.front
     if not front:
         return {}
     table = weighed(result.objectives, [trial.values for trial in front])
     names = {"knee": front[knee(table)].candidate.id}
     for column, objective in enumerate(result.objectives):
-        if not objective.is_cost or objective.metric == LATENCY:
-            name = "fastest" if objective.is_cost else "most-accurate"
-            names.setdefault(name, front[int(table[:, column].argmin())].candidate.id)
+        best = front[int(table[:, column].argmin())].candidate.id
+        if objective.metric in DEVICE_METRICS:
+            names.setdefault(DEVICE_METRICS[objective.metric].pick, best)
+        elif not objective.is_cost:
+            names.setdefault("most-accurate", best)
     return names
 
 

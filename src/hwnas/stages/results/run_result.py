@@ -13,10 +13,18 @@ from typing import Any
 from hwnas.atomic import write_text
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.interval import is_proportion, metric_interval
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, Scored, SearchResult
 from hwnas.search.objectives.objective import LATENCY, Objective, label_on
-from hwnas.stages.finalists.bundles import cost_of, latency_of, picks, read_bundles, score_of
+from hwnas.stages.finalists.bundles import (
+    device_objectives,
+    latency_of,
+    main_cost,
+    picks,
+    read_bundles,
+    score_of,
+)
 from hwnas.stages.finalists.limits import (
     LimitCheck,
     LimitState,
@@ -124,9 +132,9 @@ class RunResult:
         front: Networks of the front, and finalists.
         report: Path of the report; None if it was not written.
         reference: Reference network, if the recipe asks for one and it was made.
-        beats_reference: Ids of the finalists that are at least as accurate on validation images and
-            at least as fast as the reference network, and better in one of the two. Without an
-            objective latency_ms, the first cost of the objectives takes its place.
+        beats_reference: Ids of the finalists that are at least as accurate on validation images as
+            the reference network at no more latency, and better in one of the two. Without an
+            objective latency_ms, the first other metric on devices takes its place.
     """
 
     run: Path
@@ -145,16 +153,16 @@ class RunResult:
         if self.reference is None or not self.finalists:
             return None
         network = f"MobileNetV3-Small x{self.reference.architecture['width']:g} trained alone"
-        timed = any(objective.metric == LATENCY for objective in self.objectives)
-        more, same = ("faster", "as fast") if timed else ("cheaper", "as cheap")
+        where, costs = f"in {self.metric.replace('_', ' ')}", device_objectives(self.objectives)
+        if costs:
+            where += f" or {DEVICE_METRICS[costs[0].metric].noun} without being worse in the other"
         if self.beats_reference:
-            return (
-                f"{len(self.beats_reference)} of {len(self.finalists)} finalists are more accurate "
-                f"than {network} and {same}, or {more} and as accurate"
-            )
+            beat = "beats" if len(self.beats_reference) == 1 else "beat"
+            share = f"{len(self.beats_reference)} of {len(self.finalists)} finalists"
+            return f"{share} {beat} {network} {where}"
         return (
-            f"no finalist is both as accurate and {same} as {network}: give the job more minutes, "
-            f"or use that network, which is also a bundle: {self.run / str(self.reference.bundle)}"
+            f"no finalist beats {network} {where}: give the job more minutes, or use that network, "
+            f"which is also a bundle: {self.run / str(self.reference.bundle)}"
         )
 
     @property
@@ -233,7 +241,7 @@ def better(
     def losses_of(bundle: Bundle) -> tuple[float, float]:
         sign = -1.0 if metric.direction == "maximize" else 1.0
         score = sign * score_of(bundle, metric.name, "validation")["value"]
-        return score, latency_of(bundle, objectives) or cost_of(bundle, objectives) or 0.0
+        return score, main_cost(bundle, objectives) or 0.0
 
     there = losses_of(other)
     return tuple(
