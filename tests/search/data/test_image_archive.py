@@ -84,6 +84,19 @@ def test_read_npz_extracts_large_arrays_once_and_maps_them(tmp_path: Path) -> No
     np.testing.assert_array_equal(changed.images, PLAIN["x_train"][::-1])
 
 
+@pytest.mark.parametrize("map_above", [0, 10**9], ids=["mapped", "in memory"])
+def test_read_npz_returns_the_validation_part(tmp_path: Path, map_above: int) -> None:
+    given = {"x_val": PLAIN["x_train"][:4], "y_val": np.array([2, 1, 0, 1])}
+    raw = read(tmp_path, PLAIN | given, map_above)
+    assert raw.validation is not None
+    np.testing.assert_array_equal(raw.validation[0], given["x_val"])
+    assert raw.validation[1].tolist() == [2, 1, 0, 1]
+    encoded = joined("train", [jpeg(0), jpeg(50)]) | joined("test", [jpeg(100), jpeg(150)])
+    raw = read(tmp_path, encoded | joined("val", [jpeg(200), jpeg(250)]), map_above)
+    assert raw.validation is not None
+    assert raw.validation[0][:, 0, 0, 0].tolist() == pytest.approx([200, 250], abs=2)
+
+
 @pytest.mark.parametrize("held_out", ["test", "val"])
 def test_read_npz_decodes_jpeg_files(tmp_path: Path, held_out: str) -> None:
     train = joined("train", [jpeg(value) for value in (0, 50, 100, 150)])
@@ -158,7 +171,7 @@ def test_read_npz_refuses_jpeg_data_that_are_not_bytes(tmp_path: Path) -> None:
 def test_read_npz_names_missing_and_present_arrays(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no x_train, y_train, x_test.*found images, y_test"):
         read(tmp_path, {"images": np.zeros(3), "y_test": np.zeros(3)})
-    with pytest.raises(DataError, match=r"has no val_jpeg, val_offsets, y_val"):
+    with pytest.raises(DataError, match=r"has no test_jpeg, test_offsets, y_test"):
         read(tmp_path, joined("train", [jpeg(1)]))
 
 

@@ -62,6 +62,33 @@ def test_read_folder_keeps_the_users_train_and_test_folders(tmp_path: Path) -> N
     assert raw.test[1].tolist() == [1]
 
 
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_read_folder_keeps_the_users_validation_folder(tmp_path: Path, name: str) -> None:
+    parts = {"train": (10, 12, 14), name: (20, 22), "test": (30,)}
+    for part, values in parts.items():
+        for value in values:
+            draw(tmp_path / f"pets/{part}/cat/{value}.png", value)
+            draw(tmp_path / f"pets/{part}/dog/{value}.png", value + 1)
+    for size in (None, 3):
+        data = load_data(DataConfig("folder:pets", size=size), tmp_path, 0, tmp_path / "cache")
+        splits = {"train": data.train, name: data.validation, "test": data.test}
+        for part, values in parts.items():
+            images, labels = splits[part].take(range(len(splits[part])))
+            expected = sorted(value + label for value in values for label in (0, 1))
+            assert sorted(images[:, 0, 0, 0].tolist()) == expected
+            assert (images[:, 0, 0, 0] % 2).tolist() == labels.tolist()
+
+
+def test_read_folder_tests_on_the_validation_folder_of_imagenet(tmp_path: Path) -> None:
+    for number, name in enumerate(("train/cat/a", "train/dog/a", "val/cat/a", "val/dog/a")):
+        draw(tmp_path / f"pets/{name}.png", number)
+    raw = read(tmp_path / "pets")
+    assert raw.validation is None
+    assert raw.test is not None
+    assert raw.test[0][:, 0, 0, 0].tolist() == [2, 3]
+    assert raw.test[1].tolist() == [0, 1]
+
+
 def test_read_folder_gives_one_channel_only_if_all_images_are_grey(tmp_path: Path) -> None:
     draw(tmp_path / "set/a/1.png", 10, mode="L")
     draw(tmp_path / "set/b/1.png", 20, mode="1")
@@ -295,9 +322,9 @@ def test_read_folder_explains_the_layout_that_it_expects(
 
 
 def test_read_folder_refuses_another_folder_beside_train_and_test(tmp_path: Path) -> None:
-    for part in ("train", "test", "val"):
+    for part in ("train", "test", "more"):
         draw(tmp_path / f"set/{part}/a/1.png", 0)
-    with pytest.raises(DataError, match="'val' beside train and test"):
+    with pytest.raises(DataError, match="'more' beside test and train"):
         read(tmp_path / "set")
 
 

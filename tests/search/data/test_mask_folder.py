@@ -52,6 +52,15 @@ def test_mask_folder_matches_masks_to_images_by_name(
         assert np.array_equal(images[..., 0] > 0, masks == 1)
 
 
+def test_mask_folder_keeps_the_users_validation_folder(
+    tmp_path: Path, load: Callable[..., ImageData]
+) -> None:
+    for part in ("train", "val", "test"):
+        fill(tmp_path / "set" / part)
+    data = load()
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [10, 10, 10]
+
+
 def test_mask_folder_reads_palette_masks_as_class_numbers(
     tmp_path: Path, load: Callable[..., ImageData]
 ) -> None:

@@ -39,6 +39,16 @@ def test_raw_images_convert_class_names_to_text(names: Any) -> None:
     assert raw([0, 1] * 3, class_names=names).class_names == ("a", "b")
 
 
+def test_raw_images_check_the_validation_part_like_the_others() -> None:
+    found = raw([0, 1] * 3, x_val=X[:2], y_val=[1, 0]).validation
+    assert found is not None
+    assert (found[0].shape, found[1].tolist()) == ((2, 4, 5, 1), [1, 0])
+    with pytest.raises(DataError, match="2 images in x_val but 1 targets in y_val"):
+        raw([0, 1] * 3, x_val=X[:2], y_val=[1])
+    with pytest.raises(DataError, match="here has no y_val"):
+        raw([0, 1] * 3, x_val=X[:2])
+
+
 def test_resize_keeps_flat_colours_and_all_levels() -> None:
     flat = np.arange(256, dtype=np.uint8)[:, None, None, None].repeat(6, 1).repeat(9, 2)
     small = resize(flat, 4)

@@ -9,7 +9,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from hwnas.search.data.decoded_images import (
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.manifest import DataManifest, cached_hashes
-from hwnas.search.data.raw_images import RawImages, check_names
+from hwnas.search.data.raw_images import RawImages, check_names, held_out_parts
 
 __all__ = ["archive_manifest", "read_npz", "write_npz"]
 
@@ -103,8 +103,9 @@ def read_npz(path: Path, cache: ImageCache, skip_damaged: bool = False) -> RawIm
 
     The archive holds either ``x_train``, ``y_train``, ``x_test`` and ``y_test``; or ``train_jpeg``
     (the concatenated bytes of all files), ``train_offsets`` (the start of each file, and the end),
-    ``y_train``, and the same for ``test`` (or ``val``). ``class_names`` is optional in both cases.
-    ``y_train`` and ``y_test`` of shape (N, H, W) are masks.
+    ``y_train``, and the same for ``test``. Arrays of a part ``val`` are for validation or, if there
+    is no part ``test``, for testing. ``class_names`` is optional in both cases. Targets of shape
+    (N, H, W) are masks.
 
     Args:
         path: Path of the file. Nothing in it is ever unpickled.
@@ -181,16 +182,31 @@ def _plain(
     cache: ImageCache,
     manifest: DataManifest,
 ) -> dict[str, Any]:
-    check_names(("x_train", "y_train", "x_test", "y_test"), names, str(path))
-    large = ["x_train", "x_test"]
-    large += [name for name in ("y_train", "y_test") if _is_of_masks(archive, name)]
-    arrays: dict[str, Any] = {
-        name: _read(archive, name) for name in ("y_train", "y_test") if name not in large
-    }
+    parts = _parts(names, "x_{}")
+    check_names([f"{what}_{part}" for part in parts.values() for what in "xy"], names, str(path))
+    large = [f"x_{part}" for part in parts.values()]
+    labels = [f"y_{part}" for part in parts.values()]
+    large += [name for name in labels if _is_of_masks(archive, name)]
+    arrays: dict[str, Any] = {name: _read(archive, name) for name in labels if name not in large}
     if cache.maps(sum(archive.getinfo(f"{name}.npy").file_size for name in large)):
         copies = {name: partial(_copy, archive, name) for name in large}
-        return arrays | cache.arrays(cache_key(path, manifest.fingerprint), copies)
-    return arrays | {name: _read(archive, name) for name in large}
+        arrays |= cache.arrays(cache_key(path, manifest.fingerprint), copies)
+    else:
+        arrays |= {name: _read(archive, name) for name in large}
+    return {f"{what}_{to}": arrays[f"{what}_{part}"] for to, part in parts.items() for what in "xy"}
+
+
+def _parts(names: Collection[str], pattern: str) -> dict[str, str]:
+    """Return the names of an archive's parts, by their names in `RawImages.of`.
+
+    Args:
+        names: Names of all arrays.
+        pattern: Name of the images of a part, with ``{}`` in place of the part.
+    """
+    there = [part for part in _PARTS if pattern.format(part) in names]
+    held_out = held_out_parts(there) or {"test": "test"}
+    roles = {"test": "test", "validation": "val"}
+    return {"train": "train"} | {roles[role]: part for role, part in held_out.items()}
 
 
 def _is_of_masks(archive: zipfile.ZipFile, name: str) -> bool:
@@ -213,11 +229,11 @@ def _decoded(
     manifest: DataManifest,
     skip_damaged: bool,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the four arrays, and the names of damaged images that were left out."""
-    held_out = "test" if "test_jpeg" in names else "val"
-    parts = ("train", held_out)
+    """Return the arrays of `RawImages.of`, and the names of damaged images that were left out."""
+    named = _parts(names, "{}_jpeg")
+    parts = named.values()
     needed = (f"{part}_{suffix}" for part in parts for suffix in ("jpeg", "offsets"))
-    check_names((*needed, "y_train", f"y_{held_out}"), names, str(path))
+    check_names((*needed, *(f"y_{part}" for part in parts)), names, str(path))
     decoded = {
         part: decode_images(
             cache.folder / cache_key(path, "jpeg"),
@@ -230,7 +246,7 @@ def _decoded(
     skipped = refuse_damaged(decoded.values(), str(path), skip_damaged)
     images = cache.open({part: found.files[part] for part, found in decoded.items()})
     arrays: dict[str, Any] = {}
-    for name, part in (("train", "train"), ("test", held_out)):
+    for name, part in named.items():
         arrays[f"x_{name}"] = images[part]
         arrays[f"y_{name}"] = _of_kept(_read(archive, f"y_{part}"), decoded[part])
     return arrays, skipped

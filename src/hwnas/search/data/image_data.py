@@ -32,9 +32,11 @@ class DataConfig:
 
     Attributes:
         source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"`` or ``"package.module:function"``.
-        validation_fraction: Share of the training images used for validation, in (0, 1).
+        validation_fraction: Share of the training images used for validation, in (0, 1), unless
+            the source has a validation part.
         size: Side in pixels that images are resized to. Image folders usually need it.
-        train_limit: Number of training images to use (validation included), picked at random.
+        train_limit: Number of training images to use, picked at random; validation images that are
+            drawn from them are included.
         test_limit: Number of test images to use, picked at random but the same for every seed.
         skip_damaged: Whether to leave out image files that cannot be decoded, instead of refusing
             the data set.
@@ -65,7 +67,7 @@ class ImageData:
 
     Attributes:
         train: Split to learn weights from, and to recalibrate BatchNorm on.
-        validation: Split to choose networks by; drawn from the training images.
+        validation: Split to choose networks by.
         test: Split for finalists only.
         class_names: Names of the classes of images or of pixels; None if the targets are values.
         skipped: Names of damaged images that were left out.
@@ -215,9 +217,10 @@ def load_data(
 ) -> ImageData:
     """Read a data set and divide it into splits.
 
-    The validation split is drawn from the training images; where the targets are classes, the draw
-    is stratified by class. If a source does not say which images are for testing (digits, a folder
-    without ``test``), a fifth of its images becomes the test split, the same fifth for every seed.
+    If a source has no validation part, the validation split is drawn from the training images;
+    where the targets are classes, the draw is stratified by class. If a source does not say which
+    images are for testing (digits, a folder without ``test`` and ``val``), a fifth of its images
+    becomes the test split, the same fifth for every seed.
 
     Args:
         config: Source to read, and limits on its size.
@@ -289,10 +292,14 @@ def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
         test_rows, rows = test_rng.permutation(len(test_targets)), np.arange(len(raw.targets))
     rows = rng.permutation(rows)[: config.train_limit]
     names = _class_names(raw)
-    picked, others = draw(strata[rows], config.validation_fraction, rng, "validation")
+    if raw.validation is None:
+        picked, others = draw(strata[rows], config.validation_fraction, rng, "validation")
+        validation, rows = Split(raw.images, raw.targets, rows[picked]), rows[others]
+    else:
+        validation = Split(*raw.validation, rng.permutation(len(raw.validation[1])))
     return ImageData(
-        train=Split(raw.images, raw.targets, rows[others]),
-        validation=Split(raw.images, raw.targets, rows[picked]),
+        train=Split(raw.images, raw.targets, rows),
+        validation=validation,
         test=Split(test_images, test_targets, test_rows[: config.test_limit]),
         class_names=names,
         skipped=raw.skipped,

@@ -22,7 +22,7 @@ from hwnas.search.data.decoded_images import (
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.manifest import DataManifest, file_state
-from hwnas.search.data.raw_images import RawImages, Targets, read_image, resize
+from hwnas.search.data.raw_images import RawImages, Targets, held_out_parts, read_image, resize
 
 __all__ = [
     "FolderFiles",
@@ -33,7 +33,10 @@ __all__ = [
     "read_folder",
 ]
 
-_LAYOUT = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image>"
+_LAYOUT = (
+    "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image> (and perhaps "
+    "val/<class>/<image>)"
+)
 
 FolderFiles = Mapping[str, str]
 """State of each file, by its path in a folder with ``/``: see `DataManifest.entries`."""
@@ -59,14 +62,14 @@ def _manifest(parts: Mapping[str, Classes]) -> DataManifest:
 def read_folder(
     folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
 ) -> RawImages:
-    """Read images from one folder per class, perhaps divided into ``train`` and ``test``.
+    """Read images from one folder per class, perhaps divided into ``train``, ``val`` and ``test``.
 
     Images are read as in deployment: grey if all are grey, otherwise red, green and blue, without
     transparency. Names that begin with a dot are left out. Decoded images are cached; if some files
     change, only these are decoded again.
 
     Args:
-        folder: Folder with the class folders, or with ``train`` and ``test``.
+        folder: Folder with the class folders, or with ``train`` and the parts of `held_out_parts`.
         size: Side in pixels that images are resized to, without keeping their aspect ratio; None
             keeps their own size, which must be the same for all.
         cache: Cache for the decoded images.
@@ -104,9 +107,10 @@ def read_folder(
     targets = {
         part: _targets(classes, names)[decoded[part].kept] for part, classes in parts.items()
     }
-    first = "all" if "all" in parts else "train"
-    test = None if first == "all" else (images["test"], targets["test"])
-    return RawImages(images[first], targets[first], names, test, manifest, skipped)
+    found = {part: (images[part], targets[part]) for part in parts}
+    first = found["all" if "all" in parts else "train"]
+    test, validation = found.get("test"), found.get("validation")
+    return RawImages(*first, names, test, manifest, skipped, validation)
 
 
 def _encoded(folder: Path, files: FolderFiles, size: int | None, channels: int) -> EncodedImages:
@@ -125,18 +129,28 @@ def list_version(files: Iterable[Sequence[str]]) -> str:
 
 
 def _parts(folder: Path) -> dict[str, Classes]:
-    """Return the files by part, either ``all`` or ``train`` and ``test``, and by class."""
+    """Return the files by part and by class.
+
+    The parts are ``all``; or ``train``, ``test`` and perhaps ``validation``.
+    """
     found = set(_folders(folder, ""))
-    if not {"train", "test"} <= found:
+    held_out = held_out_parts(found)
+    if "train" not in found or not held_out:
         return {"all": _classes(folder, "")}
-    if found != {"train", "test"}:
-        other = min(found - {"train", "test"})
-        raise DataError(f"{folder} has {other!r} beside train and test; {_LAYOUT}")
-    train, test = _classes(folder, "train/"), _classes(folder, "test/")
-    new = sorted(set(test) - set(train))
-    if new:
-        raise DataError(f"{folder}/test has a class {new[0]!r} that {folder}/train does not have")
-    return {"train": train, "test": test}
+    known = ["train", *held_out.values()]
+    if others := found.difference(known):
+        raise DataError(
+            f"{folder} has {min(others)!r} beside {' and '.join(sorted(known))}; {_LAYOUT}"
+        )
+    train = _classes(folder, "train/")
+    parts = {"train": train}
+    for part, name in held_out.items():
+        parts[part] = _classes(folder, f"{name}/")
+        if new := sorted(set(parts[part]) - set(train)):
+            raise DataError(
+                f"{folder}/{name} has a class {new[0]!r} that {folder}/train does not have"
+            )
+    return parts
 
 
 def _classes(folder: Path, prefix: str) -> Classes:

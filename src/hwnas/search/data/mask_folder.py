@@ -21,11 +21,11 @@ from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.masks import VOID, Masks, resize_masks
-from hwnas.search.data.raw_images import RawImages, read_image, resize
+from hwnas.search.data.raw_images import RawImages, held_out_parts, read_image, resize
 
 __all__ = ["has_masks", "mask_folder_manifest", "read_mask_folder"]
 
-_LAYOUT = "expected images/NAME.jpg and masks/NAME.png, perhaps in train/ and test/"
+_LAYOUT = "expected images/NAME.jpg and masks/NAME.png, perhaps in train/, val/ and test/"
 _CLASSES = "classes.txt"
 _MODES = ("1", "L", "P")
 
@@ -52,12 +52,14 @@ def mask_folder_manifest(folder: Path) -> DataManifest:
 
 def _listed(folder: Path) -> tuple[Mapping[str, Pairs], DataManifest]:
     """Return the pairs of image and mask by part, and the manifest of all files."""
-    divided = (folder / "train").is_dir()
+    prefixes = {"train": ""}
+    if (folder / "train").is_dir():
+        held_out = held_out_parts(entries(folder, _LAYOUT)[0]) or {"test": "test"}
+        prefixes = {part: f"{name}/" for part, name in {"train": "train", **held_out}.items()}
     states: dict[str, str] = {}
     parts: dict[str, Pairs] = {}
-    for part in ("train", "test") if divided else ("train",):
-        pairs, files = _pairs(folder, f"{part}/" if divided else "")
-        parts[part] = pairs
+    for part, prefix in prefixes.items():
+        parts[part], files = _pairs(folder, prefix)
         states |= files
     if (folder / _CLASSES).exists():
         _, beside = entries(folder, _LAYOUT)
@@ -68,14 +70,15 @@ def _listed(folder: Path) -> tuple[Mapping[str, Pairs], DataManifest]:
 def read_mask_folder(
     folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
 ) -> RawImages:
-    """Read ``images/`` and ``masks/``, perhaps divided into ``train`` and ``test``.
+    """Read ``images/`` and ``masks/``, perhaps divided into ``train``, ``val`` and ``test``.
 
     A mask is a losslessly compressed image file (PNG) with one channel, grey or with a palette,
     whose values are the classes; 255 marks pixels without a class. Its name is that of its image
     except for the extension. ``classes.txt`` may name the classes, one per line.
 
     Args:
-        folder: Folder with ``images`` and ``masks``, or with both in ``train`` and ``test``.
+        folder: Folder with ``images`` and ``masks``, or with both in ``train`` and in the parts of
+            `held_out_parts`.
         size: Side in pixels that images and masks are resized to, without keeping their aspect
             ratio, masks by nearest neighbour; None keeps their own size, which must be the same for
             all.
@@ -108,8 +111,9 @@ def read_mask_folder(
     files = {name: file for part in decoded.values() for name, file in part.files.items()}
     kept = cache.open(files)
     names = _class_names(folder / _CLASSES)
-    test = (kept["test"], kept["test-masks"]) if "test" in parts else None
-    return RawImages(kept["train"], kept["train-masks"], names, test, manifest, skipped)
+    found = {part: (kept[part], kept[f"{part}-masks"]) for part in parts}
+    test, validation = found.get("test"), found.get("validation")
+    return RawImages(*found["train"], names, test, manifest, skipped, validation)
 
 
 def _pairs(folder: Path, prefix: str) -> tuple[Pairs, FolderFiles]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ __all__ = [
     "check_images",
     "check_mask_size",
     "check_names",
+    "held_out_parts",
     "read_image",
     "resize",
     "spaced_rows",
@@ -42,6 +43,7 @@ _KINDS: Mapping[tuple[str, int], TargetKind] = {
 }
 
 _BLOCK = 256
+_VALIDATION = ("val", "valid", "validation")
 
 
 def target_kind(targets: Targets) -> TargetKind:
@@ -68,6 +70,8 @@ class RawImages:
         targets: Targets of these images.
         class_names: Name of each class, or None if the source gives none.
         test: Images and targets to test on, or None if the source has no test part.
+        validation: Images and targets to choose networks by, or None if they are to be drawn from
+            the images to train on.
         manifest: Manifest of the source; None if the arrays themselves are the source.
         skipped: Names of damaged images that were left out.
     """
@@ -78,6 +82,7 @@ class RawImages:
     test: tuple[Images, Targets] | None = None
     manifest: DataManifest | None = None
     skipped: tuple[str, ...] = ()
+    validation: tuple[Images, Targets] | None = None
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], where: str, values_allowed: bool = False) -> RawImages:
@@ -86,18 +91,20 @@ class RawImages:
         Targets with three or more dimensions are masks.
 
         Args:
-            arrays: The four arrays and, if the classes have names, ``class_names``.
+            arrays: The four arrays; ``x_val`` and ``y_val``, if the source has a validation part;
+                and ``class_names``, if the classes have names.
             where: Name of the source, for messages.
             values_allowed: Whether float targets without class names are values (regression).
 
         Raises:
             DataError: An array is missing, or has the wrong dtype, shape, length or values.
         """
-        check_names(("x_train", "y_train", "x_test", "y_test"), arrays, where)
+        parts = ("train", "test", *(["val"] if {"x_val", "y_val"} & arrays.keys() else []))
+        check_names([f"{what}_{part}" for part in parts for what in "xy"], arrays, where)
         given = arrays.get("class_names")
         check_targets = _check_of(_array(arrays["y_train"]), values_allowed and given is None)
-        parts = []
-        for part in ("train", "test"):
+        found = []
+        for part in parts:
             images = check_images(arrays[f"x_{part}"], f"{where}: x_{part}")
             targets = check_targets(_array(arrays[f"y_{part}"]), f"{where}: y_{part}")
             if len(targets) != len(images):
@@ -107,9 +114,10 @@ class RawImages:
                 )
             if check_targets is check_masks:
                 check_mask_size(images, targets, f"{where}: y_{part}")
-            parts.append((images, targets))
+            found.append((images, targets))
         names = None if given is None else _class_names(given, f"{where}: class_names")
-        return cls(*parts[0], names, parts[1])
+        train, test, *validation = found
+        return cls(*train, names, test, validation=validation[0] if validation else None)
 
     @property
     def content(self) -> DataManifest:
@@ -119,6 +127,8 @@ class RawImages:
         arrays: dict[str, Any] = {"x_train": self.images, "y_train": self.targets}
         if self.test is not None:
             arrays["x_test"], arrays["y_test"] = self.test
+        if self.validation is not None:
+            arrays["x_val"], arrays["y_val"] = self.validation
         if self.class_names is not None:
             arrays["class_names"] = self.class_names
         return arrays_manifest(arrays)
@@ -129,7 +139,10 @@ class RawImages:
         Raises:
             StorageError: The cache cannot be written.
         """
-        parts = {"train": (self.images, self.targets)} | ({"test": self.test} if self.test else {})
+        given = {
+            "train": (self.images, self.targets), "test": self.test, "validation": self.validation
+        }  # fmt: skip
+        parts = {part: arrays for part, arrays in given.items() if arrays is not None}
         if all(images.shape[1:3] == (size, size) for images, _ in parts.values()):
             return self
         manifest = self.content
@@ -147,7 +160,12 @@ class RawImages:
         }
         images, targets = resized["train"]
         return replace(
-            self, images=images, targets=targets, test=resized.get("test"), manifest=manifest
+            self,
+            images=images,
+            targets=targets,
+            test=resized.get("test"),
+            validation=resized.get("validation"),
+            manifest=manifest,
         )
 
 
@@ -184,6 +202,24 @@ def spaced_rows(count: int, image_bytes: int) -> npt.NDArray[np.int64]:
     """Return a sample of evenly spaced rows, at most 1,000 rows and 32 MB of pixels."""
     most = min(count, 1000, max(1, 2**25 // image_bytes))
     return np.linspace(0, count - 1, most).astype(np.int64)
+
+
+def held_out_parts(there: Collection[str]) -> dict[str, str]:
+    """Return the names of a source's parts for testing and for validation, by purpose.
+
+    Without a part ``test``, the part ``val`` (or ``valid``, ``validation``) is for testing, as in
+    ImageNet's folders.
+
+    Args:
+        there: Names of all parts.
+
+    Returns:
+        Names by ``"test"`` and ``"validation"``, as far as there are such parts.
+    """
+    validation = next((name for name in _VALIDATION if name in there), None)
+    if "test" not in there:
+        return {} if validation is None else {"test": validation}
+    return {"test": "test"} | ({} if validation is None else {"validation": validation})
 
 
 def check_names(needed: Iterable[str], there: Iterable[str], where: str) -> None:
