@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import math
 import pickle
+import warnings
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, stdev
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import metrics
+from torch.nn import functional
 
 from hwnas.errors import ConfigError, DataError
+from hwnas.hashing import content_hash, differing_fields
 from hwnas.plugin import build
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.tasks.classification import Classification, classification
@@ -163,6 +170,101 @@ def test_accuracy_counts_correct_predictions(digits: ImageData) -> None:
     hits = task.statistics(outputs, torch.tensor([3, 1, 4, 5]))
     assert hits["accuracy"].tolist() == [1, 1, 1, 0]
     assert with_standard_errors(task.metric_values, hits)["accuracy"] == (0.75, 0.25)
+
+
+ALL_METRICS = ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1")
+
+
+@given(
+    labels=st.lists(st.integers(0, 8), min_size=2, max_size=40),
+    classes=st.integers(6, 9),
+    seed=st.integers(0, 99),
+)
+def test_classification_metrics_equal_those_of_scikit_learn(
+    labels: list[int], classes: int, seed: int
+) -> None:
+    names = tuple("abcdefghi"[:classes])
+    task = Classification(names, None, metric_names=ALL_METRICS)  # type: ignore[arg-type]
+    targets = torch.tensor(labels) % classes
+    outputs = torch.randn(len(labels), classes, generator=torch.Generator().manual_seed(seed))
+    found = with_standard_errors(task.metric_values, task.statistics(outputs, targets))
+    true, predicted = targets.numpy(), outputs.argmax(dim=1).numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about classes that are predicted only
+        expected = {
+            "accuracy": metrics.accuracy_score(true, predicted),
+            "top5_accuracy": metrics.top_k_accuracy_score(
+                true, outputs.numpy(), k=5, labels=range(classes)
+            ),
+            "balanced_accuracy": metrics.balanced_accuracy_score(true, predicted),
+            "macro_f1": metrics.f1_score(true, predicted, average="macro"),
+        }
+    assert {name: value for name, (value, _) in found.items()} == pytest.approx(expected)
+
+
+def test_standard_errors_of_classification_metrics_are_those_of_new_samples() -> None:
+    task = Classification(tuple("abcdef"), None, metric_names=ALL_METRICS)  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(0)
+    values: dict[str, list[float]] = {name: [] for name in ALL_METRICS}
+    errors: dict[str, list[float]] = {name: [] for name in ALL_METRICS}
+    for _ in range(200):
+        targets = torch.randint(0, 36, (400,), generator=generator).float().sqrt().long()
+        outputs = torch.randn(400, 6, generator=generator)
+        outputs[torch.arange(400), targets] += 1.5
+        found = with_standard_errors(task.metric_values, task.statistics(outputs, targets))
+        for name, (value, error) in found.items():
+            values[name].append(value)
+            errors[name].append(error)
+    for name in ALL_METRICS:
+        assert fmean(errors[name]) == pytest.approx(stdev(values[name]), rel=0.2), name
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["acuracy"], "unknown task.metrics 'acuracy'; did you mean 'accuracy'"),
+        ([], "expected one or more names, none twice"),
+        (["accuracy", "accuracy"], "expected one or more names, none twice"),
+    ],
+)
+def test_classification_refuses_metrics_that_it_does_not_have(
+    digits: ImageData, names: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        classification(digits, metrics=names)
+
+
+def test_classification_refuses_top5_for_five_classes() -> None:
+    with pytest.raises(ConfigError, match="always 1 for 5 classes"):
+        Classification(tuple("abcde"), None, metric_names=("top5_accuracy",))  # type: ignore[arg-type]
+
+
+def test_classification_hash_does_not_depend_on_usual_metrics(digits: ImageData) -> None:
+    """Results of runs that were made before there was a choice stay valid."""
+    usual, other = classification(digits), classification(digits, metrics=["macro_f1"])
+    assert "metric_names" not in differing_fields(usual)
+    assert content_hash(usual) != content_hash(other)
+
+
+def test_balanced_class_weights_count_every_class_alike(digits: ImageData) -> None:
+    few = replace(digits, train=digits.train.first(40))
+    counts = np.bincount(few.train.targets, minlength=10)
+    assert len(set(counts)) > 1
+    task = classification(few, label_smoothing=0.0, class_weights="balanced")
+    outputs, targets = torch.randn(40, 10), torch.from_numpy(few.train.targets)
+    each = functional.cross_entropy(outputs, targets, reduction="none")
+    of_classes = [each[targets == name].mean().item() for name in range(10)]
+    assert task.loss(outputs, targets).item() == pytest.approx(fmean(of_classes), rel=1e-5)
+    same = classification(digits, label_smoothing=0.0, class_weights=[2.0] * 10)
+    assert same.loss(outputs, targets).item() == pytest.approx(each.mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("weights", [[1.0] * 9, [1.0] * 9 + [0.0], [1.0] * 9 + [-1.0]])
+def test_classification_refuses_wrong_class_weights(
+    digits: ImageData, weights: list[float]
+) -> None:
+    with pytest.raises(ConfigError, match="expected 'balanced', or a number above 0 for each of"):
+        classification(digits, class_weights=weights)
 
 
 def test_smoothed_loss_of_uniform_outputs_is_log_of_the_classes(digits: ImageData) -> None:

@@ -2,26 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from hwnas.deploy.io import OutputMeaning
-from hwnas.errors import DataError
+from hwnas.errors import ConfigError, DataError
+from hwnas.plugin import closest
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.tasks.task import LabelTask, Metric
 
 __all__ = ["PLUGINS", "Classification", "classification"]
 
+_METRICS = ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1")
+_TOP = 5
+
 
 @dataclass(frozen=True)
 class Classification(LabelTask):
-    """Classification task: each image belongs to exactly one class."""
+    """Classification task: each image belongs to exactly one class.
+
+    Attributes:
+        metric_names: Names of the metrics, of ``"accuracy"``, ``"top5_accuracy"``,
+            ``"balanced_accuracy"`` and ``"macro_f1"``; training reports the first.
+        class_weights: Weight of each class in the loss; None for equal weights.
+
+    Raises:
+        ConfigError: A metric is unknown, named twice, or not defined for so few classes; or the
+            weights are not one positive number for each class.
+    """
 
     label_smoothing: float = 0.1
+    metric_names: tuple[str, ...] = ("accuracy",)
+    class_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_metrics()
+        weights = self.class_weights
+        if weights is not None and not (len(weights) == self.outputs and min(weights) > 0):
+            raise ConfigError(
+                f"task.class_weights is {list(weights)}; expected 'balanced', or a number above 0 "
+                f"for each of {self.outputs} classes"
+            )
+
+    def _check_metrics(self) -> None:
+        names = self.metric_names
+        for name in names:
+            if name not in _METRICS:
+                raise ConfigError(f"unknown task.metrics {name!r}; {closest(name, _METRICS)}")
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(
+                f"task.metrics is {list(names)}; expected one or more names, none twice"
+            )
+        if "top5_accuracy" in names and self.outputs <= _TOP:
+            raise ConfigError(
+                f"task.metrics has top5_accuracy, which is always 1 for {self.outputs} classes; "
+                "leave it out"
+            )
 
     @property
     def name(self) -> str:
@@ -30,8 +74,8 @@ class Classification(LabelTask):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Top-1 accuracy."""
-        return (Metric("accuracy", "maximize", "fraction"),)
+        """Metrics of the task, all fractions to maximise."""
+        return tuple(Metric(name, "maximize", "fraction") for name in self.metric_names)
 
     @property
     def meaning(self) -> OutputMeaning:
@@ -39,9 +83,17 @@ class Classification(LabelTask):
         return OutputMeaning("class_scores", self.class_names)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross-entropy with label smoothing, in nats."""
-        smoothing = self.label_smoothing
-        return functional.cross_entropy(outputs.float(), targets, label_smoothing=smoothing)
+        """Return the cross-entropy with label smoothing, in nats.
+
+        With class weights it is the weighted mean over images.
+        """
+        weights = self.class_weights
+        return functional.cross_entropy(
+            outputs.float(),
+            targets,
+            None if weights is None else torch.tensor(weights, device=outputs.device),
+            label_smoothing=self.label_smoothing,
+        )
 
     def distillation_loss(self, outputs: Tensor, teacher_outputs: Tensor) -> Tensor:
         """Return the Kullback-Leibler divergence KL(teacher || network), in nats."""
@@ -50,23 +102,64 @@ class Classification(LabelTask):
         return functional.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return ``accuracy``: 1 if the highest logit is that of the right class, else 0; (N,)."""
-        return {"accuracy": (outputs.argmax(dim=1) == targets).float()}
+        """Return what the metrics need of each image.
+
+        Returns:
+            ``accuracy`` and ``top5_accuracy``: 1 if the highest logit, or one of the five highest,
+            is that of the right class, else 0; (N,). For metrics of classes also one-hot vectors
+            (N, classes): the right class in ``true``, the predicted one in ``predicted``, and in
+            ``hits`` the predicted one if it is right, else zeros.
+        """
+        wanted, classes = self.metric_names, self.outputs
+        predicted = outputs.argmax(dim=1)
+        found = {"accuracy": (predicted == targets).float()}
+        if "top5_accuracy" in wanted:
+            top = outputs.topk(_TOP, dim=1).indices
+            found["top5_accuracy"] = (top == targets[:, None]).any(dim=1).float()
+        if {"balanced_accuracy", "macro_f1"}.intersection(wanted):
+            found["true"] = functional.one_hot(targets, classes).float()
+            found["predicted"] = functional.one_hot(predicted, classes).float()
+            found["hits"] = found["true"] * found["predicted"]
+        return found
 
     def metric_values(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return ``accuracy``, the share of images whose predicted class is right."""
-        return dict(means)
+        """Return the metrics of the whole split.
+
+        ``accuracy`` and ``top5_accuracy`` are shares of images. ``balanced_accuracy`` is the mean
+        over classes of the share of a class's images that are recognised (Brodersen et al., "The
+        Balanced Accuracy and Its Posterior Distribution", ICPR 2010). ``macro_f1`` is the mean over
+        classes of the harmonic mean of precision and recall. A class without images is left out,
+        of ``macro_f1`` only if it is not predicted either.
+        """
+        found = {name: means[name] for name in self.metric_names if name in means}
+        if "balanced_accuracy" in self.metric_names:
+            there = means["true"] > 0
+            found["balanced_accuracy"] = (means["hits"][there] / means["true"][there]).mean()
+        if "macro_f1" in self.metric_names:
+            both = means["true"] + means["predicted"]
+            there = both > 0
+            found["macro_f1"] = (2 * means["hits"][there] / both[there]).mean()
+        return found
 
 
-def classification(data: ImageData, label_smoothing: float = 0.1) -> Classification:
+def classification(
+    data: ImageData,
+    label_smoothing: float = 0.1,
+    metrics: Sequence[str] = ("accuracy",),
+    class_weights: Literal["balanced"] | Sequence[float] | None = None,
+) -> Classification:
     """Return the classification task of a data set.
 
     Args:
         data: Data set that gives the classes, and size and colour statistics of the images.
         label_smoothing: Share of the target probability that is spread over all classes, in [0, 1).
+        metrics: Names of the metrics; see `Classification`.
+        class_weights: Weight of each class in the loss. ``"balanced"`` is inversely proportional to
+            the number of training images of the class, 1 on average over these images; None for
+            equal weights.
 
     Raises:
-        ConfigError: ``label_smoothing`` is out of range.
+        ConfigError: ``label_smoothing`` is out of range, or metrics or weights cannot be used.
         DataError: The targets of the data are values or masks, not classes.
     """
     if data.kind == "masks":
@@ -78,11 +171,20 @@ def classification(data: ImageData, label_smoothing: float = 0.1) -> Classificat
             "the targets are values, not classes; give integer labels, or name a task of your own: "
             'task.name = "package.module:object"'
         )
-    return Classification(data.class_names, data.preprocessing, label_smoothing)
+    weights = None if class_weights is None else tuple(class_weights)
+    if class_weights == "balanced":
+        counts = np.bincount(data.train.targets, minlength=len(data.class_names))
+        weights = tuple((len(data.train) / len(counts) / counts).tolist())
+    return Classification(
+        data.class_names, data.preprocessing, label_smoothing, tuple(metrics), weights
+    )
 
 
 PLUGINS = (
     Plugin(
-        "task", "classification", classification, "One class per image; metrics accuracy and loss"
+        "task",
+        "classification",
+        classification,
+        "One class per image; metrics accuracy, top-5 and balanced accuracy, macro F1",
     ),
 )
