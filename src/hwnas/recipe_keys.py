@@ -100,6 +100,7 @@ DECIDES: Mapping[str, KeyDependency] = {
     "train.accumulate": KeyDependency(
         "redone", ("train", "reference"), "an unfinished training continues from its checkpoint"
     ),
+    "train.weights": KeyDependency("by content", ("train",)),
     "train.workers": KeyDependency("kept"),
     "train.checkpoint_seconds": KeyDependency("kept"),
     "train.ranking_check": KeyDependency("redone", ("ranking",)),

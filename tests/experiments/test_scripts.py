@@ -37,6 +37,13 @@ PLANNED = [
     "deploy.top=2",
     "deploy.reference=false",
 ]
+SMALL_IMAGES = [
+    "data.source=digits",
+    "data.size=8",
+    "data.train_limit=300",
+    "space.resolution=[8]",
+    "train.budget_minutes=0.02",
+]
 TOY_MASKS = [
     "data.train_limit=300",
     "data.test_limit=100",
@@ -103,6 +110,14 @@ OWN = {
             *("--set", "deploy.top=2"),
         ],
         {("hypervolume_ratio", "cnn elastic / scratch"), ("seconds", "cnn sliced")},
+        "seed 0: ",
+    ),
+    "transfer": (
+        [
+            *("--seeds", "0", "--first-minutes", "0.02"),
+            *(part for setting in SMALL_IMAGES for part in ("--set", setting)),
+        ],
+        {("accuracy_gain", "mean"), ("test_accuracy", "transfer")},
         "seed 0: ",
     ),
     "cifar10": (

@@ -23,7 +23,7 @@ from hwnas.recipe_keys import (
     settings_of,
 )
 from hwnas.run_folder import RunFolder
-from hwnas.search.evaluation.evaluate import Evaluator, Fidelity, KeepsWeights
+from hwnas.search.evaluation.evaluate import Evaluator, Fidelity, KeepsWeights, weights_hash
 from hwnas.search.evaluation.lineage import GrowEvaluator, Lineage
 from hwnas.search.evaluation.own_identity import check_key
 from hwnas.search.evaluation.registry import OwnCodeEvaluator
@@ -31,7 +31,10 @@ from hwnas.search_spaces import Candidate
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.run_inputs import RunInputs, needs_weights
 
-__all__ = ["Job", "RunStage", "serves"]
+__all__ = ["START", "Job", "RunStage", "serves"]
+
+START = "start weights"
+"""Input of the training: hash of the weights that the supernet starts from."""
 
 
 def serves(before: str, name: str, own_targets: Collection[str]) -> bool:
@@ -151,7 +154,13 @@ class Job:
     @property
     def training(self) -> Identity:
         """Identity of the inputs of the trained supernet."""
-        return self.identity("train", **self.learned)
+        return self.identity("train", **self.learned, **self.start)
+
+    @property
+    def start(self) -> dict[str, str]:
+        """Hash of the weights that the supernet starts from, unless they are the space's own."""
+        start = self.run_inputs.start
+        return {} if start is None else {START: weights_hash(start.tensors)}
 
     @property
     def continued_training(self) -> Identity:
@@ -160,6 +169,7 @@ class Job:
         return Identity.of(
             {"seed": recipe.seed},
             **self.learned,
+            **self.start,
             **code_of(recipe, "train"),
             train=recipe.train.continued_identity,
         )

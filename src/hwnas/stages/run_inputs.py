@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from optuna.samplers import BaseSampler
+from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.given_objects import GivenObjects, given_object
@@ -26,10 +27,13 @@ from hwnas.search.samplers import SAMPLERS, make_sampler
 from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
+from hwnas.search.training.optimizers import make_optimizer
 from hwnas.search.training.sampling import SAMPLING, check_sampling
+from hwnas.search.training.start import StartWeights
 from hwnas.search_spaces import ChoiceSpace, SearchSpace, TrainingSpace
 from hwnas.search_spaces.registry import joint_space
 from hwnas.stages.goal import SearchGoal, searchable
+from hwnas.stages.start_weights import start_weights
 
 __all__ = ["RunInputs", "data_of", "evaluator_of", "needs_weights", "space_of_recipe"]
 
@@ -47,6 +51,7 @@ class RunInputs:
         searched: Space of candidates: the space of networks, and further roles.
         sampler: Factory of the sampler.
         evaluator: Factory of the evaluator.
+        start: Trained weights that the supernet starts from; None for the space's own.
     """
 
     recipe: Recipe
@@ -55,6 +60,7 @@ class RunInputs:
     searched: SearchSpace
     sampler: Callable[..., BaseSampler]
     evaluator: Callable[..., Evaluator]
+    start: StartWeights | None = None
 
     @classmethod
     def prepare(
@@ -116,7 +122,10 @@ class RunInputs:
         _check_augmentation(recipe.train, space.network, data)
         check_sampling(recipe.train.sampling, space.network)
         teacher_of(space.network, recipe.train)
-        return cls(recipe, data, task, space, sampler, evaluator)
+        start = start_weights(
+            recipe, recipe_folder, space.network, task.outputs, needs_weights(evaluator)
+        )
+        return cls(recipe, data, task, space, sampler, evaluator, start)
 
     @property
     def space(self) -> SearchSpace:
@@ -242,6 +251,7 @@ def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData)
 def _check_training(train: TrainConfig, task: Task, images: int) -> None:
     smoothed(task, train.label_smoothing)
     distillation_loss(task, train.distillation_loss)
+    make_optimizer(nn.Linear(1, 1), train)
     if images < train.batch_size:
         raise ConfigError(
             f"train.batch_size is {train.batch_size}, but there are only {images} training images; "

@@ -65,4 +65,6 @@ def ranking(job: Job, weights: Mapping[str, Tensor]) -> RunStage:
 def _training(job: Job) -> SupernetTraining:
     recipe, i = job.recipe, job.run_inputs
     folder, key = job.folder.path / "supernet", job.continued_training.key
-    return SupernetTraining(i.space, i.task, i.data, recipe.train, recipe.seed, key, folder)
+    return SupernetTraining(
+        i.space, i.task, i.data, recipe.train, recipe.seed, key, folder, i.start
+    )

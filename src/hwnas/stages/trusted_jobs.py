@@ -10,7 +10,7 @@ from hwnas.plugin import imports_from
 from hwnas.recipe_keys import parts_of
 from hwnas.run_folder import RunFolder
 from hwnas.stages.goal import goals_of
-from hwnas.stages.job import Job
+from hwnas.stages.job import START, Job
 from hwnas.stages.older_runs import adopt
 from hwnas.stages.staleness import stale_stages, told_stale
 
@@ -52,7 +52,7 @@ def _has_finalists(opened: RunFolder, report: str) -> bool:
 
 
 def _learned_otherwise(job: Job) -> dict[str, tuple[str, ...]]:
-    """Return the stages made with another space, task or images, each with the reasons.
+    """Return the stages made with another space, task, images or first weights, with the reasons.
 
     `stale_stages` does not detect all of these: an image may be unchanged while its part in the
     training has changed.
@@ -66,6 +66,8 @@ def _learned_otherwise(job: Job) -> dict[str, tuple[str, ...]]:
         if parts_of(name)[0] == "calibrate":
             now = {"space": job.run_inputs.space.fingerprint}
         changed = [k for k, value in now.items() if stored.inputs.get(k, value) != value]
+        if name == "train" and job.start.get(START) != stored.inputs.get(START):
+            changed.append(START)
         if changed:
             found[name] = tuple(f"{what} changed" for what in changed)
     return found

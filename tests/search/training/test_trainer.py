@@ -28,6 +28,7 @@ from hwnas.search.training import (
     fit,
 )
 from hwnas.search.training.checkpoint import load_weights
+from hwnas.search.training.optimizers import make_optimizer
 from hwnas.search.training.schedule import Schedule
 from hwnas.search_spaces import MobileNetSpace, recipe_space
 
@@ -243,6 +244,15 @@ class TestLearningRate:
         assert rates[110] == pytest.approx(0.25)  # in the middle of the decay
         assert rates[-1] < 0.5 * (math.pi / 2 / 180) ** 2 * 1.01
 
+    @pytest.mark.parametrize(("name", "rates"), [("linear", [1, 0.5, 0]), ("constant", [1, 1, 1])])
+    def test_follows_the_schedule_after_the_warm_up(
+        self, few_digits: ImageData, name: Any, rates: list[float]
+    ) -> None:
+        config = TrainConfig(epochs=1, learning_rate=1.0, warmup=0.2, schedule=name)
+        schedule = Schedule(config, few_digits.train, 0)
+        assert [schedule.learning_rate(share) for share in (0.2, 0.6, 1)] == pytest.approx(rates)
+        assert schedule.learning_rate(0.1) == pytest.approx(0.55)
+
     def test_starts_at_its_peak_without_warm_up(self, few_digits: ImageData) -> None:
         config = TrainConfig(epochs=1, batch_size=75, warmup=0.0, learning_rate=0.5)
         rows: list[TrainingPoint] = []
@@ -407,6 +417,58 @@ def test_weight_decay_excludes_normalisation_and_biases(few_digits: ImageData) -
         assert changed == (parameter.dim() > 1), name
 
 
+def stepped(few_digits: ImageData, gradient: float, **settings: Any) -> float:
+    """Return how far one step moves a weight whose gradient is given, in learning rates."""
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(network.weight)
+
+    def step(batch: Batch, moment: StepContext) -> tuple[float, float]:
+        network.weight.grad = torch.full_like(network.weight, gradient)
+        return 0.0, 0.0
+
+    images = len(few_digits.train)
+    config = TrainConfig(epochs=1, batch_size=images, learning_rate=0.5, warmup=0.0, **settings)
+    fit(network, step, few_digits.train, config, 0)
+    return float(network.weight.detach()) / -0.5
+
+
+def test_fit_uses_the_optimizer_of_its_settings(few_digits: ImageData) -> None:
+    assert stepped(few_digits, 3.0) == pytest.approx(1, rel=1e-3), "AdamW divides by the gradient"
+    assert stepped(few_digits, 3.0, optimizer="sgd") == pytest.approx(3 * 1.9), "Nesterov"
+    plain = {"momentum": 0.0, "nesterov": False}
+    assert stepped(few_digits, 3.0, optimizer="sgd", optimizer_options=plain) == pytest.approx(3)
+    assert stepped(few_digits, 3.0, optimizer="torch.optim:Adagrad") == pytest.approx(1)
+
+
+def test_fit_scales_gradients_down_to_the_largest_norm(few_digits: ImageData) -> None:
+    plain = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.0, "nesterov": False}}
+    for gradient, expected in ((3.0, 2.0), (1.0, 1.0)):
+        moved = stepped(few_digits, gradient, clip_norm=2.0, **plain)
+        assert moved == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "sdg"}, "unknown train.optimizer 'sdg'; did you mean 'sgd'"),
+        ({"optimizer": "torch.optim:Adan"}, r"train\.optimizer 'torch\.optim:Adan': .* has no"),
+        ({"optimizer_options": {"momentum": 1}}, r"'adamw' with .*'momentum': 1.* cannot be made"),
+        ({"optimizer": "sgd", "optimizer_options": {"momentum": -1}}, "Invalid momentum"),
+    ],
+)
+def test_make_optimizer_refuses_unknown_names_and_options(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_optimizer(nn.Linear(1, 1), TrainConfig(epochs=1, **settings))
+
+
+def test_train_config_identity_leaves_out_defaults() -> None:
+    assert TrainConfig(epochs=1).identity == {"schema": 1, "epochs": 1}
+    other = TrainConfig(epochs=1, optimizer_options={"fused": False})
+    assert other.identity["optimizer_options"] == {"fused": False}
+
+
 class TestTrainingSteps:
     def test_sandwich_step_gives_every_weight_a_gradient(
         self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
@@ -469,6 +531,8 @@ class TestTrainingSteps:
         ({"epochs": 1, "distillation_loss": "alfa"}, "did you mean 'alpha'"),
         ({"epochs": 1, "ranking_check": 3}, r"train\.ranking_check is 3; expected at least 4"),
         ({"epochs": 1, "sampling": "sandwitch"}, "did you mean 'sandwich'"),
+        ({"epochs": 1, "schedule": "cosin"}, "unknown train.schedule 'cosin'; did you mean 'cosi"),
+        ({"epochs": 1, "clip_norm": 0}, r"train\.clip_norm is 0; expected a number above 0"),
         ({"epochs": 1, "cutout": 1.5}, r"train\.cutout is 1\.5; expected a share in \[0, 1\]"),
         ({"epochs": 1, "label_smoothing": 1.0}, r"label_smoothing is 1\.0; .* in \[0, 1\)"),
     ],

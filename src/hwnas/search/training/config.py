@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from hwnas.errors import ConfigError
@@ -19,6 +19,8 @@ SCHEMA = 1
 """Version that is raised when a setting changes its meaning, so that older weights do not match."""
 NO_EFFECT = frozenset({"checkpoint_seconds", "ranking_check", "ranking_epochs", "workers"})
 """Settings without effect on the trained weights; ``workers`` affects the order of sums only."""
+_BY_CONTENT = frozenset({"weights"})
+"""Settings that name files; what the files contain is an input of its own, whatever their names."""
 CONTINUABLE = frozenset({"accumulate", "batch_size", "budget_minutes", "epochs"})
 """Settings that may change when a training is resumed from its checkpoint."""
 
@@ -26,6 +28,7 @@ _ABOVE_ZERO = (
     "epochs",
     "budget_minutes",
     "learning_rate",
+    "clip_norm",
     "batch_size",
     "accumulate",
     "checkpoint_seconds",
@@ -34,6 +37,7 @@ _ABOVE_ZERO = (
 _FEWEST_RANKED = 4
 _RESOLUTIONS = 8
 _NAMES = {
+    "schedule": ("constant", "cosine", "linear"),
     "distillation_loss": ("kl", "alpha"),
     "precision": ("auto", "bf16", "fp32"),
     "teacher": ("auto", "original", "largest"),
@@ -46,12 +50,14 @@ class TrainConfig:
     """Training settings of a supernet or a single network.
 
     Attributes:
-        epochs: Number of passes over the training images.
+        epochs: Number of passes over the training images; with ``weights`` it may be 0.
         budget_minutes: Training time in minutes, without start-up. If both are given, the one that
             is nearer to its end decides the end of the training and the learning rate.
+        weights: Trained weights that a supernet starts from: a run with a supernet of the same
+            space, or a safetensors file; None for random ones. If the number of outputs differs,
+            the output layer starts at random. A relative path starts from the recipe's folder.
         sampling: Sampling rule: a name of `SAMPLING`, or ``"package.module:function"``, a
-            `Sampling`. ``"auto"`` is ``"progressive"``, or ``"sandwich"`` for a space with trained
-            weights.
+            `Sampling`. ``"auto"`` is ``"progressive"``, or ``"sandwich"`` for trained weights.
         random_subnets: Number of random networks in a sandwich step, in addition to the largest and
             the smallest; ``"teacher"``, ``"progressive"`` and ``"fair"`` draw one more instead of
             the smallest.
@@ -74,7 +80,15 @@ class TrainConfig:
             accumulation). The parts are processed one after the other and need less memory;
             normalisation sees one part at a time.
         learning_rate: Peak learning rate.
-        weight_decay: Weight decay of AdamW; normalisation and biases have none.
+        schedule: Decay of the learning rate from its peak: ``"cosine"`` or ``"linear"`` to zero, or
+            ``"constant"``, which is no decay.
+        optimizer: ``"adamw"``, ``"sgd"`` (momentum .9, Nesterov), or ``"package.module:Class"``, a
+            class like those of ``torch.optim``.
+        optimizer_options: Keyword arguments of the optimiser, such as ``{"momentum": 0.95}``.
+        clip_norm: Largest norm of all gradients together; longer ones are scaled down to it
+            (Pascanu et al., "On the difficulty of training recurrent neural networks", ICML 2013).
+            None for no limit.
+        weight_decay: Weight decay of the optimiser; normalisation and biases have none.
         warmup: Share of the training in which the learning rate rises, in [0, 1).
         ema: Decay of the exponential moving average of the weights, in [0, 1). The training returns
             the average; with 0, it returns the weights themselves.
@@ -107,6 +121,7 @@ class TrainConfig:
 
     epochs: float | None = None
     budget_minutes: float | None = None
+    weights: str | None = None
     sampling: str = "auto"
     random_subnets: int = 1
     distillation: float = 0.5
@@ -116,6 +131,10 @@ class TrainConfig:
     batch_size: int = 64
     accumulate: int = 1
     learning_rate: float = 5e-3
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    optimizer: str = "adamw"
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    clip_norm: float | None = None
     weight_decay: float = 0.02
     warmup: float = 0.05
     ema: float = 0.0
@@ -138,6 +157,8 @@ class TrainConfig:
             raise ConfigError("[train] needs epochs or budget_minutes")
         for name in _ABOVE_ZERO:
             value = getattr(self, name)
+            if name == "epochs" and value == 0 and self.weights is not None:
+                continue
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"train.{name} is {value}; expected a number above 0")
         for name in ("weight_decay", "shift_pixels", "workers", "random_subnets"):
@@ -193,8 +214,8 @@ class TrainConfig:
         return {"schema": SCHEMA} | {
             each.name: getattr(self, each.name)
             for each in fields(self)
-            if each.name not in NO_EFFECT
-            and (each.default is MISSING or getattr(self, each.name) != each.default)
+            if each.name not in NO_EFFECT | _BY_CONTENT
+            and getattr(self, each.name) != _default_of(each)
         }
 
     @property
@@ -245,3 +266,10 @@ class TrainConfig:
         if "epochs" in settings:
             changed["budget_minutes"] = None
         return replace(self, **changed)
+
+
+def _default_of(setting: Field[Any]) -> Any:
+    """Return the default of a setting; every setting has one."""
+    if setting.default_factory is not MISSING:
+        return setting.default_factory()
+    return setting.default

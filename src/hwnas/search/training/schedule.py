@@ -54,7 +54,7 @@ class Schedule:
         return max(shares)
 
     def learning_rate(self, share: float) -> float:
-        """Return the learning rate: linear warm-up, then cosine decay to zero.
+        """Return the learning rate: linear warm-up, then the decay of ``config.schedule``.
 
         The warm-up starts at a tenth of the peak. Cosine decay is that of Loshchilov and Hutter,
         "SGDR", ICLR 2017, without restarts.
@@ -62,8 +62,12 @@ class Schedule:
         peak, warmup = self.config.learning_rate, self.config.warmup
         if share < warmup:
             return peak * (share / warmup * 0.9 + 0.1)
-        done = (share - warmup) / (1 - warmup)
-        return peak * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+        done = min((share - warmup) / (1 - warmup), 1.0)
+        if self.config.schedule == "constant":
+            return peak
+        if self.config.schedule == "linear":
+            return peak * (1 - done)
+        return peak * 0.5 * (1 + math.cos(math.pi * done))
 
     def batch(self, step: int, rank: int = 0, world: int = 1, resolution: float = 1.0) -> Batch:
         """Return a worker's part of a step's images, augmented.

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import torch
 
@@ -17,6 +17,8 @@ from hwnas.errors import ConfigError, HwnasError, WorkerError
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
+from hwnas.search.training.placement import worker_resources
+from hwnas.search.training.start import StartWeights
 from hwnas.search.training.steps import Teacher
 from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingPoint, fit
 from hwnas.search.training.workers import Workers
@@ -41,6 +43,7 @@ class SupernetTraining:
         seed: Seed of the random numbers.
         run: Hash of the above; a checkpoint of another hash is refused.
         folder: Folder of checkpoint, weights and training curve.
+        start: Trained weights to start from; None for the space's own.
     """
 
     space: SearchSpace
@@ -50,6 +53,7 @@ class SupernetTraining:
     seed: int
     run: str
     folder: Path
+    start: StartWeights | None = None
 
 
 def train_supernet(
@@ -72,7 +76,7 @@ def train_supernet(
     """
     with storage_errors(training.folder):
         training.folder.mkdir(parents=True, exist_ok=True)
-    if training.config.workers == 0:
+    if training.config.workers == 0 or training.config.epochs == 0:
         _train(training, Workers(), torch.device("cpu"), on_row)
     else:
         with _following(training.folder / ROWS, on_row):
@@ -119,8 +123,14 @@ def _trained(
 ) -> Supernet:
     torch.manual_seed(training.seed)
     config = training.config
-    supernet = training.space.supernet().to(device)
-    supernet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    supernet = training.space.supernet()
+    sampling = config.sampling
+    if training.start is not None:
+        supernet.shared.load_state_dict(training.start.tensors, strict=False)
+        sampling = "sandwich" if sampling == "auto" else sampling
+    if config.epochs == 0:
+        return supernet
+    supernet.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     task = smoothed(training.task, config.label_smoothing)
     teacher = teacher_of(training.space, config)
     if teacher is not None:
@@ -129,7 +139,7 @@ def _trained(
     step = SupernetStep(
         supernet,
         task,
-        config.sampling,
+        sampling,
         config.random_subnets,
         config.distillation,
         config.distillation_loss,
@@ -203,17 +213,16 @@ def _train_on_ray(training: SupernetTraining) -> None:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    workers = training.config.workers
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    cpus = max(1, int(resources.get("CPU", 1)) // workers)
+    workers, nodes = training.config.workers, cast(Any, ray).nodes()
+    each = worker_resources([node["Resources"] for node in nodes if node["Alive"]], workers)
     worker: Any = _ray_worker  # Ray's types do not allow a result of the worker
     trainer = TorchTrainer(
         worker,
-        train_loop_config={"training": ray.put(training), "threads": cpus},
+        train_loop_config={"training": ray.put(training), "threads": each.cpus},
         scaling_config=ScalingConfig(
             num_workers=workers,
-            use_gpu=torch.cuda.is_available(),
-            resources_per_worker={"CPU": cpus} | ({"GPU": 1} if torch.cuda.is_available() else {}),
+            use_gpu=each.gpus > 0,
+            resources_per_worker={"CPU": each.cpus} | ({"GPU": each.gpus} if each.gpus else {}),
         ),
         run_config=RunConfig(
             name="ray",

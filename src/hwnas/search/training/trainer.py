@@ -29,6 +29,7 @@ from hwnas.search.training.checkpoint import (
 )
 from hwnas.search.training.config import TrainConfig
 from hwnas.search.training.memory import ran_out_of_memory
+from hwnas.search.training.optimizers import make_optimizer
 from hwnas.search.training.schedule import Schedule
 from hwnas.search.training.steps import NetworkStep, StepContext, SupernetStep, TrainingStep
 from hwnas.search.training.workers import Workers
@@ -147,7 +148,7 @@ def _fit(
     on_row: Callable[[TrainingPoint], None],
 ) -> Position:
     config = schedule.config
-    optimizer = _optimizer(network, config)
+    optimizer = make_optimizer(network, config)
     average = MovingAverage(network, config.ema) if config.ema else None
     position, notice = Position(0, 0.0, run, settings=config.continuable), ""
     if checkpoint is not None and checkpoint.exists():
@@ -173,6 +174,8 @@ def _fit(
         if not all(map(math.isfinite, losses)):
             raise DivergedError(index, rate)
         with _memory_of(index):
+            if config.clip_norm is not None:
+                nn.utils.clip_grad_norm_(network.parameters(), config.clip_norm)
             optimizer.step()
         if average is not None:
             average.update(index)
@@ -350,17 +353,6 @@ def _no_memory(step: int, tried: str, reason: str) -> DeviceError:
 def _is_finite(network: nn.Module) -> bool:
     """Return whether all weights are finite, so that a training can resume from them."""
     return all(bool(parameter.isfinite().all()) for parameter in network.parameters())
-
-
-def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    parameters = list(network.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=config.learning_rate, fused=True
-    )
 
 
 def _flat(network: nn.Module, losses: tuple[float, float]) -> Tensor:

@@ -143,6 +143,7 @@ def _run_inputs(run_inputs: RunInputs, cores: int) -> RunInputs:
             space=SpaceConfig(_SPACE, options),
             train=replace(
                 recipe.train,
+                weights=None,
                 epochs=epochs,
                 budget_minutes=minutes,
                 workers=0,
