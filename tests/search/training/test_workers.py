@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from hwnas.search.training import (
     SupernetStep,
     TrainConfig,
     fit,
-    trainer,
 )
 from hwnas.search_spaces import Architecture, MobileNetSpace, SearchSpace
 
@@ -91,9 +91,10 @@ def trained(
             network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
             step = Failing(network, task, fails)
             parts = step.parts
+        config = CONFIG
         if fails == "update":
-            trainer.torch.optim.AdamW = FailingAdamW  # type: ignore[misc]
-        fit(network, step, split, CONFIG, 0, rank=rank, world=2,
+            config = replace(CONFIG, optimizer=f"{__name__}:FailingAdamW")
+        fit(network, step, split, config, 0, rank=rank, world=2,
             on_row=lambda row: notes.append(row.note))  # fmt: skip
         found: Trained = "", [p.tolist() for p in network.parameters()], notes, parts
     except Exception as error:
