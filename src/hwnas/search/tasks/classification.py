@@ -171,10 +171,12 @@ def classification(
             "the targets are values, not classes; give integer labels, or name a task of your own: "
             'task.name = "package.module:object"'
         )
-    weights = None if class_weights is None else tuple(class_weights)
+    weights: tuple[float, ...] | None = None
     if class_weights == "balanced":
         counts = np.bincount(data.train.targets, minlength=len(data.class_names))
         weights = tuple((len(data.train) / len(counts) / counts).tolist())
+    elif class_weights is not None:
+        weights = tuple(map(float, class_weights))
     return Classification(
         data.class_names, data.preprocessing, label_smoothing, tuple(metrics), weights
     )
