@@ -15,7 +15,7 @@ import numpy as np
 
 from hwnas.errors import ConfigError
 
-__all__ = ["content_hash", "differing_fields"]
+__all__ = ["content_hash", "default_of", "differing_fields"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -39,11 +39,12 @@ def differing_fields(value: Any) -> dict[str, Any]:
     return {
         field.name: found
         for field in fields(value)
-        if not _equal(found := getattr(value, field.name), _default(field))
+        if not _equal(found := getattr(value, field.name), default_of(field))
     }
 
 
-def _default(field: Field[Any]) -> Any:
+def default_of(field: Field[Any]) -> Any:
+    """Return the default of a dataclass's field; `MISSING` if it has none."""
     if field.default_factory is not MISSING:
         return field.default_factory()
     return field.default

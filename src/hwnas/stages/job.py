@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ class Job:
         """Identity of the inputs of the trained supernet."""
         return self.identity("train", **self.learned, **self.start)
 
-    @property
+    @cached_property
     def start(self) -> dict[str, str]:
         """Hash of the weights that the supernet starts from, unless they are the space's own."""
         start = self.run_inputs.start

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from hwnas.errors import ConfigError
+from hwnas.hashing import default_of
 from hwnas.plugin import closest
 from hwnas.search.data.raw_images import TargetKind
 from hwnas.search.training.augment import Augmentation
@@ -215,7 +216,7 @@ class TrainConfig:
             each.name: getattr(self, each.name)
             for each in fields(self)
             if each.name not in NO_EFFECT | _BY_CONTENT
-            and getattr(self, each.name) != _default_of(each)
+            and getattr(self, each.name) != default_of(each)
         }
 
     @property
@@ -266,10 +267,3 @@ class TrainConfig:
         if "epochs" in settings:
             changed["budget_minutes"] = None
         return replace(self, **changed)
-
-
-def _default_of(setting: Field[Any]) -> Any:
-    """Return the default of a setting; every setting has one."""
-    if setting.default_factory is not MISSING:
-        return setting.default_factory()
-    return setting.default

@@ -56,13 +56,14 @@ class StartWeights:
             for name, tensor in wanted.items()
             if name in given and _differs_in_outputs(given[name], tensor, outputs)
         ]
-        different = differing_keys(_without(given, fresh), _without(wanted, fresh))
+        taken = _without(given, fresh)
+        different = differing_keys(taken, _without(wanted, fresh))
         if different:
             raise ConfigError(
                 f"train.weights: {path} does not fit space {space.name}: {different}; name the "
                 "supernet of a run with the same [space] and as many image channels"
             )
-        return cls(_without(given, fresh), tuple(fresh))
+        return cls(taken, tuple(fresh))
 
 
 def _differs_in_outputs(given: Tensor, wanted: Tensor, outputs: int) -> bool:
