@@ -140,6 +140,20 @@ def test_plan_grows_with_the_budget() -> None:
         assert values[0] < values[2], key
 
 
+@pytest.mark.parametrize("minutes", [15, 45, 120])
+def test_plan_of_a_slower_machine_has_fewer_smaller_networks_of_similar_spacing(
+    minutes: int,
+) -> None:
+    made = [plan(minutes, 4300, fastest).values for fastest in (500, 1000, 2000, 5000, 10_000)]
+    for key in ("search.trials", "search.options.most_macs", "train.epochs"):
+        values = [values[key] for values in made]
+        assert values == sorted(values), key
+    for values in made:
+        if values["search.trials"] > 3:
+            ratio = min(16, values["search.options.most_macs"] / MACS[0])
+            assert ratio ** (1 / (values["search.trials"] - 1)) < 2
+
+
 def test_plan_leaves_out_networks_that_miss_a_limit() -> None:
     facts = JobFacts(8500, SHAPE, "classes", 600, 2)
     free = make_plan(facts, speeds(2000)).values

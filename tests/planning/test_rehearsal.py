@@ -37,11 +37,9 @@ def test_slowdown_is_relative_to_the_probe(
     rate = np.array([1e3, 1e12]), np.array([1.0, 1.0])
     given = SPACE, classification(digits), digits.train, TRAIN
     most = 2.0 * SPACE.workload(SPACE.smallest()).macs
-    found = slowdown(*given, TrainingRates((rate,)).scaled(1e-3), most, 0)
-    assert found > 0
-    assert slowdown(*given, TrainingRates((rate,)).scaled(2e-3), most, 0) == pytest.approx(
-        found / 2, rel=0.5
-    )
+    assert slowdown(*given, TrainingRates((rate,)).scaled(1e-3), most, 0) > 0
+    monkeypatch.setattr("hwnas.planning.rehearsal._seconds_per_image", lambda *_: 3.0)
+    assert slowdown(*given, TrainingRates((rate,)).scaled(2.0), most, 0) == pytest.approx(1.5)
 
 
 @pytest.mark.slow

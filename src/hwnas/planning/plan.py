@@ -46,8 +46,8 @@ class _Halving:
         candidates: Number of candidates.
         rungs: Shares of a full training after which the worse of the candidates of similar latency
             stop.
-        epochs: Least epochs of each candidate that is trained to the end, for a data set of
-            `_FITTED_IMAGES` images; `_of_data` scales them.
+        epochs: Least epochs of each candidate that is trained to the end if the largest is of
+            middle size, for a data set of `_FITTED_IMAGES` images; `_choose_halving` scales them.
         reach: Smallest size of the largest candidate with which this option is chosen: its position
             in the space's range of sizes, in 0..1 on a logarithmic scale.
     """
@@ -63,7 +63,7 @@ _HALVINGS = (
     _Halving(16, Rungs((0.12, 0.35, 1.0), 2, "similar_cost"), 160.0, 0.67),
     _Halving(8, Rungs((0.2, 1.0), 2, "similar_cost"), 160.0, 0.67),
     _Halving(6, _TRAINED, 120.0, 0.5),
-    _Halving(5, _TRAINED, 100.0, 0.5),
+    _Halving(5, _TRAINED, 100.0, 0.4),
     _Halving(4, _TRAINED, 80.0, 0.4),
     _Halving(3, _TRAINED, 70.0, 0.4),
     _Halving(2, _TRAINED, 60.0, 0.0),
@@ -71,6 +71,7 @@ _HALVINGS = (
 """Options in order of falling budget; the first one that the budget suffices for is used."""
 _FITTED_IMAGES = 4300.0  # training images of the data set on which the epochs were chosen
 _MOST_EPOCHS = 400.0  # for that data set
+_EPOCHS_POWER = 0.5  # least epochs grow with the size of the largest candidate to this power
 _SLOWER = 1.15  # time limit of a training over its expected time
 _RANGE = 16.0  # multiply-accumulates of the largest candidate over those of the smallest
 _FIRST_RESOLUTION = 0.6
@@ -210,14 +211,16 @@ def _choose_halving(
     least, largest = rates.sizes[0], _largest(facts, rates)
     sizes = np.geomspace(min(2 * least, largest), largest, 50)
     low, high = math.log(least), math.log(largest)
+    middle = math.sqrt(math.prod(rates.sizes))
     options: Sequence[_Halving] = _HALVINGS
     if wanted is not None:
         able = [each for each in options if each.candidates <= wanted] or options[-1:]
         options = [replace(able[0], candidates=wanted)]
     for way in options:
         count, rungs = way.candidates, way.rungs
-        least_epochs = _of_data(facts, way.epochs)
-        enough = [s for s in sizes if _epochs(facts, rates, count, rungs, s) >= least_epochs]
+        needed = _of_data(facts, way.epochs) * (sizes / middle) ** _EPOCHS_POWER
+        epochs = [_epochs(facts, rates, count, rungs, size) for size in sizes]
+        enough = sizes[np.array(epochs) >= needed]
         most = _rounded(max(enough, default=sizes[0]))
         if math.log(most) >= low + way.reach * (high - low):
             break
