@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
 from hwnas.errors import ConfigError
 from hwnas.recipe_text import recipe_text
+from hwnas.search.data.image_shards import has_shards, open_images
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.sources import source_manifest
 
@@ -37,7 +38,8 @@ def recipe_for_images(
     """Return the text of a recipe.
 
     Args:
-        images: Folder with a subfolder for each class, or an ``.npz`` archive.
+        images: Folder with a subfolder for each class or with WebDataset shards, or an ``.npz``
+            archive.
         minutes: Budget of the whole job, in minutes.
         targets: Targets of the latency objective; of several, the slowest counts.
         limit_ms: Largest latency of a network on any of the targets; None for no limit.
@@ -70,7 +72,8 @@ def data_table(images: Path, minutes: float) -> dict[str, Any]:
     """Return the table ``[data]`` for images: their source, and for a folder their size.
 
     Args:
-        images: Folder with a subfolder for each class, or an ``.npz`` archive.
+        images: Folder with a subfolder for each class or with WebDataset shards, or an ``.npz``
+            archive.
         minutes: Budget of the whole job in minutes, which bounds the size of the images.
 
     Raises:
@@ -97,13 +100,17 @@ def name_of(images: Path) -> str:
 def _side(folder: Path, manifest: DataManifest, minutes: float) -> int:
     """Return the side that images are scaled to: their median side, bounded by the budget."""
     most = next((side for until, side in _SIDES if minutes <= until), _LARGEST_SIDE)
-    names = sorted(manifest.entries)
-    chosen = np.random.default_rng(0).permutation(len(names))[:_LOOKED_AT]
-    sides = [side for row in chosen if (side := _shorter_side(folder / names[row]))]
+    if has_shards(folder):
+        files: Iterable[Path | BinaryIO] = open_images(folder, _LOOKED_AT)
+    else:
+        names = sorted(manifest.entries)
+        chosen = np.random.default_rng(0).permutation(len(names))[:_LOOKED_AT]
+        files = [folder / names[row] for row in chosen]
+    sides = [side for file in files if (side := _shorter_side(file))]
     return min(most, int(np.median(sides))) if sides else most
 
 
-def _shorter_side(file: Path) -> int:
+def _shorter_side(file: Path | BinaryIO) -> int:
     """Return the shorter side in pixels; 0 if the file is not an image, which loading reports."""
     try:
         with Image.open(file) as image:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from optuna.samplers import BaseSampler
 from torch import nn
@@ -28,6 +29,7 @@ from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.optimizers import make_optimizer
+from hwnas.search.training.rand_augment import CHANNELS
 from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search.training.start import StartWeights
 from hwnas.search_spaces import ChoiceSpace, SearchSpace, TrainingSpace
@@ -227,12 +229,45 @@ def _check_roles(
 
 
 def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData) -> None:
-    """Raise if augmentation does not suit the targets, or if networks reject smaller images."""
+    """Raise if augmentation does not suit the images, their targets or the networks."""
     if train.cutmix and data.kind == "values":
         raise ConfigError(
             "train.cutmix pastes parts of other images, which is not defined for targets that are "
             "values; set it to 0"
         )
+    if train.balanced and data.kind != "classes":
+        raise ConfigError(
+            f"train.balanced draws all classes equally often, but the targets are {data.kind}; set "
+            "it to false"
+        )
+    channels = data.image_shape[2]
+    if train.rand_augment and channels not in CHANNELS:
+        raise ConfigError(
+            f"train.rand_augment is for grey and colour images, but these have {channels} "
+            "channels; set it to 0"
+        )
+    if train.augment is not None:
+        _try_augmentation(train, data)
+    _check_resolution(train, space)
+
+
+def _try_augmentation(train: TrainConfig, data: ImageData) -> None:
+    """Raise if the user's augmentation fails for the first training images."""
+    images, targets = data.train.take(np.arange(min(2, len(data.train))))
+    augmentation = train.augmentation(data.kind)
+    try:
+        augmentation(images, targets, np.random.default_rng(0))
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's function may raise any exception; name it
+        raise ConfigError(
+            f"train.augment {train.augment!r} failed on the first training images "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _check_resolution(train: TrainConfig, space: SearchSpace) -> None:
+    """Raise if networks do not accept the smaller images at the start of the training."""
     if train.resolution(0) == 1:
         return
     largest = space.largest()

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hwnas.errors import ConfigError
+from hwnas.search.data.raw_images import Targets
 from hwnas.search.training.augment import Augmentation, cut_mixed
 
 Images = NDArray[np.uint8]
@@ -183,6 +185,61 @@ def test_crop_leaves_a_very_narrow_image_whole() -> None:
     before = images(3, 40, 2, 1)
     after, _ = Augmentation(crop=0.9)(before, np.arange(3), np.random.default_rng(0))
     assert np.array_equal(after, before)
+
+
+# Random erasing
+
+
+def test_erasing_fills_one_rectangle_with_noise_in_a_share_of_the_images() -> None:
+    before = np.full((2000, 20, 20, 3), 7, np.uint8)
+    after, _ = Augmentation(erasing=0.3)(before, np.arange(2000), np.random.default_rng(0))
+    changed = (after != before).any(3)
+    assert changed.any((1, 2)).mean() == pytest.approx(0.3, abs=0.04)
+    areas = []
+    for image in changed[changed.any((1, 2))]:
+        rows, columns = np.nonzero(image)
+        areas.append((np.ptp(rows) + 1) * (np.ptp(columns) + 1) / 400)
+        assert image.sum() > 0.9 * areas[-1] * 400, "noise seldom equals the image"
+    assert min(areas) < 0.05
+    assert 0.3 < max(areas) < 0.45
+    assert np.array_equal(before, np.full_like(before, 7))
+
+
+def test_erasing_keeps_masks() -> None:
+    before = images(8, 16, 16, 3)
+    masks = before[..., 0] % 4
+    after, same = Augmentation(erasing=1.0)(before, masks, np.random.default_rng(0))
+    assert (after != before).any((1, 2, 3)).all()
+    assert np.array_equal(same, masks)
+
+
+# A function of the user's
+
+
+def inverted(images: Images, targets: Targets, rng: np.random.Generator) -> tuple[Images, Targets]:
+    return (255 - images)[:, ::-1], targets
+
+
+def test_own_augmentation_is_applied_last() -> None:
+    before = images(6, 8, 8, 3)
+    rng = np.random.default_rng(0)
+    after, _ = Augmentation(flip=True, cutout=0.5, own=inverted)(before, np.arange(6), rng)
+    plain = Augmentation(flip=True, cutout=0.5)(before, np.arange(6), np.random.default_rng(0))[0]
+    assert np.array_equal(after, 255 - plain[:, ::-1])
+    assert after.flags.c_contiguous, "PyTorch takes no reversed arrays"
+
+
+def test_own_augmentation_that_changes_shapes_or_types_is_refused() -> None:
+    before, rng = images(6, 8, 8, 3), np.random.default_rng(0)
+    for own in (
+        lambda images, targets, rng: (images[:3], targets[:3]),
+        lambda images, targets, rng: (images / 255, targets),
+        lambda images, targets, rng: (images,),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"train\.augment returned arrays of .*\(6, 8, 8, 3\)"
+        ):
+            Augmentation(own=own)(before, np.arange(6), rng)
 
 
 # CutMix

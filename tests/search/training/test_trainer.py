@@ -11,12 +11,13 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, DivergedError, RunError
-from hwnas.search.data.image_data import ImageData
+from hwnas.search.data.image_data import ImageData, Split
 from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import (
     Batch,
@@ -534,6 +535,9 @@ class TestTrainingSteps:
         ({"epochs": 1, "schedule": "cosin"}, "unknown train.schedule 'cosin'; did you mean 'cosi"),
         ({"epochs": 1, "clip_norm": 0}, r"train\.clip_norm is 0; expected a number above 0"),
         ({"epochs": 1, "cutout": 1.5}, r"train\.cutout is 1\.5; expected a share in \[0, 1\]"),
+        ({"epochs": 1, "erasing": -0.1}, r"train\.erasing is -0\.1; expected a share in \[0, 1\]"),
+        ({"epochs": 1, "rand_augment": -1}, r"train\.rand_augment is -1; expected at least 0"),
+        ({"epochs": 1, "augment": "flip"}, r"train\.augment is 'flip'; .*package\.module:function"),
         ({"epochs": 1, "label_smoothing": 1.0}, r"label_smoothing is 1\.0; .* in \[0, 1\)"),
     ],
 )
@@ -555,6 +559,19 @@ def test_train_config_adjusted_replaces_settings() -> None:
 def test_recipe_space_settings_are_those_of_train_config() -> None:
     settings = inspect.signature(recipe_space).parameters
     assert set(settings) < {each.name for each in fields(TrainConfig)}
+
+
+def test_balanced_epochs_draw_all_classes_equally_often(few_digits: ImageData) -> None:
+    split = few_digits.train
+    rare = np.flatnonzero(split.targets == 3)[1:]
+    uneven = Split(split.images, split.image_targets, np.delete(split.positions, rare))
+    config = TrainConfig(epochs=1, batch_size=len(uneven), balanced=True)
+    schedule = Schedule(config, uneven, 0)
+    drawn = np.concatenate([schedule.batch(step).targets.numpy() for step in range(40)])
+    shares = np.bincount(drawn) / len(drawn)
+    assert shares == pytest.approx(np.full(10, 0.1), abs=0.02)
+    plain = Schedule(replace(config, balanced=False), uneven, 0).batch(0)
+    assert np.bincount(plain.targets.numpy())[3] == 1
 
 
 def test_fit_applies_cutout(few_digits: ImageData) -> None:

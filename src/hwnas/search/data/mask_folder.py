@@ -23,10 +23,17 @@ from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.masks import VOID, Masks, resize_masks
 from hwnas.search.data.raw_images import RawImages, held_out_parts, read_image, resize
 
-__all__ = ["has_masks", "mask_folder_manifest", "read_mask_folder"]
+__all__ = [
+    "CLASSES_FILE",
+    "class_names",
+    "has_masks",
+    "mask_folder_manifest",
+    "read_mask_folder",
+]
 
 _LAYOUT = "expected images/NAME.jpg and masks/NAME.png, perhaps in train/, val/ and test/"
-_CLASSES = "classes.txt"
+CLASSES_FILE = "classes.txt"
+"""File in the folder of a data set that names the classes."""
 _MODES = ("1", "L", "P")
 
 Pairs = Sequence[tuple[str, str]]
@@ -61,9 +68,9 @@ def _listed(folder: Path) -> tuple[Mapping[str, Pairs], DataManifest]:
     for part, prefix in prefixes.items():
         parts[part], files = _pairs(folder, prefix)
         states |= files
-    if (folder / _CLASSES).exists():
+    if (folder / CLASSES_FILE).exists():
         _, beside = entries(folder, _LAYOUT)
-        states[_CLASSES] = beside.get(_CLASSES, "0 0")
+        states[CLASSES_FILE] = beside.get(CLASSES_FILE, "0 0")
     return parts, DataManifest("files", states)
 
 
@@ -110,7 +117,7 @@ def read_mask_folder(
     skipped = refuse_damaged(decoded.values(), str(folder), skip_damaged)
     files = {name: file for part in decoded.values() for name, file in part.files.items()}
     kept = cache.open(files)
-    names = _class_names(folder / _CLASSES)
+    names = class_names(folder / CLASSES_FILE)
     found = {part: (kept[part], kept[f"{part}-masks"]) for part in parts}
     test, validation = found.get("test"), found.get("validation")
     return RawImages(*found["train"], names, test, manifest, skipped, validation)
@@ -186,7 +193,12 @@ def _read_mask(path: Path) -> Masks:
     return mask.astype(np.uint8)
 
 
-def _class_names(path: Path) -> tuple[str, ...] | None:
+def class_names(path: Path) -> tuple[str, ...] | None:
+    """Return the names of the classes in a file, one per line; None if there is no file.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
     if not path.exists():
         return None
     try:

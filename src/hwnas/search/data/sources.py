@@ -17,6 +17,7 @@ from hwnas.registry import Plugin, Registry
 from hwnas.search.data.image_archive import archive_manifest, read_npz
 from hwnas.search.data.image_cache import ImageCache
 from hwnas.search.data.image_folder import folder_manifest, read_folder
+from hwnas.search.data.image_shards import has_shards, read_shards, shards_manifest
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.mask_folder import has_masks, mask_folder_manifest, read_mask_folder
 from hwnas.search.data.raw_images import RawImages
@@ -141,14 +142,17 @@ def _digits() -> RawImages:
 
 
 def _folder_manifest(folder: Path) -> DataManifest:
-    return (mask_folder_manifest if has_masks(folder) else folder_manifest)(folder)
+    if has_masks(folder):
+        return mask_folder_manifest(folder)
+    return (shards_manifest if has_shards(folder) else folder_manifest)(folder)
 
 
 def _read_folder(
     folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool
 ) -> RawImages:
-    read = read_mask_folder if has_masks(folder) else read_folder
-    return read(folder, size, cache, skip_damaged)
+    if has_masks(folder):
+        return read_mask_folder(folder, size, cache, skip_damaged)
+    return (read_shards if has_shards(folder) else read_folder)(folder, size, cache, skip_damaged)
 
 
 def _call(source: str) -> object:
@@ -185,6 +189,6 @@ PLUGINS = (
         "data source",
         "folder",
         DataSource(_folder_manifest, _read_folder, "folder"),
-        "Folder with a subfolder for each class, or with images and masks",
+        "Folder with a subfolder for each class, images and masks, or WebDataset shards",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,18 +11,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hwnas.errors import ConfigError
 from hwnas.search.data.image_cache import Images
 from hwnas.search.data.raw_images import Targets, target_kind
+from hwnas.search.training.rand_augment import rand_augmented
 
-__all__ = ["Augmentation", "cut_mixed"]
+__all__ = ["Augmentation", "Augmenter", "cut_mixed"]
 
-_LARGEST_RATIO = 4 / 3  # largest aspect ratio of a crop, in either orientation
-_CROP_TRIES = 10
+Augmenter = Callable[[Images, Targets, np.random.Generator], tuple[Images, Targets]]
+"""Function that returns augmented images and targets, of the same shapes and types."""
+
+_CROP_RATIO = 4 / 3  # largest aspect ratio of a crop, in either orientation
+_ERASED_RATIO = 1 / 0.3
+_ERASED_AREA = (0.02, 0.4)
+_TRIES = 10  # boxes drawn for each image; the first one inside it is used
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random augmentation of the images of a batch, in the order crop, shift, flip, erase.
+    """Random augmentation of the images of a batch, in the order of the attributes.
 
     Masks are transformed geometrically with their images; other targets are unchanged.
 
@@ -33,17 +41,29 @@ class Augmentation:
             scaled bilinearly with antialiasing, masks by nearest neighbour.
         shift_pixels: Largest shift in each direction, with edges repeated; 0 for none.
         flip: If True, each image is flipped horizontally with probability 1/2.
+        rand_augment: Number of random operations of RandAugment; 0 for none. See
+            `hwnas.search.training.rand_augment`.
+        rand_augment_strength: Strength of each of them, in [0, 1].
         cutout: Side of a square that is erased, as a share of the image's longer side, in [0, 1]; 0
             for none. The square is filled with the mean colour of its image, and masks keep their
             classes there (DeVries and Taylor, "Improved regularization of convolutional neural
             networks with cutout", 2017). Its centre is uniform over the image, so part of it may
             lie outside.
+        erasing: Share of the images, in [0, 1], in which a rectangle is filled with noise; masks
+            keep their classes there (Zhong et al., "Random erasing data augmentation", AAAI 2020).
+            Its area is uniform between .02 and .4 of the image's, and the logarithm of its aspect
+            ratio is uniform between those of .3 and 1 / .3.
+        own: Function of the user's that is applied last; None for none.
     """
 
     crop: float = 1.0
     shift_pixels: int = 0
     flip: bool = False
+    rand_augment: int = 0
+    rand_augment_strength: float = 0.3
     cutout: float = 0.0
+    erasing: float = 0.0
+    own: Augmenter | None = None
 
     def __call__(
         self,
@@ -63,6 +83,9 @@ class Augmentation:
 
         Returns:
             Images and targets; the given ones are not changed.
+
+        Raises:
+            ConfigError: The user's function returned arrays of other shapes or types.
         """
         if self.crop < 1:
             images, targets = _cropped(images, targets, rng, self.crop, size or images.shape[1:3])
@@ -70,8 +93,30 @@ class Augmentation:
             images, targets = _shifted(images, targets, rng, self.shift_pixels)
         if self.flip:
             images, targets = _mirrored(images, targets, rng)
-        side = round(self.cutout * max(images.shape[1:3]))
-        return _erased(images, rng, side) if side else images, targets
+        if self.rand_augment:
+            images, targets = rand_augmented(
+                images, targets, rng, self.rand_augment, self.rand_augment_strength
+            )
+        if side := round(self.cutout * max(images.shape[1:3])):
+            images = _cut_out(images, rng, side)
+        if self.erasing:
+            images = _erased(images, rng, self.erasing)
+        return (images, targets) if self.own is None else _own(self.own, images, targets, rng)
+
+
+def _own(
+    augmenter: Augmenter, images: Images, targets: Targets, rng: np.random.Generator
+) -> tuple[Images, Targets]:
+    """Apply the user's function, and check what it returns."""
+    found = tuple(np.ascontiguousarray(each) for each in augmenter(images, targets, rng))
+    given = images, targets
+    wanted, made = ([(each.shape, str(each.dtype)) for each in x] for x in (given, found))
+    if wanted != made:
+        raise ConfigError(
+            f"train.augment returned arrays of shapes and types {made}; expected {wanted}, those "
+            "of the images and targets that it was given"
+        )
+    return found[0], found[1]
 
 
 def _shifted(
@@ -183,10 +228,33 @@ def _places(
     rng: np.random.Generator, n: int, image: tuple[int, ...], least_area: float
 ) -> tuple[np.ndarray, ...]:
     """Return tops, lefts, heights and widths of crops, (N,) each; the whole image if none fits."""
+    return _boxes(rng, n, image, (least_area, 1.0), _CROP_RATIO)[1:]
+
+
+def _boxes(
+    rng: np.random.Generator,
+    n: int,
+    image: tuple[int, ...],
+    areas: tuple[float, float],
+    largest_ratio: float,
+) -> tuple[np.ndarray, ...]:
+    """Draw boxes inside images, of uniform area, logarithm of the aspect ratio, and position.
+
+    Args:
+        rng: Source of randomness.
+        n: Number of boxes.
+        image: Height and width of the images.
+        areas: Least and largest area, as shares of the image's.
+        largest_ratio: Largest aspect ratio, in either orientation.
+
+    Returns:
+        Whether one of `_TRIES` boxes fits into the image, and the first that does: top, left,
+        height, width; (N,) each. Others are the whole image.
+    """
     height, width = image
-    area = rng.uniform(least_area, 1, (_CROP_TRIES, n)) * (height * width)
-    most = math.log(_LARGEST_RATIO)
-    ratio = np.exp(rng.uniform(-most, most, (_CROP_TRIES, n)))
+    area = rng.uniform(*areas, (_TRIES, n)) * (height * width)
+    most = math.log(largest_ratio)
+    ratio = np.exp(rng.uniform(-most, most, (_TRIES, n)))
     widths = np.maximum(1, np.rint(np.sqrt(area * ratio))).astype(int)
     heights = np.maximum(1, np.rint(np.sqrt(area / ratio))).astype(int)
     fits = (widths <= width) & (heights <= height)
@@ -194,10 +262,22 @@ def _places(
     fitted = fits.any(0)
     heights = np.where(fitted, heights[first, each], height)
     widths = np.where(fitted, widths[first, each], width)
-    return rng.integers(height - heights + 1), rng.integers(width - widths + 1), heights, widths
+    tops, lefts = rng.integers(height - heights + 1), rng.integers(width - widths + 1)
+    return fitted, tops, lefts, heights, widths
 
 
-def _erased(images: Images, rng: np.random.Generator, side: int) -> Images:
+def _erased(images: Images, rng: np.random.Generator, share: float) -> Images:
+    """Fill a rectangle of some images with noise."""
+    images = images.copy()
+    fits, *boxes = _boxes(rng, len(images), images.shape[1:3], _ERASED_AREA, _ERASED_RATIO)
+    chosen = np.flatnonzero(fits & (rng.random(len(images)) < share))
+    for row, (top, left, height, width) in zip(chosen, np.stack(boxes, 1)[chosen], strict=True):
+        box = images[row, top : top + height, left : left + width]
+        box[:] = rng.integers(256, size=box.shape, dtype=np.uint8)
+    return images
+
+
+def _cut_out(images: Images, rng: np.random.Generator, side: int) -> Images:
     n, height, width, _ = images.shape
     centres = rng.integers((height, width), size=(n, 2))
     inside = [

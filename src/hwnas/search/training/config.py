@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hwnas.errors import ConfigError
 from hwnas.hashing import default_of
-from hwnas.plugin import closest
+from hwnas.plugin import closest, resolve
 from hwnas.search.data.raw_images import TargetKind
 from hwnas.search.training.augment import Augmentation
 from hwnas.search.training.sampling import SAMPLING
@@ -108,6 +108,18 @@ class TrainConfig:
         flip: If True, images and their masks are flipped horizontally at random.
         cutout: Side of a square that is erased from each image, as a share of the image's longer
             side, in [0, 1].
+        rand_augment: Number of random operations on each image, such as rotation, contrast or
+            posterisation; 0 for none (RandAugment; Cubuk et al., NeurIPS 2020). Value targets get
+            no geometric operations. For images of one or three channels.
+        rand_augment_strength: Strength of these operations, in [0, 1].
+        erasing: Share of the images, in [0, 1], in which a rectangle is filled with noise (random
+            erasing; Zhong et al., AAAI 2020).
+        augment: ``"package.module:function"``, applied after the other augmentation, but before
+            CutMix. Its arguments are images, uint8 (N, H, W, C), their targets, and a
+            ``numpy.random.Generator``; it returns augmented images and targets of the same shapes
+            and types.
+        balanced: If True, an epoch draws images with replacement, so that all classes are equally
+            frequent; for targets that are classes.
         cutmix: Share of the steps, in [0, 1], in which a box of another image is pasted into each
             image and labels are weighted by area; not for values, nor with
             ``teacher_sees = "plain"``.
@@ -146,6 +158,11 @@ class TrainConfig:
     shift_pixels: int | None = None
     flip: bool = False
     cutout: float = 0.0
+    rand_augment: int = 0
+    rand_augment_strength: float = 0.3
+    erasing: float = 0.0
+    augment: str | None = None
+    balanced: bool = False
     cutmix: float = 0.0
     label_smoothing: float | None = None
     workers: int = 1
@@ -162,13 +179,13 @@ class TrainConfig:
                 continue
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"train.{name} is {value}; expected a number above 0")
-        for name in ("weight_decay", "shift_pixels", "workers", "random_subnets"):
+        for name in ("weight_decay", "shift_pixels", "workers", "random_subnets", "rand_augment"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigError(f"train.{name} is {value}; expected at least 0")
         if not 0 <= self.distillation <= 1:
             raise ConfigError(f"train.distillation is {self.distillation}; expected 0 to 1")
-        for name in ("cutout", "cutmix"):
+        for name in ("cutout", "cutmix", "erasing", "rand_augment_strength"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise ConfigError(f"train.{name} is {value}; expected a share in [0, 1]")
@@ -198,6 +215,10 @@ class TrainConfig:
                 "networks, or 0 for no check: a ranking of fewer says little"
             )
         self._check_parts()
+        if self.augment is not None and ":" not in self.augment:
+            raise ConfigError(
+                f'train.augment is {self.augment!r}; expected a function, "package.module:function"'
+            )
         if ":" not in self.sampling:
             SAMPLING.find(self.sampling, "train.sampling")
 
@@ -234,11 +255,23 @@ class TrainConfig:
 
         Args:
             kind: Kind of the targets.
+
+        Raises:
+            ConfigError: The user's function is not found.
         """
         shift = self.shift_pixels
         if shift is None:
             shift = 0 if kind == "values" else 1
-        return Augmentation(self.crop, shift, self.flip, self.cutout)
+        return Augmentation(
+            crop=self.crop,
+            shift_pixels=shift,
+            flip=self.flip,
+            rand_augment=self.rand_augment,
+            rand_augment_strength=self.rand_augment_strength,
+            cutout=self.cutout,
+            erasing=self.erasing,
+            own=None if self.augment is None else resolve("train.augment", self.augment, {}),
+        )
 
     def resolution(self, share: float) -> float:
         """Return the side of the images as a share of their full side, in (0, 1].

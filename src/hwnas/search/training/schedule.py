@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from hwnas.search.data.image_data import Split
+from hwnas.search.data.split import Rows
 from hwnas.search.training.augment import cut_mixed
 from hwnas.search.training.batch import Batch, Mixed
 from hwnas.search.training.checkpoint import Position
@@ -80,8 +83,7 @@ class Schedule:
         """
         size = self.config.batch_size
         epoch, within = divmod(step + self.offset, self.steps_per_epoch)
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.split))
-        rows = order[within * size : (within + 1) * size][rank::world]
+        rows = self._order(epoch)[within * size : (within + 1) * size][rank::world]
         images, targets = self.split.take(rows)
         rng = np.random.default_rng([self.seed, step, rank, 1])
         height, width = (max(1, round(side * resolution)) for side in images.shape[1:3])
@@ -94,6 +96,28 @@ class Schedule:
         return Batch(
             torch.from_numpy(images), torch.from_numpy(targets), torch.from_numpy(rows), mixed
         )
+
+    def _order(self, epoch: int) -> Rows:
+        """Return the rows of an epoch in their order; that of the last epoch is kept."""
+        if epoch not in self._orders:
+            rng, n = np.random.default_rng([self.seed, epoch]), len(self.split)
+            balanced = self.config.balanced
+            rows = rng.choice(n, n, p=self._probabilities) if balanced else rng.permutation(n)
+            self._orders.clear()
+            self._orders[epoch] = rows
+        return self._orders[epoch]
+
+    @cached_property
+    def _orders(self) -> dict[int, Rows]:
+        return {}
+
+    @cached_property
+    def _probabilities(self) -> npt.NDArray[np.float64]:
+        """Probability of each row with which all classes are equally frequent."""
+        classes = self.split.targets
+        counts = np.bincount(classes)
+        found: npt.NDArray[np.float64] = 1 / counts[classes] / np.count_nonzero(counts)
+        return found
 
     def continued(self, position: Position) -> tuple[Schedule, Position] | None:
         """Resume from a checkpoint, possibly with another budget or batch size.
