@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from hwnas.search.samplers import SAMPLERS, make_sampler
 from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
-from hwnas.search.training.optimizers import make_optimizer
+from hwnas.search.training.optimizers import check_layer_rates, make_optimizer
 from hwnas.search.training.rand_augment import CHANNELS
 from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search.training.start import StartWeights
@@ -122,6 +122,7 @@ class RunInputs:
                 "one vector per image and no mask; set it to false"
             )
         _check_augmentation(recipe.train, space.network, data)
+        check_layer_rates(recipe.train, space.network)
         check_sampling(recipe.train.sampling, space.network)
         teacher_of(space.network, recipe.train)
         start = start_weights(
@@ -286,7 +287,7 @@ def _check_resolution(train: TrainConfig, space: SearchSpace) -> None:
 def _check_training(train: TrainConfig, task: Task, images: int) -> None:
     smoothed(task, train.label_smoothing)
     distillation_loss(task, train.distillation_loss)
-    make_optimizer(nn.Linear(1, 1), train)
+    make_optimizer(nn.Linear(1, 1), replace(train, layer_rates={}))
     if images < train.batch_size:
         raise ConfigError(
             f"train.batch_size is {train.batch_size}, but there are only {images} training images; "

@@ -29,9 +29,9 @@ from hwnas.search.training import (
     fit,
 )
 from hwnas.search.training.checkpoint import load_weights
-from hwnas.search.training.optimizers import make_optimizer
+from hwnas.search.training.optimizers import check_layer_rates, make_optimizer
 from hwnas.search.training.schedule import Schedule
-from hwnas.search_spaces import MobileNetSpace, recipe_space
+from hwnas.search_spaces import MobileNetSpace, Supernet, recipe_space
 
 SHAPE = (1, 8, 8)
 CONFIG = TrainConfig(epochs=2, batch_size=25, workers=0, checkpoint_seconds=1e-9, flip=True)
@@ -462,6 +462,73 @@ def test_make_optimizer_refuses_unknown_names_and_options(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make_optimizer(nn.Linear(1, 1), TrainConfig(epochs=1, **settings))
+
+
+class TestLayerRates:
+    def test_frozen_weights_stay_and_others_move_by_their_share(
+        self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        cases: list[dict[str, float]] = [{}, {"stem.*": 0.0, "stages.*": 0.5}]
+        config = TrainConfig(
+            epochs=1,
+            batch_size=len(few_digits.train),
+            learning_rate=0.1,
+            schedule="constant",
+            warmup=0.0,
+            weight_decay=0.0,
+            optimizer="sgd",
+            optimizer_options={"momentum": 0.0, "nesterov": False},
+            workers=0,
+        )
+        moved = []
+        for rates in cases:
+            torch.manual_seed(0)
+            network = small_space.build(small_space.smallest())
+            before = {name: p.detach().clone() for name, p in network.named_parameters()}
+            chosen = replace(config, layer_rates=rates)
+            shape = small_space.input_shape(small_space.smallest())
+            step = NetworkStep.of(network, digits_task, shape, chosen)
+            fit(network, step, few_digits.train, chosen, 0)
+            assert all(p.requires_grad for p in network.parameters())
+            after = dict(network.named_parameters())
+            moved.append({name: after[name].detach() - old for name, old in before.items()})
+        whole, slower = moved
+        for name, by in whole.items():
+            scale = {"stem": 0.0, "stages": 0.5}.get(name.partition(".")[0], 1.0)
+            torch.testing.assert_close(slower[name], scale * by, rtol=1e-3, atol=1e-6)
+        assert {name.partition(".")[0] for name in whole} > {"stem", "stages"}
+
+    def test_supernets_name_weights_like_their_largest_network(
+        self, small_space: MobileNetSpace
+    ) -> None:
+        config = TrainConfig(epochs=1, layer_rates={"stem.*": 0.0, "*": 0.1})
+        groups = make_optimizer(Supernet(small_space), config).param_groups
+        network = small_space.build(small_space.largest())
+        known = [n for n, _ in network.named_parameters() if not n.startswith("stem.")]
+        assert sum(len(group["params"]) for group in groups) == len(known)
+        assert {group["scale"] for group in groups} == {0.1}
+
+    def test_first_pattern_that_matches_counts(self) -> None:
+        config = TrainConfig(epochs=1, layer_rates={"stages.0.*": 0.0, "stages.*": 0.3})
+        rates = [config.layer_rate(name) for name in ("stages.0.x", "stages.1.x", "head.x")]
+        assert rates == [0.0, 0.3, 1.0]
+
+    @pytest.mark.parametrize(
+        ("rates", "message"),
+        [
+            ({"backbone.*": 0.1}, r"no weight matches 'backbone\.\*'; the weights are called stem"),
+            ({"*": 0.0}, "freezes all weights; leave some to be trained"),
+        ],
+    )
+    def test_rates_that_match_nothing_or_freeze_everything_are_refused(
+        self, small_space: MobileNetSpace, rates: dict[str, float], message: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=message):
+            check_layer_rates(TrainConfig(epochs=1, layer_rates=rates), small_space)
+
+    def test_negative_rates_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"layer_rates has -1 for 'stem\.\*'; expected at le"):
+            TrainConfig(epochs=1, layer_rates={"stem.*": -1})
 
 
 def test_train_config_identity_leaves_out_defaults() -> None:

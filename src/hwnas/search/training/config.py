@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from hwnas.errors import ConfigError
@@ -86,6 +87,10 @@ class TrainConfig:
         optimizer: ``"adamw"``, ``"sgd"`` (momentum .9, Nesterov), or ``"package.module:Class"``, a
             class like those of ``torch.optim``.
         optimizer_options: Keyword arguments of the optimiser, such as ``{"momentum": 0.95}``.
+        layer_rates: Learning rates of some weights, as shares of ``learning_rate``, by patterns of
+            their names in the largest network, such as ``{"stem.*": 0.0, "stages.*": 0.1}``; the
+            first pattern that matches counts, and other weights have 1. Weights with 0 are frozen;
+            statistics of their normalisation still follow the images.
         clip_norm: Largest norm of all gradients together; longer ones are scaled down to it
             (Pascanu et al., "On the difficulty of training recurrent neural networks", ICML 2013).
             None for no limit.
@@ -147,6 +152,7 @@ class TrainConfig:
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     optimizer: str = "adamw"
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    layer_rates: Mapping[str, float] = field(default_factory=dict)
     clip_norm: float | None = None
     weight_decay: float = 0.02
     warmup: float = 0.05
@@ -203,6 +209,11 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise ConfigError(f"train.{name} is {value}; expected a share in [0, 1)")
+        for pattern, rate in self.layer_rates.items():
+            if not (math.isfinite(rate) and rate >= 0):
+                raise ConfigError(
+                    f"train.layer_rates has {rate} for {pattern!r}; expected at least 0"
+                )
         for name, known in _NAMES.items():
             if getattr(self, name) not in known:
                 raise ConfigError(
@@ -272,6 +283,11 @@ class TrainConfig:
             erasing=self.erasing,
             own=None if self.augment is None else resolve("train.augment", self.augment, {}),
         )
+
+    def layer_rate(self, name: str) -> float:
+        """Return the learning rate of a weight, as a share of the learning rate of the others."""
+        found = (rate for key, rate in self.layer_rates.items() if fnmatchcase(name, key))
+        return next(found, 1.0)
 
     def resolution(self, share: float) -> float:
         """Return the side of the images as a share of their full side, in (0, 1].

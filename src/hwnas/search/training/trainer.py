@@ -29,7 +29,7 @@ from hwnas.search.training.checkpoint import (
 )
 from hwnas.search.training.config import TrainConfig
 from hwnas.search.training.memory import ran_out_of_memory
-from hwnas.search.training.optimizers import make_optimizer
+from hwnas.search.training.optimizers import frozen, make_optimizer
 from hwnas.search.training.schedule import Schedule
 from hwnas.search.training.steps import NetworkStep, StepContext, SupernetStep, TrainingStep
 from hwnas.search.training.workers import Workers
@@ -128,10 +128,11 @@ def fit(
     _check_batch(split, config, world)
     workers = Workers(rank, world, next(network.parameters()).device)
     try:
-        return _fit(
-            *(network, step, Schedule(config, split, seed), workers),
-            *(checkpoint, run, until, on_row),
-        )
+        with frozen(network, config):
+            return _fit(
+                *(network, step, Schedule(config, split, seed), workers),
+                *(checkpoint, run, until, on_row),
+            )
     except Exception as error:
         workers.agree(error)  # raises the error once all workers know of it
         raise
@@ -164,7 +165,7 @@ def _fit(
     while (share := workers.agree(None, schedule.share(index, clock.seconds))) < until:
         rate, resolution = schedule.learning_rate(share), config.resolution(share)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("scale", 1.0)
         batch = schedule.batch(index, workers.rank, workers.world, resolution).to(device)
         moment = StepContext(
             random.Random(), index, share, schedule.seed, parts, autocast, workers, resolution

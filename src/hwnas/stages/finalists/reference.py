@@ -144,6 +144,7 @@ def _run_inputs(run_inputs: RunInputs, cores: int) -> RunInputs:
             train=replace(
                 recipe.train,
                 weights=None,
+                layer_rates={},
                 epochs=epochs,
                 budget_minutes=minutes,
                 workers=0,
