@@ -7,6 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hwnas.errors import ConfigError
+from hwnas.search import ImageData, TrainConfig
+from hwnas.search.data.image_data import Split
+from hwnas.search_spaces import mobilenet
+from hwnas.stages.run_inputs import _check_augmentation
+
 Command = Callable[..., Any]
 
 _OWN = """
@@ -75,22 +81,28 @@ def test_search_refuses_an_own_augmentation_that_fails(
     assert not (tmp_path / "run").exists()
 
 
-def test_search_refuses_augmentation_that_does_not_suit_the_data(
-    hwnas: Command, quick_recipe: Path, tmp_path: Path
-) -> None:
+def data(targets: np.ndarray, channels: int = 1) -> ImageData:
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (60, 8, 8, 4), dtype=np.uint8)
-    values = rng.normal(size=(60, 1)).astype(np.float32)
-    np.savez(
-        quick_recipe.with_name("spectra.npz"),
-        **{"x_train": images[:40], "y_train": values[:40]},
-        **{"x_test": images[40:], "y_test": values[40:]},
-    )
-    given = ["data.source=npz:spectra.npz", "task.name=regression", "train.batch_size=8"]
-    for setting, told in (
-        ("train.rand_augment=2", "these have 4 channels; set it to 0"),
-        ("train.balanced=true", "the targets are values; set it to false"),
-        ("train.cutmix=0.5", "not defined for targets that are values; set it to 0"),
-    ):
-        arguments = options([*given, setting])
-        hwnas("search", quick_recipe, "--run", tmp_path / "run", *arguments).refused(told)
+    images = rng.integers(0, 256, (len(targets), 8, 8, channels), dtype=np.uint8)
+    splits = (Split(images, targets, rows) for rows in np.split(np.arange(len(targets)), 3))
+    return ImageData(*splits, None if targets.dtype == np.float32 else ("no", "yes"))
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "told"),
+    [
+        (data(np.arange(6) % 2, 4), {"rand_augment": 2}, "these have 4 channels; set it to 0"),
+        (data(np.zeros((6, 1), np.float32)), {"balanced": True}, "targets are values; set it to f"),
+        (
+            data(np.arange(384, dtype=np.uint8).reshape(6, 8, 8) % 2),
+            {"balanced": True},
+            "targets are masks; set it to f",
+        ),
+        (data(np.zeros((6, 1), np.float32)), {"cutmix": 0.5}, "targets that are values; set it t"),
+    ],
+)
+def test_augmentation_that_does_not_suit_the_data_is_refused(
+    data: ImageData, settings: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        _check_augmentation(TrainConfig(epochs=1, **settings), mobilenet((8, 8, 1), 2), data)

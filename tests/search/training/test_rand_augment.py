@@ -12,8 +12,9 @@ from hwnas.search.training.rand_augment import _COLOUR, _GEOMETRIC, rand_augment
 
 
 def photographs(n: int, side: int, channels: int = 3) -> np.ndarray:
-    """Return images with smooth gradients, which no operation leaves as they are by accident."""
+    """Return images of a bright square before smooth gradients, which every operation changes."""
     down, right = np.meshgrid(np.linspace(20, 200, side), np.linspace(40, 230, side))
+    down[side // 4 : side // 2, side // 3 : side // 2] += 30
     planes = [down, right, (down + right) / 2][:channels]
     return np.repeat(np.stack(planes, 2).astype(np.uint8)[None], n, 0)
 

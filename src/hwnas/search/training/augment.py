@@ -259,7 +259,7 @@ def _boxes(
     heights = np.maximum(1, np.rint(np.sqrt(area / ratio))).astype(int)
     fits = (widths <= width) & (heights <= height)
     first, each = fits.argmax(0), np.arange(n)
-    fitted = fits.any(0)
+    fitted = np.asarray(fits.any(0))
     heights = np.where(fitted, heights[first, each], height)
     widths = np.where(fitted, widths[first, each], width)
     tops, lefts = rng.integers(height - heights + 1), rng.integers(width - widths + 1)
