@@ -13,7 +13,7 @@ from PIL import Image
 
 from hwnas.errors import DataError
 from hwnas.experiment.from_images import data_table
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import ImageData
 
 Files = Sequence[tuple[str, bytes]]
 
@@ -42,15 +42,6 @@ def samples(count: int, first: int = 0, mode: str = "L") -> list[tuple[str, byte
         found.append((f"{k:04}.json", b"{}"))
         found.append((f"{k:04}.cls", b"%d\n" % (k % 2)))
     return found
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Callable[..., ImageData]:
-    def loaded(**options: object) -> ImageData:
-        config = DataConfig("folder:set", **options)  # type: ignore[arg-type]
-        return load_data(config, tmp_path, 0, tmp_path / "cache")
-
-    return loaded
 
 
 def check_classes(data: ImageData) -> None:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from hwnas.errors import DataError
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import ImageData
 
 
 def write(path: Path, pixels: np.ndarray, mode: str = "L") -> None:
@@ -23,15 +23,6 @@ def fill(folder: Path, count: int = 10, size: tuple[int, int] = (6, 4)) -> None:
         mask[: size[0] // 2] = 1
         write(folder / f"images/{k}.png", mask * (k + 1))
         write(folder / f"masks/{k}.png", mask)
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Callable[..., ImageData]:
-    def loaded(**options: object) -> ImageData:
-        config = DataConfig("folder:set", **options)  # type: ignore[arg-type]
-        return load_data(config, tmp_path, 0, tmp_path / "cache")
-
-    return loaded
 
 
 @pytest.mark.parametrize("divided", [False, True])

@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from hwnas.deploy.bundles.image_file import highest_value, is_grey
+from hwnas.deploy.bundles.image_file import is_grey
 from hwnas.errors import DataError
 from hwnas.search.data.decoded_images import (
     EncodedImage,
@@ -85,7 +86,7 @@ def read_folder(
     channels = cache.remembered(
         cache_key(folder, "channels"),
         manifest.fingerprint,
-        lambda: channels_of(folder / name for name in manifest.entries),
+        lambda: channels_of((folder / name, folder / name) for name in manifest.entries),
     )
     place = cache.folder / cache_key(folder, size or "own", f"{channels}ch")
     files = {
@@ -202,26 +203,28 @@ def entries(folder: Path, layout: str) -> tuple[list[str], FolderFiles]:
     return sorted(folders), dict(sorted(files.items()))
 
 
-def channels_of(files: Iterable[Path]) -> int:
+def channels_of(images: Iterable[tuple[object, Path | BinaryIO]]) -> int:
     """Return 1 if all images are grey, otherwise 3; files that are not images are ignored.
+
+    Args:
+        images: Name, for messages, and file of each image.
 
     Raises:
         DataError: The pixels of a file have no defined range.
     """
-    return 1 if all([_is_grey(file) for file in files]) else 3
+    return 1 if all([_is_grey(name, file) for name, file in images]) else 3
 
 
-def _is_grey(file: Path) -> bool:
+def _is_grey(name: object, file: Path | BinaryIO) -> bool:
     try:
         image = Image.open(file)
     except Exception:  # Pillow raises many kinds of errors; decoding reports the damaged files
         return True
     with image:
         try:
-            highest_value(image)
+            return is_grey(image)
         except ValueError as error:
-            raise DataError(f"{file}: {error}") from None
-        return is_grey(image)
+            raise DataError(f"{name}: {error}") from None
 
 
 def _targets(classes: Classes, names: Sequence[str]) -> Targets:

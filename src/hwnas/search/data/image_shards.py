@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
-from PIL import Image
 
-from hwnas.deploy.bundles.image_file import is_grey, read_pixels
+from hwnas.deploy.bundles.image_file import read_pixels
 from hwnas.errors import DataError
 from hwnas.search.data.decoded_images import (
     EncodedImage,
@@ -25,10 +24,10 @@ from hwnas.search.data.decoded_images import (
     refuse_damaged,
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
-from hwnas.search.data.image_folder import FolderFiles, entries, list_version
+from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.mask_folder import CLASSES_FILE, class_names
-from hwnas.search.data.raw_images import RawImages, Targets, held_out_parts, resize
+from hwnas.search.data.raw_images import PARTS, RawImages, Targets, held_out_parts, resize
 
 __all__ = ["has_shards", "open_images", "read_shards", "shards_manifest"]
 
@@ -36,7 +35,6 @@ _LAYOUT = (
     "expected shards NAME.tar of samples KEY.jpg and KEY.cls, perhaps with train, val and test in "
     "the names of shards or of their folders"
 )
-_PARTS = ("train", "val", "valid", "validation", "test")
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "tif", "tiff")
 _CLASS = "cls"
 _KEY = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # WebDataset's: up to the first dot of the name
@@ -95,7 +93,11 @@ def read_shards(
     """
     parts, manifest = _listed(folder)
     channels = cache.remembered(
-        cache_key(folder, "channels"), manifest.fingerprint, lambda: _channels(folder, parts)
+        cache_key(folder, "channels"),
+        manifest.fingerprint,
+        lambda: channels_of(
+            (sample.name, io.BytesIO(sample.image)) for sample in _all_samples(folder, parts)
+        ),
     )
     place = cache.folder / cache_key(folder, "shards", size or "own", f"{channels}ch")
     decoded = {
@@ -136,7 +138,7 @@ def _listed(folder: Path) -> tuple[Mapping[str, FolderFiles], DataManifest]:
     inside = {
         f"{name}/{file}": state
         for name in folders
-        if name in _PARTS
+        if name in PARTS
         for file, state in entries(folder / name, _LAYOUT)[1].items()
     }
     shards = {n: state for n, state in {**files, **inside}.items() if n.endswith(".tar")}
@@ -160,24 +162,7 @@ def _listed(folder: Path) -> tuple[Mapping[str, FolderFiles], DataManifest]:
 def _part(name: str) -> str:
     """Return the part that a shard's path names; an empty string if it names none."""
     words = re.split("[^a-z]+", name.lower())
-    return next((part for part in _PARTS if part in words), "")
-
-
-def _channels(folder: Path, parts: Mapping[str, FolderFiles]) -> int:
-    """Return 1 if all images are grey, otherwise 3; damaged images are ignored."""
-    return 1 if all([_is_grey(sample) for sample in _all_samples(folder, parts)]) else 3
-
-
-def _is_grey(sample: _Sample) -> bool:
-    try:
-        image = Image.open(io.BytesIO(sample.image))
-    except Exception:  # Pillow raises many kinds of errors; decoding reports the damaged images
-        return True
-    with image:
-        try:
-            return is_grey(image)
-        except ValueError as error:
-            raise DataError(f"{sample.name}: {error}") from None
+    return next((part for part in PARTS if part in words), "")
 
 
 def _encoded(folder: Path, shards: FolderFiles, size: int | None, channels: int) -> EncodedImages:

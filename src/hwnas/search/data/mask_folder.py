@@ -102,7 +102,9 @@ def read_mask_folder(
     channels = cache.remembered(
         cache_key(folder, "channels"),
         manifest.fingerprint,
-        lambda: channels_of(folder / image for pairs in parts.values() for image, _ in pairs),
+        lambda: channels_of(
+            (folder / image, folder / image) for pairs in parts.values() for image, _ in pairs
+        ),
     )
     place = cache.folder / cache_key(folder, "masks", size or "own", f"{channels}ch")
     decoded = {

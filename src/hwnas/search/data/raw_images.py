@@ -19,6 +19,7 @@ from hwnas.search.data.manifest import DataManifest, arrays_manifest
 from hwnas.search.data.masks import Masks, check_masks, resize_masks
 
 __all__ = [
+    "PARTS",
     "RawImages",
     "TargetKind",
     "Targets",
@@ -44,6 +45,8 @@ _KINDS: Mapping[tuple[str, int], TargetKind] = {
 
 _BLOCK = 256
 _VALIDATION = ("val", "valid", "validation")
+PARTS = ("train", *_VALIDATION, "test")
+"""Names that the parts of a source can have."""
 
 
 def target_kind(targets: Targets) -> TargetKind:
