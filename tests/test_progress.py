@@ -36,6 +36,27 @@ def test_reporter_raises_a_pending_interrupt_at_the_next_progress(reporter: Repo
         work()
 
 
+def test_counter_reports_after_a_second_and_then_at_intervals(
+    reporter: Reporter, told: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now)
+    count = reporter.counter("decoded images")
+    for done in range(1, 2400):
+        now += 1 / 64
+        count(done, 2400)
+    count(2400)
+    assert told.getvalue().splitlines() == [
+        "  decoded images: 64 of 2,400",
+        "  decoded images: 704 of 2,400",
+        "  decoded images: 1,344 of 2,400",
+        "  decoded images: 1,984 of 2,400",
+    ]
+    reporter.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        count(2400)
+
+
 def test_reporter_prints_plain_lines_without_a_terminal(
     reporter: Reporter, told: io.StringIO
 ) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from hwnas.atomic import appending
 __all__ = ["ProgressCallback", "Reporter", "SilentReporter", "make_reporter"]
 
 _LINE_SECONDS = 10.0
+_FIRST_SECONDS = 1.0
 
 
 class ProgressCallback(Protocol):
@@ -68,6 +69,26 @@ class Reporter:
         """Report a message that the user should know."""
         self._console.print(f"  {text}", markup=False, soft_wrap=True)
         self._write("note", text=text, **values)
+
+    def counter(self, what: str) -> Callable[[int, int | None], None]:
+        """Return a callback for a number of things that are done, and how many there are, if known.
+
+        It reports them after a second, and then at intervals.
+
+        Raises:
+            KeyboardInterrupt: From the callback, once ``interrupted`` is set.
+        """
+        last = time.perf_counter() + _FIRST_SECONDS - _LINE_SECONDS
+
+        def count(done: int, total: int | None = None) -> None:
+            nonlocal last
+            if self.interrupted:
+                raise KeyboardInterrupt
+            if time.perf_counter() - last >= _LINE_SECONDS:
+                last = time.perf_counter()
+                self.note(f"{what}: {done:,}" + ("" if total is None else f" of {total:,}"))
+
+        return count
 
     def _write(self, what: str, **values: Any) -> None:
         if self.log is not None:

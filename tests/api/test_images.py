@@ -123,7 +123,6 @@ def test_stored_arrays_are_written_again_only_if_they_changed(
         ((PIXELS, LABELS, LABELS), "data is a tuple of 3; expected (images, labels)"),
         ((PIXELS, LABELS[:3]), "40 images but 3 labels"),
         ((PIXELS.astype(float), LABELS), "expected uint8, pixels from 0 to 255"),
-        ((PIXELS, LABELS / 7), "values; give them as an hwnas.ImageData"),
         (PIXELS, "data is a ndarray; expected a path, arrays (images, labels)"),
         ({"x_train": PIXELS}, "has no y_train, x_test, y_test"),
         ({"train": PIXELS, "valid": PIXELS}, "data has valid; expected data sets 'train'"),

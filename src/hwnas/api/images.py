@@ -19,7 +19,7 @@ from hwnas.given_objects import unnamed
 from hwnas.hashing import differing_fields
 from hwnas.run_folder import IMAGES
 from hwnas.search.data.image_data import DataConfig, ImageData
-from hwnas.search.data.raw_images import RawImages, target_kind
+from hwnas.search.data.raw_images import RawImages
 from hwnas.search.data.split import draw
 
 __all__ = ["Data", "GivenImages", "MapDataset"]
@@ -121,12 +121,7 @@ class GivenImages:
 
     @classmethod
     def _of_arrays(cls, arrays: Arrays, folder: Path | None) -> GivenImages:
-        checked = RawImages.of(arrays, "data", values_allowed=True)
-        if target_kind(checked.targets) == "values":
-            raise ConfigError(
-                "data has targets that are values; give them as an hwnas.ImageData, with the three "
-                "splits"
-            )
+        RawImages.of(arrays, "data")  # raises an error that names the array
         path = (folder or Path("runs", _DEFAULT_NAME)).absolute() / IMAGES
         return cls({"source": f"npz:{path}"}, arrays=arrays)
 

@@ -16,9 +16,7 @@ T = TypeVar("T")
 
 @app.command(rich_help_panel=SEARCHES)
 def init(
-    images: Annotated[
-        Path | None, typer.Argument(help="Folder with one folder per class, or an .npz file")
-    ] = None,
+    images: Annotated[Path | None, typer.Argument(help="Folder of images, or an .npz file")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Time budget of the whole job, in minutes")
     ] = None,

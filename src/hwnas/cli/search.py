@@ -28,9 +28,7 @@ RayAddress = Annotated[
 def search(
     recipe: Annotated[
         Path,
-        typer.Argument(
-            help="A TOML recipe, or images: a folder with one folder per class, or an .npz file"
-        ),
+        typer.Argument(help="A TOML recipe, or images: a folder, or an .npz file"),
     ],
     run: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME if not given")] = None,
     minutes: Annotated[

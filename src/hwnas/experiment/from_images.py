@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from PIL import Image
 
 from hwnas.errors import ConfigError
 from hwnas.recipe_text import recipe_text
+from hwnas.search.data.image_records import has_records, kind_of_records, open_recorded_images
 from hwnas.search.data.image_shards import has_shards, open_images
+from hwnas.search.data.image_table import has_table, kind_of_table
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.sources import source_manifest
 
@@ -21,6 +23,12 @@ __all__ = ["DEFAULT_TARGET", "data_table", "is_image_source", "name_of", "recipe
 DEFAULT_TARGET = "cpu-onnxruntime-fp32-b1-t1"
 _SIDES = ((60.0, 112), (240.0, 160))  # largest side in pixels for budgets up to so many minutes
 _LARGEST_SIDE = 224
+_TASKS = {
+    "classes": ("classification", {"metric": "accuracy", "direction": "maximize"}),
+    "labels": ("multilabel", {"metric": "average_precision", "direction": "maximize"}),
+    "values": ("regression", {"metric": "root_mean_squared_error", "direction": "minimize"}),
+}
+"""Task and first objective by the kind of targets."""
 _LOOKED_AT = 64  # largest number of images whose sizes are read
 
 
@@ -38,8 +46,7 @@ def recipe_for_images(
     """Return the text of a recipe.
 
     Args:
-        images: Folder with a subfolder for each class or with WebDataset shards, or an ``.npz``
-            archive.
+        images: Folder of images and their targets, or an ``.npz`` archive; see `data_table`.
         minutes: Budget of the whole job, in minutes.
         targets: Targets of the latency objective; of several, the slowest counts.
         limit_ms: Largest latency of a network on any of the targets; None for no limit.
@@ -58,22 +65,32 @@ def recipe_for_images(
     )
     if limit_ms is not None:
         latency["limit"] = limit_ms
+    data = data_table(images, minutes)
+    task, objective = _TASKS[_kind(images)]
     return recipe_text(
         {
             "name": name_of(images),
             "run": {"minutes": minutes},
-            "data": data_table(images, minutes),
-            "objective": [{"metric": "accuracy", "direction": "maximize"}, latency],
+            "data": data,
+            **({"task": {"name": task}} if task != "classification" else {}),
+            "objective": [objective, latency],
         }
     )
+
+
+def _kind(images: Path) -> Literal["classes", "labels", "values"]:
+    """Return what the targets are, as far as the files tell without decoding images."""
+    if has_records(images):
+        return kind_of_records(images)
+    return kind_of_table(images) if has_table(images) else "classes"
 
 
 def data_table(images: Path, minutes: float) -> dict[str, Any]:
     """Return the table ``[data]`` for images: their source, and for a folder their size.
 
     Args:
-        images: Folder with a subfolder for each class or with WebDataset shards, or an ``.npz``
-            archive.
+        images: Folder with a subfolder for each class, a table of targets, WebDataset shards, or
+            Parquet or Arrow files; or an ``.npz`` archive.
         minutes: Budget of the whole job in minutes, which bounds the size of the images.
 
     Raises:
@@ -100,8 +117,11 @@ def name_of(images: Path) -> str:
 def _side(folder: Path, manifest: DataManifest, minutes: float) -> int:
     """Return the side that images are scaled to: their median side, bounded by the budget."""
     most = next((side for until, side in _SIDES if minutes <= until), _LARGEST_SIDE)
+    files: Iterable[Path | BinaryIO]
     if has_shards(folder):
-        files: Iterable[Path | BinaryIO] = open_images(folder, _LOOKED_AT)
+        files = open_images(folder, _LOOKED_AT)
+    elif has_records(folder):
+        files = open_recorded_images(folder, _LOOKED_AT)
     else:
         names = sorted(manifest.entries)
         chosen = np.random.default_rng(0).permutation(len(names))[:_LOOKED_AT]

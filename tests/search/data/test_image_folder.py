@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 from hwnas.errors import DataError
-from hwnas.search.data import image_folder
+from hwnas.search.data import decoded_images, image_folder
 from hwnas.search.data.image_cache import ImageCache
 from hwnas.search.data.image_data import DataConfig, load_data
 from hwnas.search.data.image_folder import read_folder
@@ -133,6 +134,7 @@ class Decoder:
             return read_image(file, channels)
 
         monkeypatch.setattr(image_folder, "read_image", counting)
+        monkeypatch.setattr(decoded_images, "_MOST_THREADS", 1)  # in the order of the files
 
     def since(self) -> list[str]:
         """Return the files that were decoded since the last call."""
@@ -231,6 +233,28 @@ def test_read_folder_continues_interrupted_decoding(
     assert values(raw) == [*range(0, 20, 2), *range(1, 20, 2)]
     assert len(first) == stop_at
     assert not set(first) & set(decoder.since())
+
+
+def test_read_folder_keeps_the_order_of_images_that_threads_decode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first images take longest."""
+    monkeypatch.setattr(decoded_images, "_MOST_THREADS", 4)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    read_image = image_folder.read_image
+
+    def slow(file: Path, channels: int) -> np.ndarray:
+        time.sleep(0.02 if int(file.stem) < 104 else 0.0)
+        return read_image(file, channels)
+
+    monkeypatch.setattr(image_folder, "read_image", slow)
+    for number in range(100, 130):
+        draw(tmp_path / f"set/{'ab'[number % 2]}/{number}.png", number)
+    counted: list[tuple[int, int | None]] = []
+    cache = ImageCache(tmp_path / "cache", 10**9, lambda *count: counted.append(count))
+    raw = read_folder(tmp_path / "set", None, cache)
+    assert values(raw) == [*range(100, 130, 2), *range(101, 130, 2)]
+    assert counted == [(done, 30) for done in range(1, 31)]
 
 
 def test_read_folder_decodes_partly_written_images_again(pets: Path, decoder: Decoder) -> None:

@@ -147,7 +147,7 @@ def test_damaged_images_are_named_and_can_be_left_out(
         ({"0.tar": [*samples(4), ("x.png", picture(1)), ("x.cls", b"7")]}, "7"),
         (
             {"train-0.tar": samples(4), "test-0.tar": samples(4), "more.tar": samples(4)},
-            "more.tar is beside shards for test and train",
+            "more.tar is beside files for test and train",
         ),
     ],
 )

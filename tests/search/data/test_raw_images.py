@@ -28,10 +28,33 @@ def test_raw_images_convert_labels_to_int64(labels: Any) -> None:
     assert targets.tolist() == np.ravel(labels).tolist()
 
 
-@pytest.mark.parametrize("bad", [0.5, np.nan, np.inf])
-def test_raw_images_refuse_labels_that_are_not_whole_numbers(bad: float) -> None:
-    with pytest.raises(DataError, match=rf"here: y_train\[2\] is {bad}; .* function of your own"):
+@pytest.mark.parametrize(
+    ("given", "columns"),
+    [
+        ([0, 1, 0.5, 1, 0, 1], 1),
+        (np.arange(6.0)[:, None], 1),
+        (np.arange(12.0).reshape(6, 2), 2),
+        (np.arange(12).reshape(6, 2) % 2, 2),
+        (np.eye(6, 3, dtype=bool), 3),
+    ],
+    ids=["fractions", "column of floats", "floats", "whole numbers", "truth values"],
+)
+def test_raw_images_convert_values_to_float32_columns(given: Any, columns: int) -> None:
+    targets = raw(given).targets
+    assert (targets.dtype, targets.shape) == (np.float32, (6, columns))
+    assert targets.ravel().tolist() == np.ravel(given).tolist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_raw_images_refuse_numbers_that_are_not_finite(bad: float) -> None:
+    with pytest.raises(DataError, match=rf"here: y_train\[2\] is {bad}; expected finite numbers"):
         raw([0, 1, bad, 1, 0, 1])
+
+
+@pytest.mark.parametrize("bad", [0.5, np.nan, np.inf])
+def test_raw_images_refuse_fractions_as_classes_with_names(bad: float) -> None:
+    with pytest.raises(DataError, match=rf"here: y_train\[2\] is {bad}; a class is a whole number"):
+        raw([0, 1, bad, 1, 0, 1], class_names=["a", "b"])
 
 
 @pytest.mark.parametrize("names", [np.array([b"a", b"b"]), ("a", "b")])
@@ -47,6 +70,14 @@ def test_raw_images_check_the_validation_part_like_the_others() -> None:
         raw([0, 1] * 3, x_val=X[:2], y_val=[1])
     with pytest.raises(DataError, match="here has no y_val"):
         raw([0, 1] * 3, x_val=X[:2])
+
+
+def test_raw_images_number_the_groups() -> None:
+    groups = raw([0, 1] * 3, groups=["b", "a", "b", "c", "a", "a"]).groups
+    assert groups is not None
+    assert groups.tolist() == [1, 0, 1, 2, 0, 0]
+    with pytest.raises(DataError, match=r"groups is int64 of shape \(5,\); .* each of 6 images"):
+        raw([0, 1] * 3, groups=np.arange(5))
 
 
 def test_resize_keeps_flat_colours_and_all_levels() -> None:

@@ -128,7 +128,10 @@ def test_function_source_keeps_its_own_splits(
         (arrays(y="y[1:]"), "20 images in x_train but 19 targets in y_train"),
         (arrays(y="y - 1"), r"y_train\[0\] is -1; classes are numbered from 0"),
         (arrays(y="y.astype(str)"), "y_train is <U21; expected integers"),
-        (arrays(y="np.stack([y, y], 1)"), r"y_train has shape \(20, 2\); expected \(N,\)"),
+        (
+            arrays(y="np.stack([y, y], 1)", more=", class_names=['a', 'b']"),
+            r"y_train has shape \(20, 2\); expected \(N,\)",
+        ),
         (arrays(y="y / 2", more=", class_names=['a', 'b']"), r"y_train\[1\] is 0.5; a class is a"),
         (arrays(y="y / np.inf * np.nan"), r"y_train\[0\] is nan; expected finite numbers"),
         (arrays(y="np.zeros((20, 2, 2))"), r"float64 with shape \(20, 2, 2\); masks are"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.errors import DataError
-from hwnas.search.data.split import Split, draw
+from hwnas.search.data.split import Split, draw, draw_groups
 
 IMAGES = np.arange(10 * 4 * 4 * 3, dtype=np.uint8).reshape(10, 4, 4, 3)
 
@@ -55,6 +55,31 @@ def test_draw_refuses_too_few_images() -> None:
         DataError, match=r"4 images are too few to take a fraction of 0.1 for valid"
     ):
         draw(np.array([0, 0, 1, 1]), 0.1, np.random.default_rng(0), "validation")
+
+
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=12, max_size=30),
+    fraction=st.floats(0.1, 0.4),
+    seed=st.integers(0, 99),
+)
+def test_draw_groups_divides_no_group_and_leaves_every_class(
+    sizes: list[int], fraction: float, seed: int
+) -> None:
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    classes = groups % 3
+    rng = np.random.default_rng(seed)
+    drawn, others = draw_groups(classes, groups, fraction, rng, "validation")
+    assert sorted([*drawn, *others]) == list(range(len(groups)))
+    assert not set(groups[drawn]) & set(groups[others])
+    assert set(classes[others]) == {0, 1, 2}
+    assert len(drawn) == pytest.approx(fraction * len(groups), abs=3 * max(sizes))
+
+
+def test_draw_groups_refuses_groups_that_are_too_large() -> None:
+    with pytest.raises(DataError, match="the 2 groups of images are too few, or too large"):
+        draw_groups(
+            np.zeros(20, int), np.arange(20) % 2, 0.1, np.random.default_rng(0), "validation"
+        )
 
 
 def test_take_returns_copies_of_the_requested_rows() -> None:

@@ -7,10 +7,13 @@ changed, only these are decoded again; the rows of the others are copied.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -21,13 +24,22 @@ import numpy as np
 
 from hwnas.atomic import locked, storage_errors
 from hwnas.errors import DamagedImage, DataError
-from hwnas.search.data.image_cache import Images, check_same_shape
+from hwnas.search.data.image_cache import ImageCache, Images, check_same_shape
+from hwnas.search.engine.threads import torch_threads
 
-__all__ = ["DecodedPart", "EncodedImage", "EncodedImages", "decode_images", "refuse_damaged"]
+__all__ = [
+    "DecodedPart",
+    "DecodedParts",
+    "EncodedImage",
+    "EncodedImages",
+    "EncodedPart",
+    "decode_parts",
+]
 
 _SCHEMA = 1
 _CHECKPOINT_S = 5.0
 _NAMED = 5
+_MOST_THREADS = 8  # each holds a whole photograph, as floats if it is resized
 
 Shape = tuple[int, ...]
 
@@ -52,6 +64,22 @@ EncodedImages = Generator[EncodedImage, None, None]
 
 
 @dataclass(frozen=True)
+class EncodedPart:
+    """Images of one part of a data set before decoding.
+
+    Attributes:
+        images: Function that yields all images of the part, in order; called only if something has
+            to be decoded.
+        version: Name of this list of images; changes with any of them.
+        count: Number of images, if it is known before they are read.
+    """
+
+    images: Callable[[], EncodedImages]
+    version: str
+    count: int | None = None
+
+
+@dataclass(frozen=True)
 class DecodedPart:
     """Decoded images of one part of a data set, training or test.
 
@@ -69,6 +97,61 @@ class DecodedPart:
     def kept(self) -> Sequence[int]:
         """Numbers of the images that have a row, in the order of the rows."""
         return [number for number in range(self.count) if number not in self.damaged]
+
+
+@dataclass(frozen=True)
+class DecodedParts:
+    """Decoded images of all parts of a data set.
+
+    Attributes:
+        parts: Result of decoding by part.
+        arrays: Arrays by name, (N, ...) uint8; a part without images has none.
+        skipped: Names of damaged images that were left out.
+    """
+
+    parts: Mapping[str, DecodedPart]
+    arrays: Mapping[str, Images]
+    skipped: tuple[str, ...]
+
+
+def decode_parts(
+    place: str,
+    parts: Mapping[str, EncodedPart],
+    cache: ImageCache,
+    what: str,
+    skip_damaged: bool,
+    beside: str | None = None,
+) -> DecodedParts:
+    """Decode the images of a data set that are not decoded yet, and open the arrays.
+
+    Args:
+        place: Folder in the cache of arrays that were decoded in the same way.
+        parts: Images by part; each part gets an array of its name.
+        cache: Cache for the arrays.
+        what: Name of the data set, for messages.
+        skip_damaged: Whether to leave out images that cannot be decoded.
+        beside: What each image has beside its pixels, such as ``"masks"``, for arrays called
+            ``train-masks`` and so on; None if it has nothing.
+
+    Raises:
+        DataError: Images are damaged that are not to be skipped, or all images of a part are, or an
+            image has another shape than the first one.
+        StorageError: The cache cannot be written.
+    """
+    counts = [encoded.count for encoded in parts.values()]
+    count = None if None in counts else sum(filter(None, counts))
+    decoded: dict[str, DecodedPart] = {}
+    for part, encoded in parts.items():
+        before = sum(each.count for each in decoded.values())
+        decoded[part] = _decode_part(
+            cache.folder / place,
+            [part] if beside is None else [part, f"{part}-{beside}"],
+            encoded,
+            lambda done, before=before: cache.on_decoded(before + done, count),  # type: ignore[misc]
+        )
+    skipped = _check_damaged(decoded.values(), what, skip_damaged)
+    files = {name: file for part in decoded.values() for name, file in part.files.items()}
+    return DecodedParts(decoded, cache.open(files), skipped)
 
 
 @dataclass
@@ -115,11 +198,8 @@ class _Journal:
         return journal
 
 
-def decode_images(
-    folder: Path,
-    arrays: Sequence[str],
-    images: Callable[[], EncodedImages],
-    version: str,
+def _decode_part(
+    folder: Path, arrays: Sequence[str], part: EncodedPart, on_image: Callable[[int], None]
 ) -> DecodedPart:
     """Decode the images of one part of a data set that are not decoded yet.
 
@@ -129,20 +209,15 @@ def decode_images(
         folder: Folder of arrays that were decoded in the same way. Arrays of other versions of this
             part supply the rows of unchanged images, and are removed once this version is complete.
         arrays: Names of the arrays to which each image adds a row; the first one names the part.
-        images: Function that yields all images of the part, in order; called only if something has
-            to be decoded.
-        version: Name of this list of images; changes with any of them.
-
-    Raises:
-        DataError: An image has another shape than the first one.
-        StorageError: A file cannot be written.
+        part: Images of the part.
+        on_image: Callback after each image, with the number of images of the part so far.
     """
-    writer = _Writer(folder, arrays, version)
+    writer = _Writer(folder, arrays, part.version)
     with locked(folder), storage_errors(folder):
         if not writer.is_complete():
             # If an image fails, the generator is closed at once: it may hold open files.
-            with closing(images()) as encoded:
-                writer.write(encoded)
+            with closing(part.images()) as encoded:
+                writer.write(encoded, on_image)
     journal = writer.journal
     files = dict(zip(arrays, writer.files, strict=True)) if journal.rows else {}
     return DecodedPart(files, journal.count, journal.damaged)
@@ -175,7 +250,7 @@ class _Writer:
             for file, _ in zip(self.files, sizes, strict=False)
         ]
 
-    def write(self, images: Iterable[EncodedImage]) -> None:
+    def write(self, images: Iterable[EncodedImage], on_image: Callable[[int], None]) -> None:
         """Decode the missing images, continuing at the last checkpoint."""
         if self.journal.complete or not self._is_sound():
             self.journal = _Journal()
@@ -184,9 +259,11 @@ class _Writer:
         with ExitStack() as stack:
             self._open(stack)
             try:
-                for number, image in enumerate(images):
-                    if number >= done:
-                        self._add(image, known)
+                missing = itertools.islice(images, done, None)
+                with closing(_decoded_ahead(missing, known)) as decoded:
+                    for image, pixels in decoded:
+                        self._add(image, pixels)
+                        on_image(self.journal.count)
             finally:
                 self._checkpoint()
             if self.journal.rows:
@@ -215,12 +292,9 @@ class _Writer:
             text = self.journal_file.read_text(encoding="utf-8")
             os.truncate(self.journal_file, len(text[: text.rfind("\n") + 1].encode()))
 
-    def _add(self, image: EncodedImage, known: Mapping[tuple[str, str], _Row]) -> None:
-        row = known.get((image.name, image.state))
-        try:
-            pixels = image.decode() if row is None else row.read()
-        except DamagedImage as error:
-            reason = error.reason or str(error)
+    def _add(self, image: EncodedImage, pixels: tuple[Images, ...] | DamagedImage) -> None:
+        if isinstance(pixels, DamagedImage):
+            reason = pixels.reason or str(pixels)
             self.journal.damaged[self.journal.count] = (image.name, reason)
             self._log([image.name, image.state, reason])
             return
@@ -294,6 +368,40 @@ class _Writer:
                 file.unlink(missing_ok=True)
 
 
+def _decoded_ahead(
+    images: Iterable[EncodedImage], known: Mapping[tuple[str, str], _Row]
+) -> Generator[tuple[EncodedImage, tuple[Images, ...] | DamagedImage]]:
+    """Yield images with their decoded rows, or why they cannot be decoded, in order.
+
+    Some threads decode the next images at the same time; Pillow and PyTorch compute without
+    Python's lock.
+    """
+    threads = min(_MOST_THREADS, os.cpu_count() or 1)
+    pool = ThreadPoolExecutor(threads)
+    waiting: deque[tuple[EncodedImage, Future[tuple[Images, ...] | DamagedImage]]] = deque()
+    with torch_threads(1):
+        try:
+            for image in images:
+                row = known.get((image.name, image.state))
+                read = image.decode if row is None else row.read
+                waiting.append((image, pool.submit(_or_damage, read)))
+                if len(waiting) > 2 * threads:
+                    first, pixels = waiting.popleft()
+                    yield first, pixels.result()
+            while waiting:
+                first, pixels = waiting.popleft()
+                yield first, pixels.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _or_damage(read: Callable[[], tuple[Images, ...]]) -> tuple[Images, ...] | DamagedImage:
+    try:
+        return read()
+    except DamagedImage as error:
+        return error
+
+
 @dataclass(frozen=True)
 class _Row:
     """Row of one image in the arrays of an earlier version."""
@@ -324,18 +432,8 @@ def _mapped(file: Path, count: int, shape: Shape) -> Images | None:
     return np.memmap(file, np.uint8, "r", len(_header(count, shape)), (count, *shape))
 
 
-def refuse_damaged(parts: Iterable[DecodedPart], what: str, skip: bool) -> tuple[str, ...]:
-    """Raise if there are damaged images, or return their names if they are to be skipped.
-
-    Args:
-        parts: All parts of a data set.
-        what: Name of the data set, for messages.
-        skip: Whether to leave damaged images out.
-
-    Raises:
-        DataError: There are damaged images that are not to be skipped, or all images of a part are
-            damaged.
-    """
+def _check_damaged(parts: Iterable[DecodedPart], what: str, skip: bool) -> tuple[str, ...]:
+    """Raise if there are damaged images, or return their names if they are to be skipped."""
     parts = list(parts)
     damaged = [found for part in parts for found in part.damaged.values()]
     count = sum(part.count for part in parts)

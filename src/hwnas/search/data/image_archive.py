@@ -28,8 +28,8 @@ from hwnas.search.data.decoded_images import (
     DecodedPart,
     EncodedImage,
     EncodedImages,
-    decode_images,
-    refuse_damaged,
+    EncodedPart,
+    decode_parts,
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.manifest import DataManifest, cached_hashes
@@ -43,7 +43,7 @@ _DAMAGE = (
 )  # fmt: skip
 """Errors that zipfile, zlib and NumPy raise on damaged, encrypted or pickled content."""
 _PARTS = ("train", "test", "val")
-_ARRAYS = {"class_names"} | {
+_ARRAYS = {"class_names", "groups"} | {
     f"{prefix}{part}{suffix}"
     for part in _PARTS
     for prefix, suffix in (("x_", ""), ("y_", ""), ("", "_jpeg"), ("", "_offsets"))
@@ -99,13 +99,13 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
 
 
 def read_npz(path: Path, cache: ImageCache, skip_damaged: bool = False) -> RawImages:
-    """Read a data set of images with classes or masks.
+    """Read a data set of images with classes, values or masks.
 
     The archive holds either ``x_train``, ``y_train``, ``x_test`` and ``y_test``; or ``train_jpeg``
     (the concatenated bytes of all files), ``train_offsets`` (the start of each file, and the end),
     ``y_train``, and the same for ``test``. Arrays of a part ``val`` are for validation or, if there
-    is no part ``test``, for testing. ``class_names`` is optional in both cases. Targets of shape
-    (N, H, W) are masks.
+    is no part ``test``, for testing. ``class_names`` and ``groups`` are optional in both
+    cases; see `RawImages.of`, which also tells classes, values and masks apart.
 
     Args:
         path: Path of the file. Nothing in it is ever unpickled.
@@ -193,7 +193,10 @@ def _plain(
         arrays |= cache.arrays(cache_key(path, manifest.fingerprint), copies)
     else:
         arrays |= {name: _read(archive, name) for name in large}
-    return {f"{what}_{to}": arrays[f"{what}_{part}"] for to, part in parts.items() for what in "xy"}
+    found = {
+        f"{what}_{to}": arrays[f"{what}_{part}"] for to, part in parts.items() for what in "xy"
+    }
+    return found | ({"groups": _read(archive, "groups")} if "groups" in names else {})
 
 
 def _parts(names: Collection[str], pattern: str) -> dict[str, str]:
@@ -234,22 +237,20 @@ def _decoded(
     parts = named.values()
     needed = (f"{part}_{suffix}" for part in parts for suffix in ("jpeg", "offsets"))
     check_names((*needed, *(f"y_{part}" for part in parts)), names, str(path))
-    decoded = {
-        part: decode_images(
-            cache.folder / cache_key(path, "jpeg"),
-            [part],
-            partial(_encoded, archive, part, f"{path}: {part}_jpeg"),
-            manifest.fingerprint,
+    encoded = {
+        part: EncodedPart(
+            partial(_encoded, archive, part, f"{path}: {part}_jpeg"), manifest.fingerprint
         )
         for part in parts
     }
-    skipped = refuse_damaged(decoded.values(), str(path), skip_damaged)
-    images = cache.open({part: found.files[part] for part, found in decoded.items()})
+    decoded = decode_parts(cache_key(path, "jpeg"), encoded, cache, str(path), skip_damaged)
     arrays: dict[str, Any] = {}
     for name, part in named.items():
-        arrays[f"x_{name}"] = images[part]
-        arrays[f"y_{name}"] = _of_kept(_read(archive, f"y_{part}"), decoded[part])
-    return arrays, skipped
+        arrays[f"x_{name}"] = decoded.arrays[part]
+        arrays[f"y_{name}"] = _of_kept(_read(archive, f"y_{part}"), decoded.parts[part])
+    if "groups" in names:
+        arrays["groups"] = _of_kept(_read(archive, "groups"), decoded.parts[named["train"]])
+    return arrays, decoded.skipped
 
 
 def _of_kept(targets: npt.NDArray[Any], part: DecodedPart) -> npt.NDArray[Any]:

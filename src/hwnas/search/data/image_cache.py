@@ -43,10 +43,13 @@ class ImageCache:
     Attributes:
         folder: Folder of the ``.npy`` files; they may be deleted between runs.
         map_above: Size in bytes above which a data set is memory-mapped.
+        on_decoded: Callback after each decoded image, with the number of images so far and that of
+            all images, if it is known.
     """
 
     folder: Path
     map_above: int
+    on_decoded: Callable[[int, int | None], None] = lambda done, count: None
 
     def maps(self, size: int) -> bool:
         """Return whether a data set of this many bytes is memory-mapped."""

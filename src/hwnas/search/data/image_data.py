@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +19,13 @@ from hwnas.search.data.manifest import DataManifest, arrays_manifest
 from hwnas.search.data.masks import VOID, class_counts
 from hwnas.search.data.raw_images import RawImages, TargetKind, Targets, target_kind
 from hwnas.search.data.sources import read_source, source_manifest
-from hwnas.search.data.split import Rows, Split, draw
+from hwnas.search.data.split import Rows, Split, draw, draw_groups
 
 __all__ = ["DataConfig", "ImageData", "Split", "data_manifest", "load_data"]
 
 _TEST_FRACTION = 0.2
 _TEST_SEED = 0
+_MAP_ABOVE = 2**30  # bytes
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class ImageData:
         test: Split for finalists only.
         class_names: Names of the classes of images or of pixels; None if the targets are values.
         skipped: Names of damaged images that were left out.
+        value_names: Names of the values of an image, if the source has any.
     """
 
     train: Split
@@ -78,6 +81,7 @@ class ImageData:
     test: Split
     class_names: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
+    value_names: tuple[str, ...] | None = None
     # Manifest of the source that `load_data` read. `dataclasses.replace` does not copy it.
     _source: DataManifest | None = field(default=None, init=False, repr=False)
 
@@ -213,7 +217,12 @@ def _classes(targets: Targets, rows: Rows) -> Rows:
 
 
 def load_data(
-    config: DataConfig, base: Path, seed: int, cache: Path, map_above: int | None = None
+    config: DataConfig,
+    base: Path,
+    seed: int,
+    cache: Path,
+    map_above: int | None = None,
+    on_decoded: Callable[[int, int | None], None] = lambda done, count: None,
 ) -> ImageData:
     """Read a data set and divide it into splits.
 
@@ -227,16 +236,18 @@ def load_data(
         base: Folder that relative paths start from.
         seed: Seed of the validation draw and of the order of the training images.
         cache: Folder for decoded, resized and memory-mapped arrays; may be deleted between runs.
-        map_above: Size in bytes above which a data set is memory-mapped; a quarter of this
-            machine's memory if None.
+        map_above: Size in bytes above which a data set is memory-mapped; a gigabyte, or a quarter
+            of this machine's memory if that is less, if None.
+        on_decoded: Callback after each decoded image; see `ImageCache`.
 
     Raises:
         ConfigError: The source is unknown, or an option does not apply to it.
         DataError: The images or targets are missing, damaged or of the wrong shape.
         StorageError: The cache cannot be written.
     """
-    limit = psutil.virtual_memory().total // 4 if map_above is None else map_above
-    store = ImageCache(cache, limit)
+    if map_above is None:
+        map_above = min(_MAP_ABOVE, psutil.virtual_memory().total // 4)
+    store = ImageCache(cache, map_above, on_decoded)
     raw = read_source(config.source, base, config.size, store, config.skip_damaged)
     if isinstance(raw, ImageData):
         return _as_given(raw, config)
@@ -284,17 +295,18 @@ def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
     """Divide the images of a source into training, validation and test splits."""
     rng, test_rng = np.random.default_rng(seed), np.random.default_rng(_TEST_SEED)
     strata = _strata(raw)
+    every = np.arange(len(raw.targets))
     if raw.test is None:
-        test_rows, rows = draw(strata, _TEST_FRACTION, test_rng, "testing")
+        test_rows, rows = _drawn(raw, strata, every, _TEST_FRACTION, test_rng, "testing")
         test_images, test_targets = raw.images, raw.targets
     else:
         test_images, test_targets = raw.test
-        test_rows, rows = test_rng.permutation(len(test_targets)), np.arange(len(raw.targets))
+        test_rows, rows = test_rng.permutation(len(test_targets)), every
     rows = rng.permutation(rows)[: config.train_limit]
     names = _class_names(raw)
     if raw.validation is None:
-        picked, others = draw(strata[rows], config.validation_fraction, rng, "validation")
-        validation, rows = Split(raw.images, raw.targets, rows[picked]), rows[others]
+        picked, rows = _drawn(raw, strata, rows, config.validation_fraction, rng, "validation")
+        validation = Split(raw.images, raw.targets, picked)
     else:
         validation = Split(*raw.validation, rng.permutation(len(raw.validation[1])))
     return ImageData(
@@ -303,7 +315,24 @@ def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
         test=Split(test_images, test_targets, test_rows[: config.test_limit]),
         class_names=names,
         skipped=raw.skipped,
+        value_names=raw.value_names,
     )
+
+
+def _drawn(
+    raw: RawImages,
+    strata: Rows,
+    rows: Rows,
+    fraction: float,
+    rng: np.random.Generator,
+    what: str,
+) -> tuple[Rows, Rows]:
+    """Return a random share of some rows, whole groups if there are groups, and the other rows."""
+    if raw.groups is None:
+        drawn, others = draw(strata[rows], fraction, rng, what)
+    else:
+        drawn, others = draw_groups(strata[rows], raw.groups[rows], fraction, rng, what)
+    return rows[drawn], rows[others]
 
 
 def _strata(raw: RawImages) -> Rows:

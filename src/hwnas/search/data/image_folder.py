@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,10 +17,11 @@ from PIL import Image
 from hwnas.deploy.bundles.image_file import is_grey
 from hwnas.errors import DataError
 from hwnas.search.data.decoded_images import (
+    DecodedParts,
     EncodedImage,
     EncodedImages,
-    decode_images,
-    refuse_damaged,
+    EncodedPart,
+    decode_parts,
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.manifest import DataManifest, file_state
@@ -28,6 +30,7 @@ from hwnas.search.data.raw_images import RawImages, Targets, held_out_parts, rea
 __all__ = [
     "FolderFiles",
     "channels_of",
+    "decode_files",
     "entries",
     "folder_manifest",
     "list_version",
@@ -83,35 +86,58 @@ def read_folder(
     """
     parts = _parts(folder)
     manifest = _manifest(parts)
-    channels = cache.remembered(
-        cache_key(folder, "channels"),
-        manifest.fingerprint,
-        lambda: channels_of((folder / name, folder / name) for name in manifest.entries),
-    )
-    place = cache.folder / cache_key(folder, size or "own", f"{channels}ch")
     files = {
         part: {name: state for each in classes.values() for name, state in each.items()}
         for part, classes in parts.items()
     }
-    decoded = {
-        part: decode_images(
-            place,
-            [part],
-            partial(_encoded, folder, members, size, channels),
-            list_version(members.items()),
-        )
-        for part, members in files.items()
-    }
-    skipped = refuse_damaged(decoded.values(), str(folder), skip_damaged)
-    images = cache.open({part: found.files[part] for part, found in decoded.items()})
     names = tuple(parts.get("train", parts.get("all", ())))
-    targets = {
-        part: _targets(classes, names)[decoded[part].kept] for part, classes in parts.items()
+    targets = {part: _targets(classes, names) for part, classes in parts.items()}
+    decoded = decode_files(folder, files, manifest, size, cache, skip_damaged)
+    return RawImages.of_parts(
+        {part: (decoded.arrays[part], targets[part][decoded.parts[part].kept]) for part in parts},
+        class_names=names,
+        manifest=manifest,
+        skipped=decoded.skipped,
+    )
+
+
+def decode_files(
+    folder: Path,
+    parts: Mapping[str, FolderFiles],
+    manifest: DataManifest,
+    size: int | None,
+    cache: ImageCache,
+    skip_damaged: bool,
+) -> DecodedParts:
+    """Decode the image files of a folder, all with the same number of channels.
+
+    Args:
+        folder: Folder of the files.
+        parts: Files by part.
+        manifest: Manifest of the data set.
+        size: Side in pixels that images are resized to; None for their own.
+        cache: Cache for the decoded images.
+        skip_damaged: Whether to leave out images that cannot be decoded.
+
+    Raises:
+        DataError: Files are damaged or not images, or sizes differ.
+        StorageError: The cache cannot be written.
+    """
+    channels = cache.remembered(
+        cache_key(folder, "channels"),
+        manifest.fingerprint,
+        lambda: channels_of((folder / name, folder / name) for name in chain(*parts.values())),
+    )
+    encoded = {
+        part: EncodedPart(
+            partial(_encoded, folder, files, size, channels),
+            list_version(files.items()),
+            len(files),
+        )
+        for part, files in parts.items()
     }
-    found = {part: (images[part], targets[part]) for part in parts}
-    first = found["all" if "all" in parts else "train"]
-    test, validation = found.get("test"), found.get("validation")
-    return RawImages(*first, names, test, manifest, skipped, validation)
+    place = cache_key(folder, size or "own", f"{channels}ch")
+    return decode_parts(place, encoded, cache, str(folder), skip_damaged)
 
 
 def _encoded(folder: Path, files: FolderFiles, size: int | None, channels: int) -> EncodedImages:

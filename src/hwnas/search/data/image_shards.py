@@ -20,8 +20,8 @@ from hwnas.errors import DataError
 from hwnas.search.data.decoded_images import (
     EncodedImage,
     EncodedImages,
-    decode_images,
-    refuse_damaged,
+    EncodedPart,
+    decode_parts,
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
@@ -29,7 +29,7 @@ from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.mask_folder import CLASSES_FILE, class_names
 from hwnas.search.data.raw_images import PARTS, RawImages, Targets, held_out_parts, resize
 
-__all__ = ["has_shards", "open_images", "read_shards", "shards_manifest"]
+__all__ = ["files_by_part", "has_shards", "open_images", "read_shards", "shards_manifest"]
 
 _LAYOUT = (
     "expected shards NAME.tar of samples KEY.jpg and KEY.cls, perhaps with train, val and test in "
@@ -99,26 +99,23 @@ def read_shards(
             (sample.name, io.BytesIO(sample.image)) for sample in _all_samples(folder, parts)
         ),
     )
-    place = cache.folder / cache_key(folder, "shards", size or "own", f"{channels}ch")
-    decoded = {
-        part: decode_images(
-            place,
-            [part, f"{part}-classes"],
-            partial(_encoded, folder, shards, size, channels),
-            list_version(shards.items()),
+    place = cache_key(folder, "shards", size or "own", f"{channels}ch")
+    encoded = {
+        part: EncodedPart(
+            partial(_encoded, folder, shards, size, channels), list_version(shards.items())
         )
         for part, shards in parts.items()
     }
-    skipped = refuse_damaged(decoded.values(), str(folder), skip_damaged)
-    if empty := [part for part, each in decoded.items() if not each.count]:
+    decoded = decode_parts(place, encoded, cache, str(folder), skip_damaged, beside="classes")
+    if empty := [part for part, each in decoded.parts.items() if not each.count]:
         raise DataError(f"the shards {', '.join(parts[empty[0]])} hold no samples; {_LAYOUT}")
-    files = {name: file for part in decoded.values() for name, file in part.files.items()}
-    kept = cache.open(files)
-    found = {part: (kept[part], _targets(kept[f"{part}-classes"])) for part in parts}
-    first = found["all" if "all" in parts else "train"]
-    names = class_names(folder / CLASSES_FILE)
-    test, validation = found.get("test"), found.get("validation")
-    return RawImages(*first, names, test, manifest, skipped, validation)
+    arrays = decoded.arrays
+    return RawImages.of_parts(
+        {part: (arrays[part], _targets(arrays[f"{part}-classes"])) for part in parts},
+        class_names=class_names(folder / CLASSES_FILE),
+        manifest=manifest,
+        skipped=decoded.skipped,
+    )
 
 
 def open_images(folder: Path, count: int) -> Iterator[io.BytesIO]:
@@ -143,24 +140,36 @@ def _listed(folder: Path) -> tuple[Mapping[str, FolderFiles], DataManifest]:
     }
     shards = {n: state for n, state in {**files, **inside}.items() if n.endswith(".tar")}
     states = {**shards, **({CLASSES_FILE: files[CLASSES_FILE]} if CLASSES_FILE in files else {})}
+    return files_by_part(folder, shards), DataManifest("files", states)
+
+
+def files_by_part(folder: Path, files: FolderFiles) -> Mapping[str, FolderFiles]:
+    """Divide files into the parts that their names, or the names of their folders, contain.
+
+    Returns:
+        All files as ``"all"``, or those of the parts of `RawImages.of_parts`.
+
+    Raises:
+        DataError: There are parts, but a file belongs to none of them.
+    """
     by_name: dict[str, dict[str, str]] = {}
-    for name, state in shards.items():
+    for name, state in files.items():
         by_name.setdefault(_part(name), {})[name] = state
     held_out = held_out_parts(by_name)
     if "train" not in by_name or not held_out:
-        return {"all": shards}, DataManifest("files", states)
+        return {"all": files}
     named = {"train": "train", **held_out}
     if others := set(by_name).difference(named.values()):
         other = min(by_name[min(others)])
         raise DataError(
-            f"{folder / other} is beside shards for {' and '.join(sorted(named.values()))}; put "
+            f"{folder / other} is beside files for {' and '.join(sorted(named.values()))}; put "
             "the name of its part into its own, or take it out of the folder"
         )
-    return {part: by_name[name] for part, name in named.items()}, DataManifest("files", states)
+    return {part: by_name[name] for part, name in named.items()}
 
 
 def _part(name: str) -> str:
-    """Return the part that a shard's path names; an empty string if it names none."""
+    """Return the part that a file's path names; an empty string if it names none."""
     words = re.split("[^a-z]+", name.lower())
     return next((part for part in PARTS if part in words), "")
 

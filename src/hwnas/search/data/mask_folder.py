@@ -14,8 +14,8 @@ from hwnas.errors import DamagedImage, DataError
 from hwnas.search.data.decoded_images import (
     EncodedImage,
     EncodedImages,
-    decode_images,
-    refuse_damaged,
+    EncodedPart,
+    decode_parts,
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
@@ -106,23 +106,22 @@ def read_mask_folder(
             (folder / image, folder / image) for pairs in parts.values() for image, _ in pairs
         ),
     )
-    place = cache.folder / cache_key(folder, "masks", size or "own", f"{channels}ch")
-    decoded = {
-        part: decode_images(
-            place,
-            [part, f"{part}-masks"],
+    place = cache_key(folder, "masks", size or "own", f"{channels}ch")
+    encoded = {
+        part: EncodedPart(
             partial(_encoded, folder, pairs, states, size, channels),
             list_version((*pair, *map(states.__getitem__, pair)) for pair in pairs),
+            len(pairs),
         )
         for part, pairs in parts.items()
     }
-    skipped = refuse_damaged(decoded.values(), str(folder), skip_damaged)
-    files = {name: file for part in decoded.values() for name, file in part.files.items()}
-    kept = cache.open(files)
-    names = class_names(folder / CLASSES_FILE)
-    found = {part: (kept[part], kept[f"{part}-masks"]) for part in parts}
-    test, validation = found.get("test"), found.get("validation")
-    return RawImages(*found["train"], names, test, manifest, skipped, validation)
+    decoded = decode_parts(place, encoded, cache, str(folder), skip_damaged, beside="masks")
+    return RawImages.of_parts(
+        {part: (decoded.arrays[part], decoded.arrays[f"{part}-masks"]) for part in parts},
+        class_names=class_names(folder / CLASSES_FILE),
+        manifest=manifest,
+        skipped=decoded.skipped,
+    )
 
 
 def _pairs(folder: Path, prefix: str) -> tuple[Pairs, FolderFiles]:

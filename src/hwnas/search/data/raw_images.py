@@ -27,6 +27,7 @@ __all__ = [
     "check_mask_size",
     "check_names",
     "held_out_parts",
+    "numbered_groups",
     "read_image",
     "resize",
     "spaced_rows",
@@ -75,6 +76,9 @@ class RawImages:
         test: Images and targets to test on, or None if the source has no test part.
         validation: Images and targets to choose networks by, or None if they are to be drawn from
             the images to train on.
+        value_names: Name of each value of an image, or None if the source gives none.
+        groups: Group of each image to train on, int64 (N,); images of a group, such as those of one
+            person, are never divided between splits. None if the source gives none.
         manifest: Manifest of the source; None if the arrays themselves are the source.
         skipped: Names of damaged images that were left out.
     """
@@ -86,18 +90,25 @@ class RawImages:
     manifest: DataManifest | None = None
     skipped: tuple[str, ...] = ()
     validation: tuple[Images, Targets] | None = None
+    value_names: tuple[str, ...] | None = None
+    groups: npt.NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], where: str, values_allowed: bool = False) -> RawImages:
+    def of(
+        cls, arrays: Mapping[str, Any], where: str, floats_are_values: bool = False
+    ) -> RawImages:
         """Check the four arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
-        Targets with three or more dimensions are masks.
+        Targets with three or more dimensions are masks. Without class names, targets (N, K) are
+        values: floats for any K, whole numbers for K above 1; so are floats (N,), unless all are
+        whole numbers.
 
         Args:
             arrays: The four arrays; ``x_val`` and ``y_val``, if the source has a validation part;
-                and ``class_names``, if the classes have names.
+                ``class_names``, if the classes have names; and ``groups``, a number or text for
+                each image to train on.
             where: Name of the source, for messages.
-            values_allowed: Whether float targets without class names are values (regression).
+            floats_are_values: Whether floats (N,) are values also if all are whole numbers.
 
         Raises:
             DataError: An array is missing, or has the wrong dtype, shape, length or values.
@@ -105,7 +116,9 @@ class RawImages:
         parts = ("train", "test", *(["val"] if {"x_val", "y_val"} & arrays.keys() else []))
         check_names([f"{what}_{part}" for part in parts for what in "xy"], arrays, where)
         given = arrays.get("class_names")
-        check_targets = _check_of(_array(arrays["y_train"]), values_allowed and given is None)
+        check_targets = _check_of(
+            _array(arrays["y_train"]), floats_are_values, named=given is not None
+        )
         found = []
         for part in parts:
             images = check_images(arrays[f"x_{part}"], f"{where}: x_{part}")
@@ -120,7 +133,26 @@ class RawImages:
             found.append((images, targets))
         names = None if given is None else _class_names(given, f"{where}: class_names")
         train, test, *validation = found
-        return cls(*train, names, test, validation=validation[0] if validation else None)
+        return cls(
+            *train,
+            names,
+            test,
+            validation=validation[0] if validation else None,
+            groups=numbered_groups(arrays.get("groups"), len(train[1]), f"{where}: groups"),
+        )
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, tuple[Images, Targets]], **facts: Any) -> RawImages:
+        """Return the images and targets of parts, with the other attributes as given.
+
+        Args:
+            parts: Either one part, ``"all"``; or ``"train"`` and perhaps ``"test"`` and
+                ``"validation"``.
+            facts: Other attributes.
+        """
+        first = parts["all" if "all" in parts else "train"]
+        test, validation = parts.get("test"), parts.get("validation")
+        return cls(*first, test=test, validation=validation, **facts)
 
     @property
     def content(self) -> DataManifest:
@@ -134,6 +166,8 @@ class RawImages:
             arrays["x_val"], arrays["y_val"] = self.validation
         if self.class_names is not None:
             arrays["class_names"] = self.class_names
+        if self.groups is not None:
+            arrays["groups"] = self.groups
         return arrays_manifest(arrays)
 
     def resized(self, size: int, cache: ImageCache) -> RawImages:
@@ -280,12 +314,19 @@ def _array(given: Any) -> npt.NDArray[Any]:
 
 
 def _check_of(
-    targets: npt.NDArray[Any], values_allowed: bool
+    targets: npt.NDArray[Any], floats_are_values: bool, named: bool
 ) -> Callable[[npt.NDArray[Any], str], Targets]:
-    """Return the function that checks targets of this shape and dtype."""
+    """Return the function that checks targets of this shape and dtype; see `RawImages.of`."""
     if targets.ndim > 2:
         return check_masks
-    return _values if values_allowed and targets.dtype.kind == "f" else _labels
+    if named or targets.dtype.kind not in "iubf":
+        return _labels
+    columns = targets.shape[1] if targets.ndim == 2 else 0
+    if targets.dtype.kind != "f":
+        return _values if columns > 1 else _labels
+    if floats_are_values or columns > 0 or not np.isfinite(targets).all():
+        return _values
+    return _labels if np.all(targets == np.floor(targets)) else _values
 
 
 def _labels(given: npt.NDArray[Any], name: str) -> Targets:
@@ -302,8 +343,8 @@ def _labels(given: npt.NDArray[Any], name: str) -> Targets:
     odd = np.flatnonzero(~(np.isfinite(labels) & (np.floor(labels) == labels)))
     if len(odd):
         raise DataError(
-            f"{name}[{odd[0]}] is {labels[odd[0]]}; a class is a whole number. For values instead "
-            'of classes, use a function of your own: source = "package.module:function"'
+            f"{name}[{odd[0]}] is {labels[odd[0]]}; a class is a whole number. For values, leave "
+            "class_names out"
         )
     negative = np.flatnonzero(labels < 0)
     if len(negative):
@@ -314,7 +355,7 @@ def _labels(given: npt.NDArray[Any], name: str) -> Targets:
 
 
 def _values(given: npt.NDArray[Any], name: str) -> Targets:
-    if given.dtype.kind != "f" or given.ndim not in (1, 2):
+    if given.dtype.kind not in "iubf" or given.ndim not in (1, 2):
         raise DataError(
             f"{name} is {given.dtype} with shape {given.shape}; expected floats, (N,) or (N, K)"
         )
@@ -323,6 +364,28 @@ def _values(given: npt.NDArray[Any], name: str) -> Targets:
     if len(bad):
         raise DataError(f"{name}[{bad[0]}] is {given[bad[0]]}; expected finite numbers")
     return values
+
+
+def numbered_groups(given: Any, count: int, name: str) -> npt.NDArray[np.int64] | None:
+    """Return the groups of images as numbers; None if there are none.
+
+    Args:
+        given: Number or text of each image's group, or None.
+        count: Number of images.
+        name: Name of the groups, for messages.
+
+    Raises:
+        DataError: There is not one number or text for each image.
+    """
+    if given is None:
+        return None
+    groups = _array(given)
+    if groups.shape != (count,) or groups.dtype.kind not in "iubfUS":
+        raise DataError(
+            f"{name} is {groups.dtype} of shape {groups.shape}; expected a number or a text for "
+            f"each of {count} images to train on"
+        )
+    return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
 def _class_names(given: Any, name: str) -> tuple[str, ...]:

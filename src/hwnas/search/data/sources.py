@@ -17,7 +17,9 @@ from hwnas.registry import Plugin, Registry
 from hwnas.search.data.image_archive import archive_manifest, read_npz
 from hwnas.search.data.image_cache import ImageCache
 from hwnas.search.data.image_folder import folder_manifest, read_folder
+from hwnas.search.data.image_records import has_records, read_records, records_manifest
 from hwnas.search.data.image_shards import has_shards, read_shards, shards_manifest
+from hwnas.search.data.image_table import has_table, read_table, table_manifest
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.mask_folder import has_masks, mask_folder_manifest, read_mask_folder
 from hwnas.search.data.raw_images import RawImages
@@ -141,18 +143,33 @@ def _digits() -> RawImages:
     return RawImages(images, digits.target.astype(np.int64), tuple("0123456789"))
 
 
-def _folder_manifest(folder: Path) -> DataManifest:
-    if has_masks(folder):
-        return mask_folder_manifest(folder)
-    return (shards_manifest if has_shards(folder) else folder_manifest)(folder)
+@dataclass(frozen=True)
+class _Layout:
+    """Layout of a folder of images.
+
+    Attributes:
+        fits: Function that returns whether a folder has this layout.
+        manifest: Function that returns the manifest; see `DataSource`.
+        read: Function that returns the data; see `DataSource`.
+    """
+
+    fits: Callable[[Path], bool]
+    manifest: Callable[[Path], DataManifest]
+    read: Callable[[Path, int | None, ImageCache, bool], RawImages]
 
 
-def _read_folder(
-    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool
-) -> RawImages:
-    if has_masks(folder):
-        return read_mask_folder(folder, size, cache, skip_damaged)
-    return (read_shards if has_shards(folder) else read_folder)(folder, size, cache, skip_damaged)
+_LAYOUTS = (
+    _Layout(has_masks, mask_folder_manifest, read_mask_folder),
+    _Layout(has_shards, shards_manifest, read_shards),
+    _Layout(has_records, records_manifest, read_records),
+    _Layout(has_table, table_manifest, read_table),
+    _Layout(Path.is_dir, folder_manifest, read_folder),
+)
+"""Layouts of a folder; the first one that fits is read."""
+
+
+def _layout(folder: Path) -> _Layout:
+    return next(layout for layout in _LAYOUTS if layout.fits(folder))
 
 
 def _call(source: str) -> object:
@@ -165,7 +182,7 @@ def _call(source: str) -> object:
         raise DataError(
             f"data.source {source!r} failed ({type(error).__name__}: {error})"
         ) from error
-    return RawImages.of(made, source, values_allowed=True) if isinstance(made, Mapping) else made
+    return RawImages.of(made, source, floats_are_values=True) if isinstance(made, Mapping) else made
 
 
 PLUGINS = (
@@ -188,7 +205,12 @@ PLUGINS = (
     Plugin(
         "data source",
         "folder",
-        DataSource(_folder_manifest, _read_folder, "folder"),
-        "Folder with a subfolder for each class, images and masks, or WebDataset shards",
+        DataSource(
+            lambda folder: _layout(folder).manifest(folder),
+            lambda folder, *how: _layout(folder).read(folder, *how),
+            "folder",
+        ),
+        "Folder with a subfolder for each class, images and masks, images and a table, "
+        "WebDataset shards, or Parquet and Arrow files",
     ),
 )

@@ -21,7 +21,7 @@ from hwnas.search.data.raw_images import (
     target_kind,
 )
 
-__all__ = ["Rows", "Split", "draw"]
+__all__ = ["Rows", "Split", "draw", "draw_groups"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -193,3 +193,47 @@ def draw(classes: Rows, fraction: float, rng: np.random.Generator, what: str) ->
     drawn = np.zeros(len(classes), dtype=bool)
     drawn[free[((np.arange(count) + 0.5) * len(free) / count).astype(np.int64)]] = True
     return shuffled[drawn[shuffled]], shuffled[~drawn[shuffled]]
+
+
+def draw_groups(
+    classes: Rows, groups: Rows, fraction: float, rng: np.random.Generator, what: str
+) -> tuple[Rows, Rows]:
+    """Draw whole groups of rows at random, about the same share of each class.
+
+    Groups are considered in random order. A group is drawn if that brings the numbers of drawn
+    rows, of each class and in all, nearer to the wanted ones, and if rows of each class remain.
+
+    Args:
+        classes: Class of each row; see `draw`.
+        groups: Group of each row, int64 (N,).
+        fraction: Share of the N rows to draw, in (0, 1).
+        rng: Random number generator.
+        what: Name of the drawn part, for messages.
+
+    Returns:
+        Drawn rows and remaining rows, each in random order.
+
+    Raises:
+        DataError: No group can be drawn.
+    """
+    _, classes = np.unique(classes, return_inverse=True)
+    _, groups = np.unique(groups, return_inverse=True)
+    counts = np.zeros((groups.max() + 1, classes.max() + 1))
+    np.add.at(counts, (groups, classes), 1)
+    counts = np.hstack([counts, counts.sum(axis=1, keepdims=True)])
+    total = counts.sum(axis=0)
+    missing, drawn = fraction * total, np.zeros(len(counts), dtype=bool)
+    for group in rng.permutation(len(counts)):
+        left = missing - counts[group]
+        remain = total - counts[drawn].sum(axis=0) - counts[group]
+        if (left**2).sum() < (missing**2).sum() and (remain > 0).all():
+            missing, drawn[group] = left, True
+    if not drawn.any():
+        raise DataError(
+            f"the {len(counts)} groups of images are too few, or too large, to take a fraction of "
+            f"{fraction} for {what}, since a group is never divided; use more groups, or raise the "
+            "fraction"
+        )
+    shuffled = rng.permutation(len(groups))
+    chosen = drawn[groups[shuffled]]
+    return shuffled[chosen], shuffled[~chosen]

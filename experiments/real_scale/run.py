@@ -1,0 +1,203 @@
+"""Do the images of large folders arrive as fast as they can be decoded, in constant memory?
+
+Photographs of 400 x 300 pixels are stored as JPEG files. In each round, all ways read the same
+files on all cores, one after the other: a bare loop in processes that only decode and resize;
+hwnas, which fills its cache and then makes training batches from it; and PyTorch's DataLoader,
+which decodes in each epoch. For memory, hwnas loads folders of many links to these files and makes
+an epoch of batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from experiments.command import run_command
+from experiments.photographs.options import images_of, name_of_images, parser_of
+from experiments.readme_table import markdown
+from experiments.record import Results, Row
+from hwnas.search.data.image_archive import read_npz
+from hwnas.search.data.image_cache import ImageCache
+from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.training import TrainConfig
+from hwnas.search.training.schedule import Schedule
+
+SIZE = 112
+_PIXELS = (400, 300)
+_QUALITY = 90
+_CLASSES = 2
+_TRAINING = TrainConfig(epochs=1, batch_size=64, crop=0.4, flip=True, shift_pixels=0)
+
+
+def main() -> None:
+    parser = parser_of(Path(__file__).parent, __doc__, seeds=[0, 1, 2])
+    parser.add_argument("--photographs", type=int, default=3000, help="JPEG files of each round")
+    parser.add_argument("--counts", type=int, nargs="*", default=[10_000, 200_000], metavar="N")
+    run_command(parser, work)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    config = {
+        "images": name_of_images(arguments),
+        "photographs": arguments.photographs,
+        "pixels": _PIXELS,
+        "quality": _QUALITY,
+        "size": SIZE,
+        "training": _TRAINING.identity,
+    }
+    answers = Results(arguments.out / "results.jsonl", config)
+    with photographs(images_of(arguments), arguments.photographs, arguments.work) as files:
+        for seed in arguments.seeds:
+            if answers.find("speed_over_bare_loop", "hwnas-decoding", seed) is None:
+                print(f"seed {seed}: reading {len(files)} photographs in each way", flush=True)
+                answers.put(speeds(files, seed))
+            for count in arguments.counts:
+                subject = f"{count:,} images"
+                if answers.find("private_memory", subject, seed) is None:
+                    print(f"seed {seed}: loading {subject}", flush=True)
+                    answers.put(memory(files, count, subject, seed))
+    print(markdown(answers.rows))
+
+
+@contextmanager
+def photographs(images: Path, count: int, work: Path) -> Iterator[list[Path]]:
+    """Write JPEG files of enlarged photographs; yield their paths, and remove them at the end."""
+    work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        small = read_npz(images, ImageCache(Path(folder, "cache"), 2**30)).images
+        files = []
+        for number in range(count):
+            path = Path(folder, "photographs", str(number % _CLASSES), f"{number:06}.jpg")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image = Image.fromarray(small[number % len(small)])
+            image.resize(_PIXELS, Image.Resampling.BICUBIC).save(path, quality=_QUALITY)
+            files.append(path)
+        yield files
+
+
+def speeds(files: Sequence[Path], seed: int) -> list[Row]:
+    """Return images per second of each way, and as ratios to the bare loop of the same round."""
+    found = {"bare-loop": timed(len(files), lambda: bare_loop(files))}
+    folder = files[0].parents[1]
+    with tempfile.TemporaryDirectory(dir=folder.parent) as cache:
+        loaded: list[ImageData] = []
+        found["hwnas-decoding"] = timed(
+            len(files), lambda: loaded.append(load(folder, Path(cache), seed))
+        )
+        images = len(loaded[0].train)
+        found["hwnas-batches"] = timed(images, lambda: batches(loaded[0], seed))
+    found["dataloader"] = timed(len(files), lambda: loader_epoch(files))
+    rows = [
+        Row("images_per_s", name, seed, speed, "images/s", len(files))
+        for name, speed in found.items()
+    ]
+    return rows + [
+        Row("speed_over_bare_loop", name, seed, speed / found["bare-loop"], "ratio", len(files))
+        for name, speed in found.items()
+        if name != "bare-loop"
+    ]
+
+
+def timed(count: int, work: Callable[[], object]) -> float:
+    """Return the images per second of some work on a number of images."""
+    begun = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - begun)
+
+
+def decoded(path: Path) -> np.ndarray:
+    """Decode and resize a photograph, as little as training needs."""
+    with Image.open(path) as image:
+        small = image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+        return np.asarray(small)
+
+
+def bare_loop(files: Sequence[Path]) -> None:
+    """Decode all photographs, an equal share of them in a process for each core."""
+    cores = os.cpu_count() or 1
+    with ProcessPoolExecutor(cores, multiprocessing.get_context("fork")) as processes:
+        list(processes.map(_decode_all, [files[core::cores] for core in range(cores)]))
+
+
+def _decode_all(files: Sequence[Path]) -> int:
+    return sum(int(decoded(path)[0, 0, 0]) for path in files)
+
+
+def load(folder: Path, cache: Path, seed: int) -> ImageData:
+    """Load a folder of photographs as a run does."""
+    return load_data(DataConfig(f"folder:{folder}", size=SIZE), folder, seed, cache)
+
+
+def batches(data: ImageData, seed: int) -> None:
+    """Make all batches of an epoch, with augmentation, as one training process does."""
+    schedule = Schedule(_TRAINING, data.train, seed)
+    for step in range(schedule.steps_per_epoch):
+        schedule.batch(step)
+
+
+class Files(Dataset[torch.Tensor]):
+    """Photographs for PyTorch's DataLoader."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.from_numpy(decoded(self._files[index]).copy())
+
+
+def loader_epoch(files: Sequence[Path]) -> None:
+    """Read all photographs in batches by PyTorch's DataLoader, with a process for each core."""
+    for _ in DataLoader(Files(files), batch_size=64, shuffle=True, num_workers=os.cpu_count() or 1):
+        pass
+
+
+def memory(files: Sequence[Path], count: int, subject: str, seed: int) -> list[Row]:
+    """Return the memory of a process that loads so many photographs and makes their batches."""
+    folder = files[0].parents[2] / "many"
+    try:
+        for number in range(count):
+            path = folder / str(number % _CLASSES) / f"{number:07}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.link(files[number % len(files)], path)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            private, peak = process.submit(_memory_of, folder, seed).result()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder.parent / "many-cache", ignore_errors=True)
+    return [
+        Row("private_memory", subject, seed, private, "MB", count),
+        Row("peak_resident_memory", subject, seed, peak, "MB", count),
+    ]
+
+
+def _memory_of(folder: Path, seed: int) -> tuple[float, float]:
+    """Return the private memory after an epoch, and the largest resident memory, in MB.
+
+    Resident memory includes pages of the cache's files, which the system takes back at any time.
+    """
+    data = load(folder, folder.parent / "many-cache", seed)
+    batches(data, seed)
+    private = psutil.Process().memory_full_info().uss
+    return private / 1e6, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+if __name__ == "__main__":
+    main()
