@@ -52,6 +52,8 @@ TINY = (
 )
 METRICS: dict[str, dict[str, Literal["maximize", "minimize"]]] = {
     "classification": {"accuracy": "maximize"},
+    "multilabel": {"average_precision": "maximize"},
+    "regression": {"root_mean_squared_error": "minimize", "accuracy": "maximize"},
     "segmentation": {"mean_iou": "maximize", "pixel_accuracy": "maximize"},
 }
 BASE = """

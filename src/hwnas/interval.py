@@ -138,7 +138,7 @@ def metric_interval(
 
     Args:
         value: Value of the metric.
-        standard_error: Standard error of the value, from `with_standard_errors`; 0 or NaN where no
+        standard_error: Standard error of the value, from a `MetricValue`; 0 or NaN where no
             spread was observed.
         n: Number of images, if known.
         proportion: Whether the metric lies in 0..1.

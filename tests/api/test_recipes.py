@@ -87,6 +87,10 @@ def test_default_objectives_are_the_task_metric_and_latency_on_this_machine() ->
     assert (accuracy.metric, latency.metric, latency.target) == ("accuracy", "latency_ms", TARGET)
     iou, _ = recipe_of(task=hwnas.tasks.Segmentation()).objective
     assert iou.metric == "mean_iou"
+    error, _ = recipe_of(task=hwnas.tasks.Regression(names=["age"])).objective
+    assert (error.metric, error.direction) == ("root_mean_squared_error", "minimize")
+    precision, _ = recipe_of(task="multilabel").objective
+    assert (precision.metric, precision.direction) == ("average_precision", "maximize")
 
 
 def test_minimize_takes_several_targets() -> None:

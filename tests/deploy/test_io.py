@@ -1,4 +1,7 @@
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,6 +155,37 @@ def test_output_meaning_gives_probabilities_that_add_up_to_1(logits: NDArray[np.
         assert row["probability"] == max(entry["probability"] for entry in row["top"])
 
 
+def test_output_meaning_scales_standardised_values() -> None:
+    meaning = OutputMeaning("values", ("x", "y"), scale=(2.0, 10.0), offset=(1.0, -5.0))
+    assert meaning.describe(np.array([[1.5, -2.0]])) == [{"values": {"x": 4.0, "y": -25.0}}]
+    assert OutputMeaning.from_json(json.loads(json.dumps(meaning.to_json()))) == meaning
+    assert meaning.to_json()["schema"] != OutputMeaning("values").to_json()["schema"]
+    assert not OutputMeaning("values", scale=(1.0, 2.0)).fits((1, 3))
+
+
+def test_output_meaning_names_the_labels_that_are_present() -> None:
+    meaning = OutputMeaning("label_scores", ("dog", "bicycle", "sea"))
+    some, none = meaning.describe(np.array([[0.0, -1e4, math.log(3)], [-1.0, -1.0, -1.0]]))
+    assert some["present"] == ["dog", "sea"]
+    assert some["probabilities"] == pytest.approx({"dog": 0.5, "bicycle": 0.0, "sea": 0.75})
+    assert none["present"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "scale", "offset"),
+    [
+        ("class_scores", ("a", "b"), (1.0, 1.0), ()),
+        ("values", ("a", "b"), (1.0,), ()),
+        ("values", (), (1.0,), (0.0, 0.0)),
+    ],
+)
+def test_output_meaning_refuses_scales_that_do_not_fit(
+    kind: Any, labels: tuple[str, ...], scale: tuple[float, ...], offset: tuple[float, ...]
+) -> None:
+    with pytest.raises(ConfigError, match="expected one for each of the values"):
+        OutputMeaning(kind, labels, scale, offset)
+
+
 def test_output_meaning_returns_values_unchanged() -> None:
     outputs = torch.tensor([[1.5, -2.0]], requires_grad=True)
     assert OutputMeaning("values").describe(outputs) == [{"values": [1.5, -2.0]}]
@@ -191,7 +225,7 @@ def test_output_meaning_refuses_wrong_outputs_labels_and_kinds() -> None:
         OutputMeaning("class_scores", ("a", "b", "c")).describe(np.zeros((1, 2)))
     with pytest.raises(ConfigError, match="two labels"):
         OutputMeaning("class_scores", ("a",))
-    with pytest.raises(ConfigError, match="one of class_scores, pixel_class_scores, values"):
+    with pytest.raises(ConfigError, match="one of class_scores, label_scores, pixel_class"):
         OutputMeaning("boxes")  # type: ignore[arg-type]
 
 

@@ -8,6 +8,20 @@ from numpy.typing import NDArray
 VOID = 255
 
 
+def colours(n: int = 120) -> dict[str, NDArray]:
+    """Return images whose three labels say which of their channels are bright."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (n, 3))
+    images = 100 * labels[:, None, None] + rng.integers(0, 100, (n, 8, 8, 3))
+    cut = n * 3 // 4
+    return {
+        "x_train": images[:cut].astype(np.uint8),
+        "y_train": labels[:cut],
+        "x_test": images[cut:].astype(np.uint8),
+        "y_test": labels[cut:],
+    }
+
+
 def strokes(n: int = 60) -> dict[str, NDArray]:
     """Return dark (class 1) and light (class 2) columns; the last row of the masks is ignored."""
     rng = np.random.default_rng(0)

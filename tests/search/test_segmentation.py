@@ -12,7 +12,7 @@ from torch import Tensor
 from hwnas.errors import ConfigError, DataError
 from hwnas.search.data.image_data import DataConfig, load_data
 from hwnas.search.data.masks import VOID
-from hwnas.search.tasks.delta_method import with_standard_errors
+from hwnas.search.tasks.delta_method import function_of_means
 from hwnas.search.tasks.segmentation import Segmentation, segmentation
 from hwnas.search.tasks.task import smoothed
 
@@ -25,8 +25,8 @@ def sure(predicted: Tensor) -> Tensor:
 
 
 def metrics(predicted: Tensor, targets: Tensor) -> dict[str, float]:
-    found = with_standard_errors(TASK.metric_values, TASK.statistics(sure(predicted), targets))
-    return {name: value for name, (value, _) in found.items()}
+    found = function_of_means(TASK.metric_values, TASK.statistics(sure(predicted), targets))
+    return {name: metric.value for name, metric in found.items()}
 
 
 def test_mean_iou_sums_intersections_and_unions_over_images() -> None:
@@ -125,11 +125,11 @@ def test_standard_errors_equal_those_of_a_bootstrap() -> None:
         right, targets.long(), torch.from_numpy(rng.integers(0, 3, (200, 6, 6)))
     )
     entries = TASK.statistics(sure(predicted), targets)
-    found = with_standard_errors(TASK.metric_values, entries)
-    for name, (_, error) in found.items():
+    found = function_of_means(TASK.metric_values, entries)
+    for name, metric in found.items():
         drawn = []
         for _ in range(500):
             rows = torch.from_numpy(rng.integers(0, 200, 200))
             means = {key: values[rows].mean(0) for key, values in entries.items()}
             drawn.append(TASK.metric_values(means)[name].item())
-        assert error == pytest.approx(np.std(drawn), rel=0.15)
+        assert metric.standard_error == pytest.approx(np.std(drawn), rel=0.15)

@@ -20,8 +20,8 @@ from hwnas.hashing import content_hash, differing_fields
 from hwnas.plugin import build
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.tasks.classification import Classification, classification
-from hwnas.search.tasks.delta_method import with_standard_errors
 from hwnas.search.tasks.registry import TASKS
+from hwnas.search.tasks.split_metrics import SplitMetrics
 from hwnas.search.tasks.task import Task, smoothed
 
 # Each task under test: the data.source and the task.name of a recipe.
@@ -29,6 +29,8 @@ TASKS_AND_DATA = [
     ("digits", "classification"),
     ("ink_centre:blots", "ink_centre:task"),
     ("painted:strokes", "segmentation"),
+    ("ink_centre:blots", "regression"),
+    ("painted:colours", "multilabel"),
 ]
 
 
@@ -61,6 +63,16 @@ def linear_model(task: Task, data: ImageData) -> torch.nn.Module:
 def random_outputs(task: Task, n: int) -> torch.Tensor:
     maps = (4, 6) if task.meaning.kind == "pixel_class_scores" else ()
     return torch.randn(n, task.outputs, *maps)
+
+
+def measured(
+    task: Task, outputs: torch.Tensor, targets: torch.Tensor
+) -> dict[str, tuple[float, float]]:
+    """Return value and standard error of each metric, from two batches if there are images."""
+    collected = SplitMetrics(task)
+    for rows in torch.arange(len(targets)).tensor_split(2):
+        collected.add(outputs[rows], targets[rows])
+    return {name: (each.value, each.standard_error) for name, each in collected.values().items()}
 
 
 class TestConformance:
@@ -105,8 +117,7 @@ class TestConformance:
         assert after > before if task.metrics[0].direction == "maximize" else after < before
 
     def _primary(self, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-        found = with_standard_errors(task.metric_values, task.statistics(outputs, targets))
-        return found[task.metrics[0].name][0]
+        return measured(task, outputs, targets)[task.metrics[0].name][0]
 
     def test_statistics_are_computed_per_image(self, case: tuple[Task, ImageData]) -> None:
         task, data = case
@@ -122,8 +133,7 @@ class TestConformance:
     def test_metrics_are_numbers_with_standard_errors(self, case: tuple[Task, ImageData]) -> None:
         task, data = case
         targets = torch.from_numpy(data.validation.targets)
-        statistics = task.statistics(random_outputs(task, len(targets)), targets)
-        found = with_standard_errors(task.metric_values, statistics)
+        found = measured(task, random_outputs(task, len(targets)), targets)
         assert set(found) == {metric.name for metric in task.metrics}
         for value, error in found.values():
             assert math.isfinite(value)
@@ -169,10 +179,17 @@ def test_accuracy_counts_correct_predictions(digits: ImageData) -> None:
     task = classification(digits)
     hits = task.statistics(outputs, torch.tensor([3, 1, 4, 5]))
     assert hits["accuracy"].tolist() == [1, 1, 1, 0]
-    assert with_standard_errors(task.metric_values, hits)["accuracy"] == (0.75, 0.25)
+    assert measured(task, outputs, torch.tensor([3, 1, 4, 5]))["accuracy"] == (0.75, 0.25)
 
 
-ALL_METRICS = ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1")
+ALL_METRICS = (
+    "accuracy",
+    "top5_accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "auroc",
+    "average_precision",
+)
 
 
 @given(
@@ -187,7 +204,7 @@ def test_classification_metrics_equal_those_of_scikit_learn(
     task = Classification(names, None, metric_names=ALL_METRICS)  # type: ignore[arg-type]
     targets = torch.tensor(labels) % classes
     outputs = torch.randn(len(labels), classes, generator=torch.Generator().manual_seed(seed))
-    found = with_standard_errors(task.metric_values, task.statistics(outputs, targets))
+    found = measured(task, outputs, targets)
     true, predicted = targets.numpy(), outputs.argmax(dim=1).numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about classes that are predicted only
@@ -199,6 +216,16 @@ def test_classification_metrics_equal_those_of_scikit_learn(
             "balanced_accuracy": metrics.balanced_accuracy_score(true, predicted),
             "macro_f1": metrics.f1_score(true, predicted, average="macro"),
         }
+    one_hot, scores = np.eye(classes)[true], outputs.softmax(dim=1).double().numpy()
+    able = [k for k in range(classes) if 0 < one_hot[:, k].sum() < len(true)]
+    for name, curve in (
+        ("auroc", metrics.roc_auc_score),
+        ("average_precision", metrics.average_precision_score),
+    ):
+        if able:
+            expected[name] = curve(one_hot[:, able], scores[:, able], average="macro")
+        else:
+            assert math.isnan(found.pop(name)[0]), "one class only"
     assert {name: value for name, (value, _) in found.items()} == pytest.approx(expected)
 
 
@@ -211,7 +238,7 @@ def test_standard_errors_of_classification_metrics_are_those_of_new_samples() ->
         targets = torch.randint(0, 36, (400,), generator=generator).float().sqrt().long()
         outputs = torch.randn(400, 6, generator=generator)
         outputs[torch.arange(400), targets] += 1.5
-        found = with_standard_errors(task.metric_values, task.statistics(outputs, targets))
+        found = measured(task, outputs, targets)
         for name, (value, error) in found.items():
             values[name].append(value)
             errors[name].append(error)

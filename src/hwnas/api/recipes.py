@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from optuna.samplers import BaseSampler
 from torch import nn
@@ -33,7 +33,12 @@ GivenTask: TypeAlias = str | Named | Task | Callable[..., Task]
 GivenSampler: TypeAlias = str | Named | BaseSampler | Callable[..., BaseSampler]
 GivenEvaluator: TypeAlias = str | Callable[..., Evaluator]
 
-_MAIN_METRICS = {"classification": "accuracy", "segmentation": "mean_iou"}
+_MAIN_METRICS: Mapping[str, tuple[str, Literal["maximize", "minimize"]]] = {
+    "classification": ("accuracy", "maximize"),
+    "multilabel": ("average_precision", "maximize"),
+    "regression": ("root_mean_squared_error", "minimize"),
+    "segmentation": ("mean_iou", "maximize"),
+}
 _TABLES = ("data", "deploy", "predictor", "run", "search", "space", "task", "train")
 
 
@@ -188,11 +193,13 @@ def _main_objective(task: GivenTask | None) -> Objective:
     """Return the objective for the first metric of a task."""
     name = task.name if isinstance(task, Named) else "classification" if task is None else task
     if isinstance(name, str) and name in _MAIN_METRICS:
-        return Objective(_MAIN_METRICS[name], "maximize")
+        metric, direction = _MAIN_METRICS[name]
+        if metric in (task.options.get("metrics", metric) if isinstance(task, Named) else metric):
+            return Objective(metric, direction)
     metrics = getattr(task, "metrics", None)
     if not metrics or callable(metrics):
         raise ConfigError(
-            "objectives are needed for a task of your own, such as "
+            "objectives are needed for a task of your own or with other metrics, such as "
             '[hwnas.maximize("METRIC"), hwnas.minimize("latency_ms", target="TARGET")]'
         )
     return Objective(metrics[0].name, metrics[0].direction)

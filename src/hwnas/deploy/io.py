@@ -21,9 +21,12 @@ from hwnas.errors import ArtifactError, ConfigError, DataError
 __all__ = ["OutputMeaning", "Preprocessing", "at_size"]
 
 SCHEMA = 1
+SCALED_SCHEMA = 2
+"""Schema of outputs with a scale, which older versions would ignore."""
 
-OutputKind = Literal["class_scores", "pixel_class_scores", "values"]
+OutputKind = Literal["class_scores", "label_scores", "pixel_class_scores", "values"]
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
+_PRESENT = 0.5  # least probability of a label that counts as present
 _MOST_NUMBERS = 2**28  # a gigabyte in float32
 _MOST_PIXEL_CLASSES = 255  # masks are uint8, and 255 marks pixels without a class
 
@@ -171,19 +174,30 @@ class OutputMeaning:
 
     Attributes:
         kind: ``"class_scores"``: one logit per class, of which exactly one is correct.
-            ``"pixel_class_scores"``: the same for each pixel. ``"values"``: the numbers themselves
-            are the result.
+            ``"label_scores"``: one logit per label, of which any number may be correct.
+            ``"pixel_class_scores"``: class scores of each pixel. ``"values"``: the numbers are the
+            result, times `scale` plus `offset`.
         labels: Name of each number, in order; may be empty for values.
+        scale: Factor of each value, (K,); empty for 1.
+        offset: Sum that is added to each value, (K,); empty for 0.
     """
 
     kind: OutputKind
     labels: tuple[str, ...] = ()
+    scale: tuple[float, ...] = ()
+    offset: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        scales = {len(given) for given in (self.scale, self.offset, self.labels) if given}
+        if (self.scale or self.offset) and (self.kind != "values" or len(scales) > 1):
+            raise ConfigError(
+                f"scale has {len(self.scale)} numbers and offset {len(self.offset)} for "
+                f"{len(self.labels)} labels of {self.kind}; expected one for each of the values"
+            )
         if self.kind not in _KINDS:
             raise ConfigError(f"kind is {self.kind!r}; expected one of {', '.join(_KINDS)}")
         if self.kind != "values" and len(self.labels) < 2:
-            raise ConfigError(f"class scores need two labels or more; given: {self.labels}")
+            raise ConfigError(f"{self.kind} need two labels or more; given: {self.labels}")
         if self.kind == "pixel_class_scores" and len(self.labels) > _MOST_PIXEL_CLASSES:
             raise ConfigError(
                 f"{len(self.labels)} pixel classes; a mask can have at most {_MOST_PIXEL_CLASSES}"
@@ -191,7 +205,7 @@ class OutputMeaning:
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Return whether outputs of this shape, with the batch, can have this meaning."""
-        labels = len(self.labels) or shape[1]
+        labels = len(self.labels or self.scale or self.offset) or shape[1]
         dimensions = 4 if self.kind == "pixel_class_scores" else 2
         return len(shape) == dimensions and shape[1] == labels and 0 not in shape
 
@@ -199,7 +213,7 @@ class OutputMeaning:
     def shape(self) -> str:
         """Shape of the outputs as text, for messages."""
         maps = ", H, W" if self.kind == "pixel_class_scores" else ""
-        return f"(N, {len(self.labels) or 'K'}{maps})"
+        return f"(N, {len(self.labels or self.scale or self.offset) or 'K'}{maps})"
 
     def describe(self, outputs: Tensor | NDArray[Any]) -> list[dict[str, Any]]:
         """Convert a network's outputs to labelled results.
@@ -209,7 +223,9 @@ class OutputMeaning:
 
         Returns:
             One object per image. For class scores: ``label``, ``probability`` (by softmax, in 0..1)
-            and ``top``, the five most probable labels with their probabilities. For class scores of
+            and ``top``, the five most probable labels with their probabilities. For label scores:
+            ``present``, the labels with a probability of at least a half, and ``probabilities`` by
+            label (by the logistic function). For class scores of
             pixels: ``shares``, the share of the pixels by label. For values: ``values``, by label
             if there are labels.
 
@@ -222,6 +238,7 @@ class OutputMeaning:
         self._check_numbers(rows)
         describe = {
             "class_scores": self._class_scores,
+            "label_scores": self._label_scores,
             "pixel_class_scores": self._shares,
             "values": self._values,
         }[self.kind]
@@ -257,7 +274,7 @@ class OutputMeaning:
 
     def _check_numbers(self, rows: NDArray[Any]) -> None:
         """Raise an error if an image has no result; a class score of minus infinity is allowed."""
-        looked_at = rows if self.kind == "values" else rows.max(axis=1)
+        looked_at = rows if self.kind in ("label_scores", "values") else rows.max(axis=1)
         wrong = ~np.isfinite(looked_at).reshape(len(rows), -1).all(axis=1)
         if wrong.any():
             raise ArtifactError(
@@ -280,13 +297,27 @@ class OutputMeaning:
         ]
         return {**top[0], "top": top}
 
+    def _label_scores(self, row: NDArray[np.float64]) -> dict[str, Any]:
+        with np.errstate(over="ignore"):
+            probabilities = (1 / (1 + np.exp(-row))).tolist()
+        named = dict(zip(self.labels, probabilities, strict=True))
+        present = [label for label, probability in named.items() if probability >= _PRESENT]
+        return {"present": present, "probabilities": named}
+
     def _values(self, row: NDArray[np.float64]) -> dict[str, Any]:
-        values = row.tolist()
+        scale, offset = np.array(self.scale or 1.0), np.array(self.offset or 0.0)
+        values = (row * scale + offset).tolist()
         return {"values": dict(zip(self.labels, values, strict=True)) if self.labels else values}
 
     def to_json(self) -> dict[str, Any]:
         """Return a versioned JSON object."""
-        return {"schema": SCHEMA, "kind": self.kind, "labels": list(self.labels)}
+        affine = {"scale": list(self.scale), "offset": list(self.offset)}
+        return {
+            "schema": SCHEMA if not (self.scale or self.offset) else SCALED_SCHEMA,
+            "kind": self.kind,
+            "labels": list(self.labels),
+            **{name: numbers for name, numbers in affine.items() if numbers},
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OutputMeaning:
@@ -295,17 +326,18 @@ class OutputMeaning:
         Raises:
             ArtifactError: The object is damaged or was written by a newer version.
         """
-        _check_schema("outputs", data)
+        _check_schema("outputs", data, (SCHEMA, SCALED_SCHEMA))
         try:
-            return cls(data["kind"], tuple(map(str, data["labels"])))
+            scale, offset = (tuple(map(float, data.get(name, ()))) for name in ("scale", "offset"))
+            return cls(data["kind"], tuple(map(str, data["labels"])), scale, offset)
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
                 f"the meaning of the outputs is damaged: {first_line(error)}"
             ) from error
 
 
-def _check_schema(what: str, data: Any) -> None:
-    if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+def _check_schema(what: str, data: Any, known: Sequence[int] = (SCHEMA,)) -> None:
+    if not isinstance(data, Mapping) or data.get("schema") not in known:
         found = data.get("schema") if isinstance(data, Mapping) else data
         raise ArtifactError(
             f"{what}: schema {found!r} is not {SCHEMA}; use the hwnas version that wrote it"

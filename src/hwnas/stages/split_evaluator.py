@@ -19,7 +19,8 @@ from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants.sweep import Quality
 from hwnas.search.data.image_data import Split
 from hwnas.search.evaluation.evaluate import check_finite
-from hwnas.search.tasks.delta_method import with_standard_errors
+from hwnas.search.tasks.delta_method import MetricValue
+from hwnas.search.tasks.split_metrics import SplitMetrics
 from hwnas.search.tasks.task import Task
 
 __all__ = ["Executed", "SplitEvaluator", "calibration_batches"]
@@ -83,30 +84,24 @@ class SplitEvaluator:
         targets = np.concatenate([self.split.take(rows)[1] for rows in self._rows()])
         metric = self.task.metrics[0]
         sign = 1.0 if metric.direction == "maximize" else -1.0
-        statistics: dict[str, Tensor] = {}
-        for side, found in (("own", outputs), ("full", expected)):
-            parts = self.task.statistics(torch.from_numpy(found), torch.from_numpy(targets))
-            statistics |= {f"{side} {part}": entries for part, entries in parts.items()}
-
-        def values(means: Any) -> dict[str, Any]:
-            own, full = (
-                self.task.metric_values(
-                    {k.removeprefix(f"{side} "): v for k, v in means.items() if k.startswith(side)}
-                )[metric.name]
-                for side in ("own", "full")
-            )
-            return {"value": own, "loss": sign * (full - own)}
-
-        found_values = with_standard_errors(values, statistics)
+        own, full = (self._metric(found, targets) for found in (outputs, expected))
+        loss = full - own
         return Quality(
             metric.name,
             metric.direction,
-            *found_values["value"],
-            *found_values["loss"],
+            own.value,
+            own.standard_error,
+            sign * loss.value,
+            loss.standard_error,
             metric.unit,
             len(targets),
             self.name,
         )
+
+    def _metric(self, outputs: NDArray[Any], targets: NDArray[Any]) -> MetricValue:
+        metrics = SplitMetrics(self.task)
+        metrics.add(torch.from_numpy(outputs), torch.from_numpy(targets))
+        return metrics.values()[self.task.metrics[0].name]
 
     def _rows(self) -> Iterator[NDArray[np.int64]]:
         count = len(self.split)

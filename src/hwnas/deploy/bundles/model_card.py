@@ -29,7 +29,8 @@ _ANSWERS = {
         "print({label: float((mask == i).mean()) for i, label in enumerate(labels)})",
         'Image.fromarray(mask).save("mask.png")',
     ],
-    "values": ["print(dict(zip(labels, outputs[0])) if labels else outputs[0])"],
+    "label_scores": ["print(dict(zip(labels, 1 / (1 + np.exp(-outputs[0])))))"],
+    "values": ["print(dict(zip(labels, values)) if labels else values)"],
 }
 """Lines of the model card's example that print the outputs, by kind of output."""
 _NO_LICENCE = "not stated; the terms of the training data apply"
@@ -84,6 +85,8 @@ def _summary(description: Mapping[str, Any]) -> str:
     labels = [_cell(label) for label in outputs["labels"]]
     shown = ", ".join(labels[:_LABELS_SHOWN]) + (", ..." if len(labels) > _LABELS_SHOWN else "")
     gives = f"one score for each of {len(labels)} classes ({shown})"
+    if outputs["kind"] == "label_scores":
+        gives = f"a logit for each of {len(labels)} labels ({shown})"
     if outputs["kind"] == "pixel_class_scores":
         gives = f"for each pixel {gives}"
         height, width = outputs["shape"][2:]
@@ -91,6 +94,8 @@ def _summary(description: Mapping[str, Any]) -> str:
             gives += f", at {height} x {width} pixels"
     if outputs["kind"] == "values":
         gives = f"values{f' ({shown})' if labels else ''}"
+        if "scale" in outputs:
+            gives += ", to be multiplied by `scale` and added to `offset` of bundle.json"
     return (
         f"The network takes images of {inputs['height']} x {inputs['width']} pixels with "
         f"{inputs['channels']} channel{'s' * (inputs['channels'] > 1)} and gives {gives}. "
@@ -260,9 +265,20 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
         'labels, preprocessing = about["labels"], about["preprocessing"]',
         f'session = onnxruntime.InferenceSession("{file}")',
         f'outputs = session.run(None, {{"{INPUT}": prepared(pixels, preprocessing)}})[0]',
+        *_values(description["outputs"]),
         *_ANSWERS[description["outputs"]["kind"]],
         "```",
     ]
+
+
+def _values(outputs: Mapping[str, Any]) -> Iterable[str]:
+    """Return the line of the example that computes values from the outputs."""
+    if outputs["kind"] != "values":
+        return []
+    if "scale" not in outputs:
+        return ["values = outputs[0]"]
+    affine = 'about["outputs"]["scale"]) + np.array(about["outputs"]["offset"])'
+    return [f"values = outputs[0] * np.array({affine}"]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -20,7 +20,7 @@ from hwnas.predictors.models.transfer_prior import DeviceDataset, TransferPrior
 __all__ = ["mean_of_devices", "nearest_device", "ridge", "ridge_on_macs", "ridge_quantiles"]
 
 
-def ridge(sources: KnownDevices) -> Regression:
+def ridge(sources: KnownDevices) -> RidgeMethod:
     """Return a regression of log cost on counts of options and log multiply-accumulates.
 
     Nothing is transferred from the known devices. Positions with fewer or more options than most
@@ -34,7 +34,7 @@ def ridge(sources: KnownDevices) -> Regression:
     if steps is not None:
         columns.append(np.log(steps.macs))
     features = np.column_stack(columns).astype(np.float64)
-    return Regression(BlockScaling.over(features[sources.pool])(features))
+    return RidgeMethod(BlockScaling.over(features[sources.pool])(features))
 
 
 def ridge_quantiles(sources: KnownDevices) -> ResidualQuantiles:
@@ -42,7 +42,7 @@ def ridge_quantiles(sources: KnownDevices) -> ResidualQuantiles:
     return ResidualQuantiles(ridge(sources).features)
 
 
-def ridge_on_macs(sources: KnownDevices) -> Regression:
+def ridge_on_macs(sources: KnownDevices) -> RidgeMethod:
     """Return a regression of log cost on log multiply-accumulates.
 
     Raises:
@@ -54,11 +54,11 @@ def ridge_on_macs(sources: KnownDevices) -> Regression:
             f"method macs needs the operators of the networks, but space {sources.space.name} has "
             "only integer codes. Name the space with --space, or choose another method"
         )
-    return Regression(np.log(steps.macs)[:, None])
+    return RidgeMethod(np.log(steps.macs)[:, None])
 
 
 @dataclass(frozen=True)
-class Regression:
+class RidgeMethod:
     """Bayesian ridge regression of log cost on fixed features, at random samples.
 
     Attributes:
@@ -83,7 +83,7 @@ class Regression:
 
 @dataclass(frozen=True)
 class ResidualQuantiles:
-    """`Regression` with the 90% quantile of its residuals as half the width of every interval.
+    """`RidgeMethod` with the 90% quantile of its residuals as half the width of every interval.
 
     The residuals are leave-one-out residuals of the samples. Of n residuals, the one of rank
     0.9 (n + 1), rounded up, is used (the jackknife of Barber et al., "Predictive inference with the

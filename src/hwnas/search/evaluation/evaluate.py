@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -22,8 +21,9 @@ from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData, Split
+from hwnas.search.engine.devices import working_device
 from hwnas.search.engine.threads import torch_threads
-from hwnas.search.tasks.delta_method import with_standard_errors
+from hwnas.search.tasks.split_metrics import SplitMetrics
 from hwnas.search.tasks.task import Task
 from hwnas.search.training.checkpoint import (
     checkpoint_run,
@@ -93,7 +93,7 @@ class Evaluation:
     Attributes:
         values: Value of each metric of the task, in the metric's unit.
         standard_errors: Standard error of each value, from the sampling of images; see
-            `with_standard_errors`.
+            `MetricValue`.
         n: Number of images scored.
         split: Name of the split that the images are from.
         wall_s: Wall time of the evaluation, in seconds.
@@ -160,19 +160,16 @@ def score(
     """
     wall, cpu = time.perf_counter(), time.process_time()
     network.eval()
-    parts: defaultdict[str, list[Tensor]] = defaultdict(list)
-    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    metrics = SplitMetrics(task)
     with torch.no_grad():
-        for images, targets in _batches(split, task, input_shape, batch_size):
-            outputs = network(images.to(device)).float().cpu()
+        for images, targets in _batches(split, task, input_shape, batch_size, _device(network)):
+            outputs = network(images).float().cpu()
             check_finite(outputs, f"{name} images")
-            for part, entries in task.statistics(outputs, targets).items():
-                parts[part].append(entries)
-    statistics = {part: torch.cat(entries) for part, entries in parts.items()}
-    found = with_standard_errors(task.metric_values, statistics)
+            metrics.add(outputs, targets)
+    found = metrics.values()
     return Evaluation(
-        {metric.name: found[metric.name][0] for metric in task.metrics},
-        {metric.name: found[metric.name][1] for metric in task.metrics},
+        {metric.name: found[metric.name].value for metric in task.metrics},
+        {metric.name: found[metric.name].standard_error for metric in task.metrics},
         len(split),
         name,
         time.perf_counter() - wall,
@@ -200,16 +197,25 @@ def check_finite(outputs: Tensor, of: str) -> None:
         )
 
 
+def _device(network: nn.Module) -> torch.device:
+    return next((p.device for p in network.parameters()), torch.device("cpu"))
+
+
 def _batches(
-    split: Split, task: Task, input_shape: tuple[int, int, int], batch_size: int
+    split: Split,
+    task: Task,
+    input_shape: tuple[int, int, int],
+    batch_size: int,
+    device: torch.device,
 ) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield preprocessed images, on a device, and their targets, on the CPU."""
     preprocessing = task.preprocessing.at(*input_shape[1:])
     largest = max(split.images[0].size, math.prod(input_shape))
     batch_size = max(1, min(batch_size, _VALUES_AT_ONCE // largest))
     # Batches of equal size: a last batch of one image would have no variance for BatchNorm.
     for rows in np.array_split(np.arange(len(split)), math.ceil(len(split) / batch_size)):
         images, targets = split.take(rows)
-        yield preprocessing(images), torch.from_numpy(targets)
+        yield preprocessing(torch.from_numpy(images).to(device)), torch.from_numpy(targets)
 
 
 def recalibrate(
@@ -236,13 +242,13 @@ def recalibrate(
     if not norms:
         return
     before = [norm.momentum for norm in norms]
-    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    batches = _batches(split, task, input_shape, batch_size, _device(network))
     with torch.no_grad():
-        for k, (images, _) in enumerate(_batches(split, task, input_shape, batch_size)):
+        for k, (images, _) in enumerate(batches):
             for norm in norms:
                 norm.train()
                 norm.momentum = 1 / (k + 1)
-            network(images.to(device))
+            network(images)
     for norm, momentum in zip(norms, before, strict=True):
         norm.eval()
         norm.momentum = momentum
@@ -311,7 +317,7 @@ class SupernetEvaluator:
         with torch_threads(self.threads):
             shape = self.space.input_shape(candidate.network)
             network = self._supernet.extract(candidate.network)
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            network.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
             recalibrate(network, self.task, self.data.train.first(self.recalibration_images), shape)
             return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
 
@@ -337,6 +343,7 @@ class TrainEvaluator:
         seed: Seed of all random draws.
         recipe: Space of the candidates' role ``recipe``; None if they have no such role.
         folder: Folder for checkpoints and trained weights; nothing is kept if None.
+        threads: Number of CPU threads of one evaluation.
     """
 
     space: SearchSpace
@@ -346,6 +353,7 @@ class TrainEvaluator:
     seed: int = 0
     recipe: TrainingSpace | None = None
     folder: Path | None = None
+    threads: int = 1
 
     @cached_property
     def key(self) -> str:
@@ -366,7 +374,7 @@ class TrainEvaluator:
             NonFiniteOutput: An output of the network is NaN or infinite.
         """
         shape = self.space.input_shape(candidate.network)
-        with torch_threads(1):
+        with torch_threads(self.threads):
             network = self.trained(candidate, fidelity.share)
             images = replace(fidelity, share=1.0).of(self.data.validation)
             found = score(network, self.task, images, shape, "validation")
@@ -380,11 +388,11 @@ class TrainEvaluator:
         torch.manual_seed(self.seed)
         shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
         train = own_training(self.train, self.recipe, candidate)
         step = NetworkStep.of(network, self.task, shape, train)
         images, run = self.data.train, self._identity(candidate).key
-        with torch_threads(1):
+        with torch_threads(self.threads):
             fit(
                 *(network, step, images, train, self.seed),
                 checkpoint=self._checkpoint(candidate, run),

@@ -19,6 +19,7 @@ from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
+from hwnas.search.engine.devices import working_device
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.evaluation.evaluate import Evaluation, Fidelity, recalibrate, score, shorter
 from hwnas.search.tasks.task import Task
@@ -166,6 +167,7 @@ class GrowEvaluator:
         train: Training settings of a network that does not grow from another.
         folder: Folder for the weights of all evaluated networks, which needs space for all of them.
         seed: Seed of all random draws.
+        threads: Number of CPU threads of one evaluation.
 
     Raises:
         ConfigError: Networks of the space cannot grow.
@@ -177,6 +179,7 @@ class GrowEvaluator:
     train: TrainConfig
     folder: Path
     seed: int = 0
+    threads: int = 1
 
     def __post_init__(self) -> None:
         check_growable(self.space)
@@ -229,13 +232,13 @@ class GrowEvaluator:
             DivergedError: The training loss is not a number.
             NonFiniteOutput: An output of the network is NaN or infinite; its weights are not kept.
         """
-        with torch_threads(1):
+        with torch_threads(self.threads):
             return self._evaluated(candidate, fidelity)
 
     def _evaluated(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         architecture = candidate.network
         network, config = self.start(architecture)
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
         shape = self.space.input_shape(architecture)
         step = NetworkStep.of(network, self.task, shape, config)
         config = shorter(config, fidelity.share)

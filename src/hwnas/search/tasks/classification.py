@@ -13,14 +13,15 @@ from torch.nn import functional
 
 from hwnas.deploy.io import OutputMeaning
 from hwnas.errors import ConfigError, DataError
-from hwnas.plugin import closest
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
-from hwnas.search.tasks.task import LabelTask, Metric
+from hwnas.search.tasks.delta_method import MetricValue
+from hwnas.search.tasks.rank_metrics import RANK_METRICS, rank_metrics
+from hwnas.search.tasks.task import LabelTask, Metric, check_metrics
 
 __all__ = ["PLUGINS", "Classification", "classification"]
 
-_METRICS = ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1")
+_METRICS = ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", *RANK_METRICS)
 _TOP = 5
 
 
@@ -30,7 +31,8 @@ class Classification(LabelTask):
 
     Attributes:
         metric_names: Names of the metrics, of ``"accuracy"``, ``"top5_accuracy"``,
-            ``"balanced_accuracy"`` and ``"macro_f1"``; training reports the first.
+            ``"balanced_accuracy"``, ``"macro_f1"``, ``"auroc"`` and ``"average_precision"``;
+            training reports the first.
         class_weights: Weight of each class in the loss; None for equal weights.
 
     Raises:
@@ -54,13 +56,7 @@ class Classification(LabelTask):
 
     def _check_metrics(self) -> None:
         names = self.metric_names
-        for name in names:
-            if name not in _METRICS:
-                raise ConfigError(f"unknown task.metrics {name!r}; {closest(name, _METRICS)}")
-        if not names or len(set(names)) < len(names):
-            raise ConfigError(
-                f"task.metrics is {list(names)}; expected one or more names, none twice"
-            )
+        check_metrics(names, _METRICS)
         if "top5_accuracy" in names and self.outputs <= _TOP:
             raise ConfigError(
                 f"task.metrics has top5_accuracy, which is always 1 for {self.outputs} classes; "
@@ -141,6 +137,19 @@ class Classification(LabelTask):
             found["macro_f1"] = (2 * means["hits"][there] / both[there]).mean()
         return found
 
+    @property
+    def rank_metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of ranks that are requested."""
+        return tuple(name for name in self.metric_names if name in RANK_METRICS)
+
+    def rank_values(self, outputs: Tensor, targets: Tensor) -> dict[str, MetricValue]:
+        """Return the metrics of ranks: means over classes, each class against all others.
+
+        Images are ranked by the probability of the class; see `auroc` and `average_precision`.
+        """
+        true = functional.one_hot(targets, self.outputs)
+        return rank_metrics(self.rank_metrics, outputs.double().log_softmax(dim=1), true)
+
 
 def classification(
     data: ImageData,
@@ -168,8 +177,8 @@ def classification(
         )
     if data.class_names is None:
         raise DataError(
-            "the targets are values, not classes; give integer labels, or name a task of your own: "
-            'task.name = "package.module:object"'
+            "the targets are values, not classes; give integer labels (N,), or set task.name to "
+            "'regression' or 'multilabel'"
         )
     weights: tuple[float, ...] | None = None
     if class_weights == "balanced":
@@ -187,6 +196,7 @@ PLUGINS = (
         "task",
         "classification",
         classification,
-        "One class per image; metrics accuracy, top-5 and balanced accuracy, macro F1",
+        "One class per image; metrics accuracy, top-5 and balanced accuracy, macro F1, AUROC, "
+        "average precision",
     ),
 )

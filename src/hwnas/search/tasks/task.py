@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self, runtime_checkable
 
@@ -10,13 +10,17 @@ from torch import Tensor
 
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.errors import ConfigError
+from hwnas.plugin import closest
+from hwnas.search.tasks.delta_method import MetricValue
 
 __all__ = [
     "LabelTask",
     "Metric",
+    "RankTask",
     "Smoothable",
     "Task",
     "check_label_smoothing",
+    "check_metrics",
     "smoothed",
 ]
 
@@ -85,6 +89,18 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class RankTask(Protocol):
+    """Task with metrics of all outputs of a split together, such as an average precision."""
+
+    @property
+    def rank_metrics(self) -> tuple[str, ...]:
+        """Names of these metrics; they are also in `Task.metrics`."""
+
+    def rank_values(self, outputs: Tensor, targets: Tensor) -> dict[str, MetricValue]:
+        """Return these metrics by name, for outputs (N, ...) and targets of all images."""
+
+
+@runtime_checkable
 class Smoothable(Protocol):
     """Task with label smoothing, which needs targets that are classes."""
 
@@ -106,6 +122,15 @@ def smoothed(task: Task, label_smoothing: float | None) -> Task:
             "smooth; leave it out"
         )
     return task.smoothed(label_smoothing)
+
+
+def check_metrics(names: Sequence[str], known: Collection[str]) -> None:
+    """Raise if ``task.metrics`` is empty, or has an unknown name or one twice."""
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"unknown task.metrics {name!r}; {closest(name, known)}")
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"task.metrics is {list(names)}; expected one or more names, none twice")
 
 
 def check_label_smoothing(label_smoothing: float) -> None:

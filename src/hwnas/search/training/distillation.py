@@ -21,11 +21,11 @@ def distillation_loss(task: Task, name: str) -> Callable[[Tensor, Tensor], Tenso
     """Return a distillation loss: ``"kl"`` for the task's, ``"alpha"`` for `alpha_divergence`.
 
     Raises:
-        ConfigError: The loss compares class probabilities, and the task's outputs are values.
+        ConfigError: The loss compares class probabilities, and the task's outputs are none.
     """
     if name == "kl":
         return task.distillation_loss
-    if task.meaning.kind == "values":
+    if task.meaning.kind in ("values", "label_scores"):
         raise ConfigError(
             f"train.distillation_loss is {name!r}, which compares probabilities of classes; task "
             f"{task.name} has none, so use 'kl', which selects the distillation loss of the task"
