@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hwnas.errors import HwnasError
     from hwnas.experiment import export
     from hwnas.progress import Reporter, SilentReporter
-    from hwnas.recipe import DeployConfig, Named, PredictorConfig, SearchConfig
+    from hwnas.recipe import ComputeConfig, DeployConfig, Named, PredictorConfig, SearchConfig
     from hwnas.search.data.image_data import DataConfig, ImageData, Split
     from hwnas.search.evaluation.evaluate import Evaluator
     from hwnas.search.objectives.objective import Objective
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bundle",
+    "ComputeConfig",
     "DataConfig",
     "DeployConfig",
     "Evaluator",
@@ -80,6 +81,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Bundle": "deploy.bundles.bundle",
+    "ComputeConfig": "recipe",
     "DataConfig": "search.data.image_data",
     "DeployConfig": "recipe",
     "Evaluator": "search.evaluation.evaluate",

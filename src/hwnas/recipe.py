@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pydantic
 import tomlkit
@@ -22,12 +22,19 @@ from hwnas.hashing import content_hash, differing_fields
 from hwnas.plugin import closest
 from hwnas.recipe_text import set_by_text
 from hwnas.search.data.image_data import DataConfig
+from hwnas.search.engine.placement import (
+    Node,
+    WorkerResources,
+    check_request,
+    evaluator_resources,
+)
 from hwnas.search.engine.rungs import Rungs
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.study.storage import check_storage
 from hwnas.search.training import TrainConfig
 
 __all__ = [
+    "ComputeConfig",
     "DeployConfig",
     "Named",
     "PredictorConfig",
@@ -35,6 +42,7 @@ __all__ = [
     "RunConfig",
     "SearchConfig",
     "SpaceConfig",
+    "compute_values",
     "parse_recipe",
     "read_recipe",
 ]
@@ -130,6 +138,9 @@ class SearchConfig:
         storage: URL of a study that several searches share; that of the run folder if None.
         trials: Number of candidates to evaluate.
         workers: Number of processes that evaluate; 0 evaluates in this process, without Ray.
+        cpus_per_worker: CPUs that each of them reserves; 1 if None.
+        gpus_per_worker: GPUs that each of them reserves, perhaps a share of one; 0 for none. None
+            for equal shares of all GPUs, at least an eighth.
         batch: Number of candidates that are requested from the sampler at a time.
         retries: Number of times that a failed evaluation is repeated.
         timeout_s: Longest duration of an evaluation in seconds, after which it is killed; no limit
@@ -146,6 +157,8 @@ class SearchConfig:
     storage: str | None = None
     trials: int = 200
     workers: int = 2
+    cpus_per_worker: int | None = None
+    gpus_per_worker: float | None = None
     batch: int = 4
     retries: int = 1
     timeout_s: float | None = None
@@ -159,6 +172,7 @@ class SearchConfig:
                 raise ConfigError(
                     f"search.{name} is {getattr(self, name)}; expected at least {least}"
                 )
+        check_request("search", self.cpus_per_worker, self.gpus_per_worker)
         if self.storage is not None:
             check_storage(self.storage)
         if self.timeout_s is not None and (self.timeout_s <= 0 or self.workers == 0):
@@ -171,6 +185,10 @@ class SearchConfig:
             raise ConfigError(
                 f"search.validation_images is {self.validation_images}; expected at least 2"
             )
+
+    def worker_resources(self, nodes: Sequence[Node]) -> WorkerResources:
+        """Return what each worker gets on a cluster; see `evaluator_resources`."""
+        return evaluator_resources(nodes, self.workers, self.cpus_per_worker, self.gpus_per_worker)
 
 
 @dataclass(frozen=True)
@@ -189,6 +207,8 @@ class DeployConfig:
             (`hwnas.stages.finalists.reference`).
         reference_minutes: Training time of the reference network; that of a candidate, or a
             finalist's share of the supernet's training, if None.
+        gpus_per_worker: GPUs that the fine-tuning of each finalist reserves, perhaps a share of
+            one; 0 for none. None for one GPU, if this machine has any.
     """
 
     top: int = 3
@@ -197,8 +217,10 @@ class DeployConfig:
     finetune_learning_rate: float = 1e-3
     reference: bool = False
     reference_minutes: float | None = None
+    gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
+        check_request("deploy", None, self.gpus_per_worker)
         if self.top < 1:
             raise ConfigError(f"deploy.top is {self.top}; expected at least 1")
         if self.finetune_epochs is not None and self.finetune_minutes is not None:
@@ -213,6 +235,57 @@ class DeployConfig:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"deploy.{name} is {value}; expected a number above 0")
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Table ``[compute]``: workers of all stages, unless the table of a stage says otherwise.
+
+    Attributes:
+        workers: Value of ``train.workers`` and of ``search.workers``.
+        cpus_per_worker: Value of ``train.cpus_per_worker`` and of ``search.cpus_per_worker``.
+        gpus_per_worker: Value of ``search.gpus_per_worker`` and of ``deploy.gpus_per_worker``.
+            Training workers get a whole GPU each, unless it is 0.
+        precision: Value of ``train.precision``.
+    """
+
+    workers: int | None = None
+    cpus_per_worker: int | None = None
+    gpus_per_worker: float | None = None
+    precision: Literal["auto", "bf16", "fp32"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise ConfigError(f"compute.workers is {self.workers}; expected at least 0")
+        check_request("compute", self.cpus_per_worker, self.gpus_per_worker)
+
+
+_OF_STAGES = {
+    "workers": ("train", "search"),
+    "cpus_per_worker": ("train", "search"),
+    "gpus_per_worker": ("train", "search", "deploy"),
+    "precision": ("train",),
+}
+"""Tables that have a key of ``[compute]``, too."""
+
+
+def compute_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of stages that follow from ``[compute]``, by dotted key.
+
+    Args:
+        given: Recipe as tables.
+    """
+    compute, found = given.get("compute", {}), {}
+    for key, tables in _OF_STAGES.items():
+        if not isinstance(compute, Mapping) or compute.get(key) is None:
+            continue
+        for table in tables:
+            value, own = compute[key], given.get(table, {})
+            if (table, key) == ("train", "gpus_per_worker") and isinstance(value, int | float):
+                value = int(value > 0)
+            if isinstance(own, Mapping) and key not in own:
+                found[f"{table}.{key}"] = value
+    return found
 
 
 @dataclass(frozen=True)
@@ -252,6 +325,7 @@ class Recipe:
         predictor: Settings of the cost predictor.
         deploy: Settings of the finalists.
         run: Time budget of the whole job.
+        compute: Workers of all stages.
         seed: Seed of all random numbers.
     """
 
@@ -265,6 +339,7 @@ class Recipe:
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
     deploy: DeployConfig = field(default_factory=DeployConfig)
     run: RunConfig = field(default_factory=RunConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -380,6 +455,9 @@ def _parse(table: dict[str, Any], where: str) -> Recipe:
             options = {k: v for k, v in section.items() if k != "name"}
             table[name] = {k: v for k, v in section.items() if k == "name"} | {"options": options}
     _known_keys(table, Recipe, f"{where}: ")
+    for name, value in compute_values(table).items():
+        stage, key = name.split(".")
+        table.setdefault(stage, {})[key] = value
     _leave_to_plan(table)
     try:
         # As JSON, because strict validation converts a list to a tuple only there.
@@ -400,7 +478,8 @@ def _leave_to_plan(table: dict[str, Any]) -> None:
 
 def _message(error: pydantic.ValidationError) -> str:
     """Return one line about an error: the key, its value and what was expected."""
-    first = error.errors()[0]
+    # Other tables take values of [compute], so its own errors come first.
+    first = min(error.errors(), key=lambda found: found["loc"][:1] != ("compute",))
     key = ".".join(str(part) for part in first["loc"])
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):

@@ -79,6 +79,7 @@ _LEARNED: tuple[RecipeStage, ...] = ("train", "search", "finalists")
 DECIDES: Mapping[str, KeyDependency] = {
     "name": KeyDependency("kept"),
     "run.*": KeyDependency("kept", note="the plan is in the run's own recipe"),
+    "compute.*": KeyDependency("kept", note="`precision` counts as `train.precision`"),
     "seed": KeyDependency("redone", ("calibrate", *_LEARNED, "reference")),
     "data.*": KeyDependency("by content", (*_LEARNED, "reference")),
     "task.*": KeyDependency("by content", (*_LEARNED, "reference")),
@@ -102,6 +103,7 @@ DECIDES: Mapping[str, KeyDependency] = {
     ),
     "train.weights": KeyDependency("by content", ("train",)),
     "train.workers": KeyDependency("kept"),
+    "train.*_per_worker": KeyDependency("kept"),
     "train.checkpoint_seconds": KeyDependency("kept"),
     "train.ranking_check": KeyDependency("redone", ("ranking",)),
     "train.ranking_epochs": KeyDependency("redone", ("ranking",)),
@@ -123,6 +125,7 @@ DECIDES: Mapping[str, KeyDependency] = {
     "deploy.reference": KeyDependency("redone", ("reference",)),
     "deploy.reference_minutes": KeyDependency("redone", ("reference",)),
     "deploy.top": KeyDependency("continued", ("finalists",), "weights of existing finalists"),
+    "deploy.gpus_per_worker": KeyDependency("kept"),
     "deploy.*": KeyDependency("redone", ("finalists",)),
 }
 """Dependencies by key or pattern; the first pattern that matches a key applies."""

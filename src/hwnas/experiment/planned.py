@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from hwnas.atomic import write_json
 from hwnas.errors import RunError
@@ -29,11 +30,13 @@ from hwnas.planning import (
 from hwnas.planning.plan import BATCH_SIZE
 from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
-from hwnas.recipe import Recipe, SpaceConfig, parse_recipe, read_recipe
+from hwnas.recipe import Recipe, SpaceConfig, compute_values, parse_recipe, read_recipe
 from hwnas.recipe_text import completed
 from hwnas.run_folder import PLAN
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.cluster import local_ray
+from hwnas.search.engine.devices import device_here
+from hwnas.search.engine.placement import MOST_ON_A_GPU, live_nodes
 from hwnas.search_spaces import SearchSpace
 from hwnas.stages.run_inputs import RunInputs, space_of_recipe
 from hwnas.stages.untrained_costs import most_macs
@@ -72,17 +75,21 @@ def with_plan(
         ConfigError: The budget is too small.
     """
     assert recipe.run.minutes is not None
-    facts = JobFacts.of(data, recipe.run.minutes, os.cpu_count() or 1)
+    text = completed(text, compute_values(tomllib.loads(text)))
     given = tomllib.loads(text)
+    requested = _flat(given)
+    device = device_here(recipe.search.gpus_per_worker)
+    gpus = 0 if device.type == "cpu" else torch.accelerator.device_count()
+    cores = _at_once(requested.get("search.workers"), gpus)
+    facts = JobFacts.of(data, recipe.run.minutes, cores, gpus)
     reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
-    requested = _flat(given)
     space = _space(
         given.get("space", {}), default_space(requested, data.image_shape), data, folder, objects
     )
     networks = probes(space)
     facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
-    speeds = measure_speeds(space, networks, images)
+    speeds = measure_speeds(space, networks, images, device=device)
     facts = replace(facts, spent_minutes=(time.monotonic() - begun) / 60)
     plan = make_plan(facts, speeds, requested)
     draft, _ = parse_recipe(completed(text, plan.values))
@@ -99,6 +106,14 @@ def with_plan(
     return parse_recipe(text)
 
 
+def _at_once(workers: int | None, gpus: int) -> int:
+    """Return how many networks are trained at once, by so many workers if the recipe says so."""
+    cores = os.cpu_count() or 1
+    if gpus:
+        cores = min(cores, gpus * MOST_ON_A_GPU)
+    return cores if workers is None else max(1, min(cores, workers))
+
+
 def _rehearsed(run_inputs: RunInputs, rates: TrainingRates, cores: int, folder: Path) -> float:
     """Return the slowdown of the trainings of a drafted recipe."""
     recipe, workers = run_inputs.recipe, min(cores, run_inputs.recipe.search.workers)
@@ -106,7 +121,10 @@ def _rehearsed(run_inputs: RunInputs, rates: TrainingRates, cores: int, folder: 
     most_macs = float(recipe.search.options.get("most_macs", rates.sizes[1]))
     given = run_inputs.space, run_inputs.task, run_inputs.data.train, recipe.train
     with ray:
-        return slowdown(*given, rates, most_macs, workers)
+        gpus = recipe.search.gpus_per_worker
+        if workers:
+            gpus = recipe.search.worker_resources(live_nodes()).gpus
+        return slowdown(*given, rates, most_macs, workers, gpus)
 
 
 def _space(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from hwnas.errors import ConfigError, InfeasibleError, RunError
 from hwnas.experiment.finished import is_finished, unfinished
 from hwnas.experiment.from_images import DEFAULT_TARGET, recipe_for_images
 from hwnas.experiment.planned import planned_as, with_plan
+from hwnas.experiment.workers import connected
 from hwnas.given_objects import GivenObjects
 from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
@@ -83,7 +82,7 @@ class Experiment:
         """Make a recipe from images, targets and a budget alone.
 
         Args:
-            images: Folder with a subfolder for each class, or an ``.npz`` archive.
+            images: Folder of images and their targets, or an ``.npz`` archive; see `data_table`.
             minutes: Budget of the whole job, in minutes of wall-clock time.
             targets: Targets of the latency objective; of several, the slowest counts.
             limit_ms: Largest latency of a network on any of the targets; None for no limit.
@@ -134,12 +133,12 @@ class Experiment:
                 if recipe.run.minutes is not None:
                     for target in goals[0].targets:
                         searchable(target)
-                    data = data_of(recipe, self.folder, path / "cache", self.objects)
+                    data = data_of(recipe, self.folder, path / "cache", self.objects, reporter)
                     recipe, text = with_plan(
                         recipe, text, data, self.folder, path, reporter, self.objects, begun
                     )
                 run_inputs = RunInputs.prepare(
-                    recipe, self.folder, path / "cache", self.objects, data
+                    recipe, self.folder, path / "cache", self.objects, data, reporter
                 )
                 opened = RunFolder.create(path, recipe, text, self.folder, self.objects)
             with opened:
@@ -229,12 +228,15 @@ def _continue(
     ray_address: str | None = None,
     overrides: Sequence[str] = (),
 ) -> list[RunResult]:
+    reporter = reporter or make_reporter()
     with imports_from(folder.recipe_folder), folder:
         if folder.unnamed:
             adopt(Job.of(folder), goals_of(folder))
         recipe, text = folder.revised(overrides)
         cache = folder.path / "cache"
-        run_inputs = RunInputs.prepare(recipe, folder.recipe_folder, cache, folder.objects)
+        run_inputs = RunInputs.prepare(
+            recipe, folder.recipe_folder, cache, folder.objects, reporter=reporter
+        )
         folder.revise(recipe, text if overrides else None)
         return _work(folder, run_inputs, goals(folder), reporter, ray_address)
 
@@ -243,18 +245,17 @@ def _work(
     folder: RunFolder,
     run_inputs: RunInputs,
     goals: Sequence[SearchGoal],
-    reporter: Reporter | None,
+    reporter: Reporter,
     ray_address: str | None = None,
 ) -> list[RunResult]:
     """Do all stages of some goals that are not done with the current inputs; return the results."""
-    reporter = reporter or make_reporter()
     reporter.log = folder.path / "log.jsonl"
     job = Job(run_inputs, folder, reporter)
     left = [goal for goal in goals if not is_done(job, goal)]
     if left:
         check_shared_study(folder.recipe.search)
         tell_changed_images(job)
-        with storage_errors(folder.path), _ray(job, ray_address):
+        with storage_errors(folder.path), connected(job, ray_address):
             for goal in left:
                 (folder.output(goal.target)).mkdir(parents=True, exist_ok=True)
                 for stage in stages_of(job, goal):
@@ -262,27 +263,3 @@ def _work(
     else:
         reporter.note(f"{folder.path} is finished; nothing is left to do")
     return [summarise(job, goal) for goal in goals]
-
-
-@contextlib.contextmanager
-def _ray(job: Job, address: str | None) -> Iterator[None]:
-    """Connect to Ray, or start it here if the recipe asks for workers."""
-    workers = job.recipe.workers
-    if address is not None:
-        if workers == 0:
-            raise ConfigError(
-                f"a Ray cluster at {address!r} was given, but search.workers is 0; set it to the "
-                "largest number of workers to use"
-            )
-        from hwnas.search.engine.cluster import connected_ray
-
-        with connected_ray(address, [job.folder.recipe_folder]):
-            yield
-        return
-    if workers == 0:
-        yield
-        return
-    from hwnas.search.engine.cluster import local_ray
-
-    with local_ray(max(workers, os.cpu_count() or 1), [job.folder.recipe_folder]):
-        yield

@@ -20,6 +20,7 @@ class JobFacts:
         kind: Kind of the targets: classes, values or masks.
         minutes: Wall-clock budget of the whole job.
         cores: Number of networks that can be trained at once.
+        gpus: Number of GPUs that they are trained on; 0 if they are trained on CPUs.
         most_macs: Approximate multiply-accumulates of the largest networks that meet the limits;
             None if all networks do.
         spent_minutes: Part of the budget that was spent before the plan, by loading the data and
@@ -31,10 +32,16 @@ class JobFacts:
     kind: TargetKind
     minutes: float
     cores: int
+    gpus: int = 0
     most_macs: float | None = None
     spent_minutes: float = 0.0
 
     @classmethod
-    def of(cls, data: ImageData, minutes: float, cores: int) -> JobFacts:
+    def of(cls, data: ImageData, minutes: float, cores: int, gpus: int = 0) -> JobFacts:
         """Return the facts of a data set."""
-        return cls(len(data.train), data.image_shape, data.kind, minutes, cores)
+        return cls(len(data.train), data.image_shape, data.kind, minutes, cores, gpus)
+
+    @property
+    def trainers(self) -> int:
+        """Number of workers that can train one supernet together."""
+        return self.gpus or self.cores

@@ -294,22 +294,22 @@ def _supernet(facts: JobFacts, rates: TrainingRates) -> Plan:
 
     sizes = np.geomspace(rates.sizes[0], _largest(facts, rates), 100)
     least = _of_data(facts, _SUPERNET_EPOCHS)
-    able = [s for s in sizes if epochs(s, train * facts.cores / 2) >= least]
+    able = [s for s in sizes if epochs(s, train * facts.trainers / 2) >= least]
     macs = max(able, default=2 * sizes[0])
     widest = _WIDTHS[-1] * math.sqrt(macs / rates.sizes[1])
     values = {
         **_common(facts),
         "space.width": [width for width in _WIDTHS if width <= widest] or [_WIDTHS[0]],
         **training_values(facts, train),
-        "train.workers": facts.cores,
+        "train.workers": facts.trainers,
         "search.trials": _SUPERNET_TRIALS,
         "search.options.start": _SUPERNET_TRIALS // 3,
         "deploy.top": _SUPERNET_TOP,
-        "deploy.finetune_minutes": _rounded(finetune * facts.cores / _SUPERNET_TOP),
+        "deploy.finetune_minutes": _rounded(finetune * facts.trainers / _SUPERNET_TOP),
     }
     summary = (
         f"a supernet is trained for {train:.1f} minutes, about "
-        f"{epochs(macs, train * facts.cores):.0f} epochs of a network of "
+        f"{epochs(macs, train * facts.trainers):.0f} epochs of a network of "
         f"{macs / 1e6:.3g} M multiply-accumulates",
         f"{_SUPERNET_TRIALS} networks are evaluated; {_SUPERNET_TOP} are fine-tuned for "
         f"{values['deploy.finetune_minutes']:.1f} minutes each",

@@ -16,6 +16,7 @@ import torch
 from hwnas.planning.speed import TrainingRates
 from hwnas.search.data.image_data import Split
 from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.engine.devices import working_device
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers.batch import History
@@ -45,6 +46,7 @@ def slowdown(
     rates: TrainingRates,
     most_macs: float,
     workers: int,
+    gpus: float | None = 0.0,
 ) -> float:
     """Return the training time per image in a search, relative to that in the probe.
 
@@ -56,13 +58,15 @@ def slowdown(
         rates: Seconds per image according to the probe.
         most_macs: Multiply-accumulates of the largest candidate.
         workers: Number of networks that are trained at once; each is a Ray task if Ray is running.
+        gpus: GPUs that each training reserves; see `map_tasks`.
     """
     networks = _candidates(space, most_macs)
     expected = [rates.seconds(space.workload(network).macs)[0] for network in networks]
     lengths = [max(_SECONDS, _STEPS * train.batch_size * seconds) for seconds in expected]
     tasks = list(zip(networks, lengths, strict=True))
     with torch_threads(1):
-        found = list(map_tasks(_seconds_per_image, (space, task, split, train), tasks, workers))
+        shared = space, task, split, train
+        found = list(map_tasks(_seconds_per_image, shared, tasks, workers, gpus))
     return float(np.mean(np.array(found) / expected))
 
 
@@ -82,7 +86,7 @@ def _seconds_per_image(shared: Shared, network: Architecture, seconds: float) ->
     space, task, split, train = shared
     shape = space.input_shape(network)
     built = space.build(network)
-    built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    built.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
     config = replace(train, epochs=None, budget_minutes=seconds / 60)
     points: list[TrainingPoint] = []
     fit(built, NetworkStep.of(built, task, shape, config), split, config, 0, on_row=points.append)

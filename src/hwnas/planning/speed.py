@@ -34,7 +34,7 @@ _WARM_UP = 1  # steps that are not counted: the first chooses algorithms
 
 @dataclass(frozen=True)
 class TrainingSpeed:
-    """Training speed of one network on one core.
+    """Training speed of one network, alone on one core or on a GPU.
 
     Attributes:
         network: Architecture that was timed.
@@ -128,8 +128,9 @@ def measure_speeds(
     networks: Mapping[Architecture, str],
     images: Images,
     seconds: float = 10.0,
+    device: torch.device | str = "cpu",
 ) -> list[TrainingSpeed]:
-    """Train each network briefly in each precision, on one core.
+    """Train each network briefly in each precision, on one core or on a GPU.
 
     On processors that emulate bf16, a step in bf16 takes up to ten times as long. Larger networks
     are not timed in a precision that is far slower than fp32 for a smaller network.
@@ -139,6 +140,7 @@ def measure_speeds(
         networks: Networks to time, each with its kind.
         images: Images of one step, (N, H, W, C) uint8.
         seconds: Time for all networks together; a step is always finished.
+        device: Device that the networks are trained on.
 
     Returns:
         One speed for each network and timed precision, the smallest network first.
@@ -152,7 +154,7 @@ def measure_speeds(
         for precision in _PRECISIONS:
             if precision in hopeless:
                 continue
-            speed = _images_per_s(space, network, precision, images, each)
+            speed = _images_per_s(space, network, precision, images, each, torch.device(device))
             found.append(TrainingSpeed(network, macs[network], precision, speed, networks[network]))
             fp32 = fp32 or speed
             if speed < fp32 / _FAR_SLOWER:
@@ -166,20 +168,28 @@ def _images_per_s(
     precision: Precision,
     images: Images,
     seconds: float,
+    device: torch.device,
 ) -> float:
     network = space.build(architecture)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.train()
     size = space.input_shape(architecture)[1:]
     optimizer = torch.optim.AdamW(network.parameters(), fused=True)
     times: list[float] = []
+    clock = time.process_time if device.type == "cpu" else _time_when_done
     begun = time.perf_counter()
     with torch_threads(1):
         while len(times) <= _WARM_UP or time.perf_counter() - begun < seconds:
-            started = time.process_time()
-            _step(network, _augmented(images, size), optimizer, precision)
-            times.append(time.process_time() - started)
+            started = clock()
+            _step(network, _augmented(images, size).to(device), optimizer, precision)
+            times.append(clock() - started)
     return len(images) / min(times[_WARM_UP:])
+
+
+def _time_when_done() -> float:
+    """Return the wall time once the GPU has finished, in seconds."""
+    torch.accelerator.synchronize()
+    return time.perf_counter()
 
 
 def _augmented(images: Images, size: tuple[int, int]) -> torch.Tensor:
@@ -196,7 +206,7 @@ def _step(
     precision: Precision,
 ) -> None:
     optimizer.zero_grad(set_to_none=True)
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
         outputs = network(images)
     outputs.float().square().mean().backward()
     optimizer.step()

@@ -190,6 +190,7 @@ class Job:
         known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
         known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
         known |= {"folder": self._evaluator_folder, **i.searched.roles}
+        known |= {"threads": self.recipe.search.cpus_per_worker or 1}
         wanted = inspect.signature(self.run_inputs.evaluator).parameters
         return self.run_inputs.evaluator(**{k: v for k, v in known.items() if k in wanted})
 

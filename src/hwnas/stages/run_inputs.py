@@ -17,6 +17,7 @@ from hwnas.given_objects import GivenObjects, given_object
 from hwnas.hashing import content_hash
 from hwnas.plugin import build
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
+from hwnas.progress import Reporter, SilentReporter
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data.image_data import ImageData, load_data
@@ -72,6 +73,7 @@ class RunInputs:
         cache: Path,
         objects: GivenObjects = _NONE,
         data: ImageData | None = None,
+        reporter: Reporter | None = None,
     ) -> RunInputs:
         """Make the objects that a recipe names; raise if it cannot work.
 
@@ -81,6 +83,7 @@ class RunInputs:
             cache: Folder for decoded images of large data sets.
             objects: Objects that the recipe has no names for.
             data: Images of the recipe, if they are loaded already.
+            reporter: Reporter of the progress of loading; none if None.
 
         Raises:
             ConfigError: A name, an option or an objective of the recipe is wrong.
@@ -92,7 +95,7 @@ class RunInputs:
         make_sampler(sampler, recipe.seed, recipe.search.options)
         evaluator = evaluator_of(recipe, objects)
         SAMPLING.find(recipe.train.sampling, "train.sampling")
-        data = data or data_of(recipe, recipe_folder, cache, objects)
+        data = data or data_of(recipe, recipe_folder, cache, objects, reporter)
         task = _task(recipe, data, objects)
         names = recipe.space.names
         space = space_of_recipe(recipe.space, data, task.outputs, recipe_folder, objects)
@@ -304,10 +307,19 @@ def _check_teacher(train: TrainConfig, data: ImageData) -> None:
         )
 
 
-def data_of(recipe: Recipe, recipe_folder: Path, cache: Path, objects: GivenObjects) -> ImageData:
+def data_of(
+    recipe: Recipe,
+    recipe_folder: Path,
+    cache: Path,
+    objects: GivenObjects,
+    reporter: Reporter | None = None,
+) -> ImageData:
     """Return the images of a recipe; arguments as in `RunInputs.prepare`."""
     given = given_object("data", recipe.data.source, objects.data)
-    return load_data(recipe.data, recipe_folder, recipe.seed, cache) if given is None else given
+    if given is not None:
+        return given
+    counter = (reporter or SilentReporter()).counter("decoded images")
+    return load_data(recipe.data, recipe_folder, recipe.seed, cache, on_decoded=counter)
 
 
 def evaluator_of(recipe: Recipe, objects: GivenObjects) -> Callable[..., Evaluator]:

@@ -7,13 +7,14 @@ import hashlib
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from optuna.samplers import BaseSampler
 
 from hwnas.errors import InfeasibleError
 from hwnas.predictors import CostSource
-from hwnas.progress import ProgressCallback
+from hwnas.progress import ProgressCallback, Reporter
 from hwnas.recipe import SearchConfig
 from hwnas.recipe_keys import RecipeStage
 from hwnas.search import (
@@ -28,10 +29,13 @@ from hwnas.search import (
     StudyStorage,
     run_search,
 )
+from hwnas.search.engine.devices import device_here
 from hwnas.search.engine.failure import Outcome
+from hwnas.search.engine.placement import live_nodes
 from hwnas.search.engine.result import FailedTrial, failed_trials, scored_trials
 from hwnas.search.engine.rungs import rung_counts
 from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
+from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import from_optuna, make_sampler
 from hwnas.search.samplers.stratified import Stratified
 from hwnas.search.study.search_study import SearchStudy
@@ -151,41 +155,6 @@ def _search(
     advance: ProgressCallback,
 ) -> None:
     config, space, folder = job.recipe.search, job.run_inputs.searched, job.folder.path
-    first = goal.objectives[0]
-    best: float | None = None
-    failures = 0
-    spent, whole = 0.0, config.fidelity.cost(config.trials)
-    reached: dict[str, float] = {}
-
-    def on_evaluation(candidate: Candidate, fidelity: Fidelity, outcome: Outcome) -> None:
-        nonlocal spent
-        if len(config.fidelity.rungs) == 1 or not isinstance(outcome, Evaluation):
-            return
-        spent += fidelity.share - reached.get(candidate.id, 0.0)
-        reached[candidate.id] = fidelity.share
-        value = outcome.values.get(first.label)
-        shown = "" if value is None else f", {first.label} {value:.4g}"
-        advance(min(1.0, spent / whole), f"{candidate.id} at {fidelity.share:.0%}{shown}")
-
-    def on_trial(trial: Scored, complete: int) -> None:
-        nonlocal best
-        value = trial.values[first.label]
-        if best is None or first.loss(value) < first.loss(best):
-            best = value
-        detail = f"trial {complete}/{config.trials}, best {first.label} {best:.4g}"
-        share = complete / config.trials if len(config.fidelity.rungs) == 1 else spent / whole
-        advance(min(1.0, share), detail + (f", {failures} failed" if failures else ""))
-
-    def on_failure(failed: FailedTrial) -> None:
-        nonlocal failures
-        failures += 1
-        why = failed.failure
-        job.reporter.note(
-            f"candidate {failed.candidate.id} {why.kind} (tries: {why.attempts}): {why.reason}",
-            failure=why.to_json(),
-            trace=why.trace,
-        )
-
     options = SearchOptions(
         config.trials,
         sampler,
@@ -203,6 +172,7 @@ def _search(
         _sharing(job, study_name),
         ScoreStore(folder / "scores.jsonl"),
     )
+    progress = _SearchProgress(config, goal.objectives[0], job.reporter, advance)
     run_search(
         space,
         goal.objectives,
@@ -210,8 +180,69 @@ def _search(
         options,
         costs=costs,
         storage=storage,
-        callbacks=SearchCallbacks(on_trial, on_failure, on_evaluation),
+        callbacks=SearchCallbacks(progress.on_trial, progress.on_failure, progress.on_evaluation),
     )
+
+
+@dataclass
+class _SearchProgress:
+    """Progress of a search, by its trials or, with several rungs, by the cost of its evaluations.
+
+    Attributes:
+        config: Settings of the search.
+        first: First objective, whose best value is shown.
+        reporter: Reporter of failures.
+        advance: Callback for the progress.
+        best: Best value of the first objective so far.
+        failures: Number of candidates that failed so far.
+        reached: Share of the full cost at which each candidate was evaluated last, by its id.
+    """
+
+    config: SearchConfig
+    first: Objective
+    reporter: Reporter
+    advance: ProgressCallback
+    best: float | None = None
+    failures: int = 0
+    reached: dict[str, float] = field(default_factory=dict)
+
+    def on_evaluation(self, candidate: Candidate, fidelity: Fidelity, outcome: Outcome) -> None:
+        """Report an evaluation on one of several rungs."""
+        if not self._rungs or not isinstance(outcome, Evaluation):
+            return
+        self.reached[candidate.id] = fidelity.share
+        value = outcome.values.get(self.first.label)
+        shown = "" if value is None else f", {self.first.label} {value:.4g}"
+        self.advance(self._spent, f"{candidate.id} at {fidelity.share:.0%}{shown}")
+
+    def on_trial(self, trial: Scored, complete: int) -> None:
+        """Report a finished trial."""
+        value, first = trial.values[self.first.label], self.first
+        if self.best is None or first.loss(value) < first.loss(self.best):
+            self.best = value
+        detail = f"trial {complete}/{self.config.trials}, best {first.label} {self.best:.4g}"
+        share = self._spent if self._rungs else min(1.0, complete / self.config.trials)
+        self.advance(share, detail + (f", {self.failures} failed" if self.failures else ""))
+
+    def on_failure(self, failed: FailedTrial) -> None:
+        """Report a failed trial."""
+        self.failures += 1
+        why = failed.failure
+        self.reporter.note(
+            f"candidate {failed.candidate.id} {why.kind} (tries: {why.attempts}): {why.reason}",
+            failure=why.to_json(),
+            trace=why.trace,
+        )
+
+    @property
+    def _rungs(self) -> bool:
+        return len(self.config.fidelity.rungs) > 1
+
+    @property
+    def _spent(self) -> float:
+        """Share of the cost of all evaluations that is spent."""
+        whole = self.config.fidelity.cost(self.config.trials)
+        return min(1.0, sum(self.reached.values()) / whole)
 
 
 def _sharing(job: Job, study_name: str) -> Sharing | None:
@@ -226,9 +257,12 @@ def _sharing(job: Job, study_name: str) -> Sharing | None:
 
 @contextlib.contextmanager
 def _executor(evaluator: Evaluator, config: SearchConfig) -> Iterator[Executor]:
-    executor: Executor = InProcess(evaluator)
+    executor: Executor
     if config.workers:
-        executor = RayActors(evaluator, config.workers, timeout_s=config.timeout_s)
+        each = config.worker_resources(live_nodes())
+        executor = RayActors(evaluator, config.workers, each.cpus, each.gpus, config.timeout_s)
+    else:
+        executor = InProcess(evaluator, device_here(config.gpus_per_worker))
     try:
         yield executor
     finally:

@@ -10,6 +10,7 @@ from torch import Tensor
 from hwnas.predictors import CostSource
 from hwnas.progress import ProgressCallback
 from hwnas.search import RankingCheck
+from hwnas.search.engine.devices import device_here, on_device
 from hwnas.search.evaluation.evaluate import weights_hash
 from hwnas.search.training import (
     SupernetTraining,
@@ -55,7 +56,8 @@ def ranking(job: Job, weights: Mapping[str, Tensor]) -> RunStage:
     folder = job.folder.path / "supernet"
 
     def work(advance: ProgressCallback) -> None:
-        ranked = RankingCheck.of(_training(job))(weights)
+        with on_device(device_here(job.recipe.train.gpus_per_worker)):
+            ranked = RankingCheck.of(_training(job))(weights)
         job.reporter.note(ranked.summary, ranking=asdict(ranked))
 
     identity = job.identity("ranking", training=job.training.key, weights=weights_hash(weights))

@@ -72,6 +72,7 @@ def test_continuable_and_ineffective_settings_are_disjoint() -> None:
 @pytest.mark.parametrize("name", sorted(NO_EFFECT))
 def test_identity_excludes_settings_without_effect(name: str) -> None:
     other = {"checkpoint_seconds": 5.0, "workers": 7, "ranking_check": 9, "ranking_epochs": 2.0}
+    other |= {"cpus_per_worker": 3, "gpus_per_worker": 1}
     changed = replace(CONFIG, **{name: other[name]})
     assert changed != CONFIG
     assert changed.identity == CONFIG.identity

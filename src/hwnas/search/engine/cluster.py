@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hwnas.errors import ConfigError, HwnasError, WorkerError
+from hwnas.search.engine.devices import device_here, on_device, reserved_device
 
-__all__ = ["connected_ray", "local_ray", "map_tasks", "started_beside", "unwrapped"]
+__all__ = [
+    "connected_ray",
+    "local_ray",
+    "map_tasks",
+    "resources_here",
+    "started_beside",
+    "unwrapped",
+]
 
 T = TypeVar("T")
 
@@ -31,6 +39,8 @@ _SETTINGS = {
 @contextlib.contextmanager
 def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
     """Start Ray on this machine, or use the instance that this process is connected to.
+
+    Ray has the GPUs of this machine, if PyTorch can use them.
 
     Args:
         cpus: Number of CPUs that Ray may assign to workers.
@@ -54,6 +64,7 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
         ray.init(
             address="local",  # not a cluster that happens to run on this machine
             num_cpus=cpus,
+            num_gpus=0 if device_here(None).type == "cpu" else None,  # None: all that Ray finds
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -133,7 +144,11 @@ def _set_unless_set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def map_tasks(
-    function: Callable[..., T], shared: Any, arguments: Sequence[tuple[Any, ...]], workers: int
+    function: Callable[..., T],
+    shared: Any,
+    arguments: Sequence[tuple[Any, ...]],
+    workers: int,
+    gpus: float | None = 0.0,
 ) -> Iterator[T]:
     """Yield the result of ``function(shared, *args)`` for each tuple of arguments, in order.
 
@@ -141,15 +156,27 @@ def map_tasks(
     files. ``shared`` is sent only once. Without workers, without Ray, or if Ray has no CPU on this
     machine, the calls are made in this process, one by one.
 
+    Args:
+        function: Function to call; `working_device` is the GPU that its task reserves, if any.
+        shared: First argument of all calls.
+        arguments: Further arguments of each call.
+        workers: Number of workers; only whether it is 0 counts.
+        gpus: GPUs that each task reserves, perhaps a share of one; None for one GPU, if Ray has any
+            on this machine.
+
     Raises:
         WorkerError: Ray lost the workers for good.
     """
     import ray
 
-    if workers == 0 or not ray.is_initialized() or not _cpus_here():
-        yield from (function(shared, *args) for args in arguments)
+    if workers == 0 or not ray.is_initialized() or not resources_here().get("CPU"):
+        device = device_here(gpus)
+        for args in arguments:
+            with on_device(device):
+                found = function(shared, *args)
+            yield found
         return
-    remote, place = _task_here(), ray.put(shared)
+    remote, place = _task_here(gpus), ray.put(shared)
     running = [remote.remote(function, place, args) for args in arguments]
     for result in running:
         try:
@@ -159,19 +186,23 @@ def map_tasks(
 
 
 @contextlib.contextmanager
-def started_beside(function: Callable[..., Any], shared: Any, *args: Any) -> Iterator[None]:
+def started_beside(
+    function: Callable[..., Any], shared: Any, *args: Any, gpus: float = 0.0
+) -> Iterator[None]:
     """Call ``function(shared, *args)`` as a Ray task on this machine, concurrently with a block.
 
-    Until it ends, the task takes one CPU from the workers of the block. The end of the block waits
-    for the task, and an error in the block cancels it. The task's result or error is discarded.
-    Without Ray, or if Ray has a single CPU on this machine, the function is not called.
+    Until it ends, the task takes one CPU, and ``gpus`` GPUs, from the workers of the block. The end
+    of the block waits for the task, and an error in the block cancels it. The task's result or
+    error is discarded. Without Ray, or if Ray has a single CPU or too few GPUs on this machine, the
+    function is not called.
     """
     import ray
 
-    if not ray.is_initialized() or _cpus_here() < 2:
+    there = resources_here() if ray.is_initialized() else {}
+    if there.get("CPU", 0) < 2 or there.get("GPU", 0) < gpus:
         yield
         return
-    running = _task_here().remote(function, ray.put(shared), args)
+    running = _task_here(gpus).remote(function, ray.put(shared), args)
     try:
         yield
     except BaseException:
@@ -180,31 +211,40 @@ def started_beside(function: Callable[..., Any], shared: Any, *args: Any) -> Ite
     ray.wait([running])
 
 
-def _task_here() -> Any:
-    """Return `_single_threaded` as a Ray task with one CPU on this machine."""
+def _task_here(gpus: float | None) -> Any:
+    """Return `_on_its_device` as a Ray task with one CPU on this machine.
+
+    Args:
+        gpus: GPUs that it reserves; None for one, if there is any.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    gpus = min(1.0, resources_here().get("GPU", 0.0)) if gpus is None else gpus
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options: dict[str, Any] = {"num_cpus": 1, "max_retries": 3, "scheduling_strategy": here}
-    return ray.remote(**options)(_single_threaded)
+    options: dict[str, Any] = {"num_cpus": 1, "num_gpus": gpus, "max_retries": 3}
+    options["scheduling_strategy"] = here
+    return ray.remote(**options)(_on_its_device)
 
 
-def _cpus_here() -> float:
-    """Return the number of CPUs that Ray has on this machine."""
+def resources_here() -> dict[str, float]:
+    """Return the resources that Ray has on this machine: its numbers of ``"CPU"`` and ``"GPU"``."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()
-    nodes: Any = ray.nodes
+    nodes: Any = ray.nodes  # Ray gives no types
     [here] = [n for n in nodes() if n["NodeID"] == node]
-    return float(here["Resources"].get("CPU", 0))
+    found: dict[str, float] = here["Resources"]
+    return found
 
 
-def _single_threaded(function: Callable[..., T], shared: Any, args: tuple[Any, ...]) -> T:
+def _on_its_device(function: Callable[..., T], shared: Any, args: tuple[Any, ...]) -> T:
+    """Call a function on the device that Ray reserved for this task, with one thread."""
     import torch
 
     torch.set_num_threads(1)
-    return function(shared, *args)
+    with on_device(reserved_device()):
+        return function(shared, *args)
 
 
 def unwrapped(error: Exception) -> Exception:

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from hwnas.errors import WorkerError
+import torch
+
+from hwnas.errors import HwnasError, WorkerError
 from hwnas.search.engine.cluster import unwrapped
+from hwnas.search.engine.devices import on_device, reserved_device
 from hwnas.search.engine.failure import Failure, Outcome, failure_of
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.evaluation.evaluate import Evaluator, Fidelity
@@ -48,25 +51,32 @@ class InProcess:
 
     It can neither interrupt an evaluation that hangs nor survive one that kills the process; use
     `RayActors` for that.
+
+    Args:
+        evaluator: Evaluator to map over candidates.
+        device: The `working_device` of the evaluations.
     """
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, device: torch.device | str = "cpu") -> None:
         self.evaluator = evaluator
+        self._device = torch.device(device)
 
     def map(
         self, candidates: Sequence[Candidate], fidelity: Fidelity
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield position and outcome of each candidate, in order."""
         for position, candidate in enumerate(candidates):
-            yield position, _attempt(self.evaluator, candidate, fidelity)
+            yield position, _attempt(self.evaluator, candidate, fidelity, self._device)
 
     def close(self) -> None:
         """Do nothing: there are no workers to release."""
 
 
-def _attempt(evaluator: Evaluator, candidate: Candidate, fidelity: Fidelity) -> Outcome:
+def _attempt(
+    evaluator: Evaluator, candidate: Candidate, fidelity: Fidelity, device: torch.device
+) -> Outcome:
     try:
-        with torch_threads():
+        with torch_threads(), on_device(device):
             return evaluator.evaluate(candidate, fidelity)
     except Exception as error:  # a user's evaluator may fail in any way
         return failure_of(error)
@@ -77,9 +87,10 @@ class _Worker:
 
     def __init__(self) -> None:
         self._evaluator: Evaluator | None = None
+        self._device = torch.device("cpu")
 
     def prepare(self, place: Sequence[Any]) -> None:
-        """Fetch the evaluator.
+        """Fetch the evaluator, and find the device that Ray reserved.
 
         Args:
             place: Object reference of the evaluator, in a list so that Ray does not resolve it
@@ -88,11 +99,12 @@ class _Worker:
         import ray
 
         self._evaluator = ray.get(place[0])
+        self._device = reserved_device()
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Outcome:
         """Evaluate a candidate; return an error as a `Failure`, since not every error pickles."""
         assert self._evaluator is not None
-        return _attempt(self._evaluator, candidate, fidelity)
+        return _attempt(self._evaluator, candidate, fidelity, self._device)
 
 
 @dataclass(frozen=True)
@@ -113,15 +125,17 @@ class _Call:
 class RayActors:
     """Executor that evaluates candidates on Ray actors.
 
-    As many actors run as Ray has CPUs for, up to ``workers``. The others wait for free CPUs, so
-    machines that join a cluster are used at once. An actor that dies, alone or with its machine, is
-    replaced, and its candidate is evaluated again. An evaluation that times out is ended together
-    with its actor, and the actor is replaced.
+    As many actors run as Ray has CPUs and GPUs for, up to ``workers``. The others wait for free
+    ones, so machines that join a cluster are used at once. An actor that dies, alone or with its
+    machine, is replaced, and its candidate is evaluated again. An evaluation that times out is
+    ended together with its actor, and the actor is replaced.
 
     Args:
         evaluator: Evaluator to map over candidates; put into the object store once.
         workers: Largest number of actors.
         cpus: CPUs that each actor reserves.
+        gpus: GPUs that each actor reserves, perhaps a share of one. Its `working_device` is then
+            that GPU.
         timeout_s: Time limit of one evaluation, in seconds; None for no limit.
     """
 
@@ -130,6 +144,7 @@ class RayActors:
         evaluator: Evaluator,
         workers: int,
         cpus: float = 1.0,
+        gpus: float = 0.0,
         timeout_s: float | None = None,
     ) -> None:
         import ray
@@ -137,7 +152,7 @@ class RayActors:
         self.evaluator = evaluator
         self._timeout_s = timeout_s
         remote: Any = ray.remote(_Worker)
-        self._actor = remote.options(num_cpus=cpus)
+        self._actor = remote.options(num_cpus=cpus, num_gpus=gpus)
         self._place = ray.put(evaluator)
         self._idle: list[Any] = []
         self._starting: dict[Any, Any] = {}
@@ -200,7 +215,7 @@ class RayActors:
         if not done and not running:
             raise WorkerError(
                 f"Ray has started no worker in {_START_SECONDS / 60:g} minutes; check with `ray "
-                "status` whether a CPU is free, or lower search.workers"
+                "status` whether CPUs and GPUs are free, or lower search.workers"
             )
         for reference in done:
             if reference in self._starting:
@@ -239,6 +254,8 @@ class RayActors:
         try:
             ray.get(reference)
         except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, HwnasError):
+                raise error.cause from error
             [reason, *_] = str(error.cause).splitlines() or [type(error.cause).__name__]
             raise WorkerError(
                 f"a worker cannot load the evaluator ({reason}); workers need the same modules and "

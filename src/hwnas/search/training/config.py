@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -12,6 +12,12 @@ from hwnas.errors import ConfigError
 from hwnas.hashing import default_of
 from hwnas.plugin import closest, resolve
 from hwnas.search.data.raw_images import TargetKind
+from hwnas.search.engine.placement import (
+    Node,
+    WorkerResources,
+    check_request,
+    training_resources,
+)
 from hwnas.search.training.augment import Augmentation
 from hwnas.search.training.sampling import SAMPLING
 
@@ -19,8 +25,18 @@ __all__ = ["CONTINUABLE", "NO_EFFECT", "TrainConfig"]
 
 SCHEMA = 1
 """Version that is raised when a setting changes its meaning, so that older weights do not match."""
-NO_EFFECT = frozenset({"checkpoint_seconds", "ranking_check", "ranking_epochs", "workers"})
-"""Settings without effect on the trained weights; ``workers`` affects the order of sums only."""
+NO_EFFECT = frozenset(
+    {
+        "checkpoint_seconds",
+        "cpus_per_worker",
+        "gpus_per_worker",
+        "ranking_check",
+        "ranking_epochs",
+        "workers",
+    }
+)
+"""Settings without effect on the trained weights; ``workers`` and their resources affect the order
+of sums only."""
 _BY_CONTENT = frozenset({"weights"})
 """Settings that name files; what the files contain is an input of its own, whatever their names."""
 CONTINUABLE = frozenset({"accumulate", "batch_size", "budget_minutes", "epochs"})
@@ -131,6 +147,8 @@ class TrainConfig:
         label_smoothing: Share of the target probability that is spread over all classes, in [0, 1);
             the task's own if None.
         workers: Number of processes that train together; 0 trains in this process, without Ray.
+        cpus_per_worker: CPUs, and threads, of each of them; None for equal shares of all CPUs.
+        gpus_per_worker: 1 for a GPU for each of them, 0 for none; None for a GPU if there are any.
         checkpoint_seconds: Time between checkpoints, in seconds.
         ranking_check: Number of networks that are trained alone after the supernet, to compare the
             supernet's ranking with theirs; 0 for no such check.
@@ -172,6 +190,8 @@ class TrainConfig:
     cutmix: float = 0.0
     label_smoothing: float | None = None
     workers: int = 1
+    cpus_per_worker: int | None = None
+    gpus_per_worker: int | None = None
     checkpoint_seconds: float = 60.0
     ranking_check: int = 0
     ranking_epochs: float = 5.0
@@ -225,6 +245,7 @@ class TrainConfig:
                 f"train.ranking_check is {self.ranking_check}; expected at least {_FEWEST_RANKED} "
                 "networks, or 0 for no check: a ranking of fewer says little"
             )
+        check_request("train", self.cpus_per_worker, self.gpus_per_worker, together=True)
         self._check_parts()
         if self.augment is not None and ":" not in self.augment:
             raise ConfigError(
@@ -240,6 +261,10 @@ class TrainConfig:
                 f"{self.batch_size} images for each part of each worker's share; normalisation "
                 "needs two, so lower train.accumulate"
             )
+
+    def worker_resources(self, nodes: Sequence[Node]) -> WorkerResources:
+        """Return what each worker gets on a cluster; see `training_resources`."""
+        return training_resources(nodes, self.workers, self.cpus_per_worker, self.gpus_per_worker)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -79,6 +79,11 @@ class Teacher:
     input_shape: tuple[int, int, int]
     said: Tensor | None = None
 
+    def to(self, device: torch.device | str) -> Teacher:
+        """Move the network, in place, to a device; return this teacher."""
+        self.network.to(device)
+        return self
+
     def says(self, task: Task, part: Batch, moment: StepContext) -> Tensor:
         """Return the teacher's outputs for a part of a batch, float32."""
         if self.said is not None:

@@ -8,16 +8,17 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import torch
 
 from hwnas.atomic import appending, storage_errors
-from hwnas.errors import ConfigError, HwnasError, WorkerError
+from hwnas.errors import ConfigError, DeviceError, HwnasError, WorkerError
 from hwnas.search.data.image_data import ImageData
+from hwnas.search.engine.devices import UNUSABLE, device_here
+from hwnas.search.engine.placement import live_nodes
 from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
-from hwnas.search.training.placement import worker_resources
 from hwnas.search.training.start import StartWeights
 from hwnas.search.training.steps import Teacher
 from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingPoint, fit
@@ -77,7 +78,7 @@ def train_supernet(
     with storage_errors(training.folder):
         training.folder.mkdir(parents=True, exist_ok=True)
     if training.config.workers == 0 or training.config.epochs == 0:
-        _train(training, Workers(), torch.device("cpu"), on_row)
+        _train(training, Workers(), device_here(training.config.gpus_per_worker), on_row)
     else:
         with _following(training.folder / ROWS, on_row):
             # Workers run in their own folder, so a relative path would be wrong.
@@ -134,7 +135,7 @@ def _trained(
     task = smoothed(training.task, config.label_smoothing)
     teacher = teacher_of(training.space, config)
     if teacher is not None:
-        teacher.network.to(device)
+        teacher = teacher.to(device)
         teacher = teacher.prepared(config.teacher_sees, task, training.data.train, workers)
     step = SupernetStep(
         supernet,
@@ -213,14 +214,18 @@ def _train_on_ray(training: SupernetTraining) -> None:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    workers, nodes = training.config.workers, cast(Any, ray).nodes()
-    each = worker_resources([node["Resources"] for node in nodes if node["Alive"]], workers)
+    config = training.config
+    each = config.worker_resources(live_nodes())
     worker: Any = _ray_worker  # Ray's types do not allow a result of the worker
     trainer = TorchTrainer(
         worker,
-        train_loop_config={"training": ray.put(training), "threads": each.cpus},
+        train_loop_config={
+            "training": ray.put(training),
+            "threads": each.cpus,
+            "gpus": each.gpus,
+        },
         scaling_config=ScalingConfig(
-            num_workers=workers,
+            num_workers=config.workers,
             use_gpu=each.gpus > 0,
             resources_per_worker={"CPU": each.cpus} | ({"GPU": each.gpus} if each.gpus else {}),
         ),
@@ -252,6 +257,8 @@ def _ray_worker(config: dict[str, Any]) -> HwnasError | None:
     device = ray.train.torch.get_device()
     workers = Workers(context.get_world_rank(), context.get_world_size(), device)
     try:
+        if config["gpus"] and device.type == "cpu":
+            raise DeviceError(UNUSABLE)
         _train(training, workers, device, lambda row: None)
     except HwnasError as error:
         return error

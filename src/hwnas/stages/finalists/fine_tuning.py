@@ -15,6 +15,7 @@ from hwnas.progress import ProgressCallback
 from hwnas.recipe_keys import code_of
 from hwnas.search import Scored
 from hwnas.search.engine.cluster import map_tasks
+from hwnas.search.engine.devices import device_here, working_device
 from hwnas.search.evaluation.evaluate import own_training, recalibrate, weights_hash
 from hwnas.search.tasks.task import smoothed
 from hwnas.search.training import (
@@ -57,7 +58,8 @@ def fine_tune(
         tasks.append((trial.candidate, inherited, weights_path(job, trial.candidate)))
     tuned: dict[str, Path] = {}
     shared = job.run_inputs, None if weights is None else _teacher(job.run_inputs)
-    outcomes = map_tasks(_try_to_tune, shared, tasks, job.recipe.workers)
+    gpus = job.recipe.deploy.gpus_per_worker
+    outcomes = map_tasks(_try_to_tune, shared, tasks, job.recipe.workers, gpus)
     for done, (trial, outcome) in enumerate(zip(finalists, outcomes, strict=True), start=1):
         if isinstance(outcome, HwnasError):
             failures.take(trial.candidate.id, outcome)
@@ -91,7 +93,8 @@ def _teacher(run_inputs: RunInputs) -> Teacher | None:
     teacher = None if config is None else teacher_of(run_inputs.space, config)
     if config is None or teacher is None:
         return None
-    return teacher.prepared(config.teacher_sees, run_inputs.task, run_inputs.data.train)
+    on = teacher.to(device_here(run_inputs.recipe.deploy.gpus_per_worker))
+    return on.prepared(config.teacher_sees, run_inputs.task, run_inputs.data.train).to("cpu")
 
 
 def _try_to_tune(
@@ -135,8 +138,8 @@ def train_finalist(
     recipe, space, task = run_inputs.recipe, run_inputs.space, run_inputs.task
     data, shape = run_inputs.data, space.input_shape(candidate.network)
     torch.manual_seed(recipe.seed)
-    network = space.build(candidate.network)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    device, network = working_device(), space.build(candidate.network)
+    network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     config: TrainConfig | None = own_training(recipe.train, run_inputs.recipe_space, candidate)
     if inherited is not None:
         network.load_state_dict(inherited)
@@ -144,6 +147,7 @@ def train_finalist(
     if config is not None:
         learned = smoothed(task, config.label_smoothing)
         distillation = config.distillation, config.distillation_loss
+        teacher = None if teacher is None else teacher.to(device)
         step = NetworkStep(network, learned, shape, teacher, *distillation)
         fit(network, step, data.train, config, recipe.seed)
     recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)

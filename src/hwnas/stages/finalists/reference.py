@@ -22,6 +22,7 @@ from hwnas.progress import ProgressCallback
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import Scored, TrainEvaluator
 from hwnas.search.engine.cluster import started_beside
+from hwnas.search.engine.placement import live_nodes
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.objectives.objective import COUNTED
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
@@ -92,7 +93,8 @@ def with_reference(job: Job, goal: SearchGoal, search: RunStage) -> RunStage:
         made = _reference_job(job)
         candidate = Candidate.of(_choose_width(made.run_inputs, goal, advance))
         inputs = candidate, None, weights_path(made, candidate)
-        with started_beside(train_finalist, (made.run_inputs, None), *inputs):
+        gpus = settings.worker_resources(live_nodes()).gpus
+        with started_beside(train_finalist, (made.run_inputs, None), *inputs, gpus=gpus):
             search.work(advance)
 
     return replace(search, work=work)

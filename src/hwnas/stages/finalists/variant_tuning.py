@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.variants.conversion import Conversion
+from hwnas.search.engine.devices import device_here
 from hwnas.search.evaluation.evaluate import recalibrate
 from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit
 from hwnas.search_spaces import Architecture
@@ -43,12 +44,14 @@ def retraining(
         network = space.build(architecture)
         network.load_state_dict(weights)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        teacher = Teacher(copy.deepcopy(network).eval(), shape)
+        device = device_here(run_inputs.recipe.deploy.gpus_per_worker)
+        teacher = Teacher(copy.deepcopy(network).eval(), shape).to(device)
         conversion.begin(network)
+        network.to(device)  # with what the conversion added
         step = NetworkStep.of(network, task, shape, config, teacher)
         fit(network, step, data.train, config, run_inputs.recipe.seed)
         recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
-        conversion.end(network)
+        conversion.end(network.cpu())
         return export_network(run_inputs, architecture, network, to).path
 
     return retrain
