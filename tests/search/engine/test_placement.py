@@ -106,7 +106,7 @@ def test_evaluators_all_run_at_once_unless_a_gpu_has_eight(gpus: list[int], work
     ("cpus", "gpus", "told"),
     [
         (4, None, "needs 4 CPUs and 0 GPUs, but no node .* has so many .2 CPUs and 0 GPUs.;"),
-        (None, 0.5, "needs 1 CPUs and 0.5 GPUs, .*lower search.cpus_per_worker or search.gpus"),
+        (None, 0.5, "needs 1 CPU and 0.5 GPUs, .*lower search.cpus_per_worker or search.gpus"),
     ],
 )
 def test_evaluators_that_request_more_than_a_node_has_are_refused(

@@ -127,12 +127,16 @@ def evaluator_resources(
         gpus = _share([math.floor(_gpus(node)) for node in nodes], workers)
     if any(_places(node, cpus, gpus) for node in nodes):
         return WorkerResources(cpus, gpus)
-    have = dict.fromkeys(f"{_cpus(node)} CPUs and {_gpus(node):g} GPUs" for node in nodes)
+    have = dict.fromkeys(_amounts(_cpus(node), _gpus(node)) for node in nodes)
     raise ConfigError(
-        f"each worker of the search needs {cpus} CPUs and {gpus:g} GPUs, but no node of the "
+        f"each worker of the search needs {_amounts(cpus, gpus)}, but no node of the "
         f"cluster has so many ({', '.join(have)}); lower search.cpus_per_worker or "
         "search.gpus_per_worker"
     )
+
+
+def _amounts(cpus: int, gpus: float) -> str:
+    return f"{cpus} CPU{'s' * (cpus != 1)} and {gpus:g} GPU{'s' * (gpus != 1)}"
 
 
 def _share(gpus: Sequence[int], workers: int) -> float:

@@ -43,8 +43,8 @@ def auroc(scores: Floats, positive: npt.NDArray[np.bool_]) -> tuple[float, Float
 def _ranks(scores: Floats) -> Floats:
     """Return the rank of each score from 1, the mean rank if scores are equal."""
     rising = np.sort(scores)
-    ends = (np.searchsorted(rising, scores, side) for side in ("left", "right"))
-    return (sum(ends) + 1) / 2
+    first, last = np.searchsorted(rising, scores), np.searchsorted(rising, scores, "right")
+    return (first + last + 1) / 2
 
 
 def average_precision(scores: Floats, positive: npt.NDArray[np.bool_]) -> tuple[float, Floats]:
