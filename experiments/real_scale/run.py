@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import tempfile
@@ -22,7 +23,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
@@ -68,7 +68,7 @@ def work(arguments: argparse.Namespace) -> None:
                 answers.put(speeds(files, seed))
             for count in arguments.counts:
                 subject = f"{count:,} images"
-                if answers.find("private_memory", subject, seed) is None:
+                if answers.find("held_memory", subject, seed) is None:
                     print(f"seed {seed}: loading {subject}", flush=True)
                     answers.put(memory(files, count, subject, seed))
     print(markdown(answers.rows))
@@ -178,25 +178,28 @@ def memory(files: Sequence[Path], count: int, subject: str, seed: int) -> list[R
             path.parent.mkdir(parents=True, exist_ok=True)
             os.link(files[number % len(files)], path)
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            private, peak = process.submit(_memory_of, folder, seed).result()
+            held, peak = process.submit(_memory_of, folder, seed).result()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(folder.parent / "many-cache", ignore_errors=True)
     return [
-        Row("private_memory", subject, seed, private, "MB", count),
+        Row("held_memory", subject, seed, held, "MB", count),
         Row("peak_resident_memory", subject, seed, peak, "MB", count),
     ]
 
 
 def _memory_of(folder: Path, seed: int) -> tuple[float, float]:
-    """Return the private memory after an epoch, and the largest resident memory, in MB.
+    """Return the memory in MB that is held after an epoch, and the largest resident memory.
 
-    Resident memory includes pages of the cache's files, which the system takes back at any time.
+    Resident memory includes unchanged pages of the cache's files, which the system takes back when
+    it needs them; held memory (``Private_Dirty`` of Linux) does not.
     """
     data = load(folder, folder.parent / "many-cache", seed)
     batches(data, seed)
-    private = psutil.Process().memory_full_info().uss
-    return private / 1e6, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    pages = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+    held = re.search(r"^Private_Dirty: *(\d+) kB$", pages, re.MULTILINE)
+    assert held is not None
+    return int(held[1]) / 1e3, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 if __name__ == "__main__":
