@@ -25,7 +25,13 @@ from hwnas.search.data.decoded_images import (
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.manifest import DataManifest, file_state
-from hwnas.search.data.raw_images import RawImages, Targets, held_out_parts, read_image, resize
+from hwnas.search.data.raw_images import (
+    RawImages,
+    Targets,
+    held_out_parts,
+    read_image,
+    resize_image,
+)
 
 __all__ = [
     "FolderFiles",
@@ -147,7 +153,7 @@ def _encoded(folder: Path, files: FolderFiles, size: int | None, channels: int) 
 
 def _decode(file: Path, size: int | None, channels: int) -> tuple[Images]:
     image = read_image(file, channels)
-    return (resize(image[np.newaxis], size)[0] if size else image,)
+    return (resize_image(image, size),)
 
 
 def list_version(files: Iterable[Sequence[str]]) -> str:

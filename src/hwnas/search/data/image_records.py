@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import xxhash
 
 from hwnas.deploy.bundles.image_file import read_pixels
@@ -29,7 +27,17 @@ from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
 from hwnas.search.data.image_shards import files_by_part
 from hwnas.search.data.manifest import DataManifest
-from hwnas.search.data.raw_images import PARTS, RawImages, Targets, numbered_groups, resize
+from hwnas.search.data.raw_images import (
+    PARTS,
+    RawImages,
+    Targets,
+    main_part,
+    numbered_groups,
+    resize_image,
+)
+
+if TYPE_CHECKING:  # it takes a tenth of a second, and only these files need it
+    import pyarrow as pa
 
 __all__ = [
     "has_records",
@@ -116,9 +124,13 @@ def read_records(
             for name, content in _images(folder, files, columns)
         ),
     )
-    main = "all" if "all" in parts else "train"
-    names = columns.names or _names_of(_column(folder, parts[main], columns.target))
-    targets = {part: _targets(folder, files, columns, names) for part, files in parts.items()}
+    main = main_part(parts)
+    given = {part: _column(folder, files, columns.target) for part, files in parts.items()}
+    names = columns.names or _names_of(given[main])
+    targets = {
+        part: _targets(cells, names, f"{folder / next(iter(parts[part]))}: {columns.target}")
+        for part, cells in given.items()
+    }
     groups = _column(folder, parts[main], _GROUP) if columns.grouped else None
     numbered = numbered_groups(groups, len(targets[main]), f"{folder}: {_GROUP}")
     place = cache_key(folder, "records", size or "own", f"{channels}ch")
@@ -208,6 +220,8 @@ def _columns(path: Path) -> _Columns:
 
 
 def _is_image(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
     if pa.types.is_struct(kind):
         return any(field.name == "bytes" and _is_image(field.type) for field in kind)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
@@ -229,6 +243,9 @@ def _declared_names(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
 
 
 def _schema(path: Path) -> pa.Schema:
+    import pyarrow as pa
+    import pyarrow.parquet
+
     if path.suffix == ".parquet":
         return pa.parquet.read_schema(path)
     with pa.memory_map(str(path)) as file:
@@ -237,6 +254,9 @@ def _schema(path: Path) -> pa.Schema:
 
 def _batches(path: Path, column: str) -> Iterator[Sequence[Any]]:
     """Yield the entries of a column as Python objects, some at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
     with _damage_named(path):
         if path.suffix == ".parquet":
             with pa.parquet.ParquetFile(path) as file:
@@ -245,9 +265,9 @@ def _batches(path: Path, column: str) -> Iterator[Sequence[Any]]:
             return
         with pa.memory_map(str(path)) as mapped, pa.ipc.open_stream(mapped) as stream:
             for batch in stream:
-                entries_ = batch.column(column)
-                for start in range(0, len(entries_), _ROWS):
-                    yield entries_.slice(start, _ROWS).to_pylist()
+                cells = batch.column(column)
+                for start in range(0, len(cells), _ROWS):
+                    yield cells.slice(start, _ROWS).to_pylist()
 
 
 def _images(folder: Path, files: FolderFiles, columns: _Columns) -> Iterator[tuple[str, bytes]]:
@@ -273,8 +293,7 @@ def _encoded(
 
 
 def _decode(content: bytes, size: int | None, channels: int) -> tuple[Images]:
-    pixels = read_pixels(io.BytesIO(content), channels)
-    return (resize(pixels[np.newaxis], size)[0] if size else pixels,)
+    return (resize_image(read_pixels(io.BytesIO(content), channels), size),)
 
 
 def _column(folder: Path, files: FolderFiles, column: str) -> list[Any]:
@@ -290,21 +309,17 @@ def _column(folder: Path, files: FolderFiles, column: str) -> list[Any]:
     return found
 
 
-def _names_of(entries_: Sequence[Any]) -> tuple[str, ...] | None:
+def _names_of(cells: Sequence[Any]) -> tuple[str, ...] | None:
     """Return the names of classes that are given as texts."""
-    if entries_ and all(isinstance(entry, str) for entry in entries_):
-        return tuple(sorted(set(entries_)))
+    if cells and all(isinstance(cell, str) for cell in cells):
+        return tuple(sorted(set(cells)))
     return None
 
 
-def _targets(
-    folder: Path, files: FolderFiles, columns: _Columns, names: tuple[str, ...] | None
-) -> Targets:
-    """Return classes, int64 (N,), or values, float32 (N, K)."""
-    found = _column(folder, files, columns.target)
-    where = f"{folder / next(iter(files))}: {columns.target}"
+def _targets(found: Sequence[Any], names: tuple[str, ...] | None, where: str) -> Targets:
+    """Return classes, int64 (N,), or values, float32 (N, K), of a part."""
     if not found:
-        raise DataError(f"{folder / next(iter(files))} has no rows; {_LAYOUT}")
+        raise DataError(f"{where} has no rows; {_LAYOUT}")
     if isinstance(found[0], str) and names is not None:
         numbers = {name: number for number, name in enumerate(names)}
         odd = next((entry for entry in found if entry not in numbers), None)
@@ -332,6 +347,8 @@ def _targets(
 
 @contextlib.contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
+    import pyarrow as pa
+
     try:
         yield
     except (pa.ArrowException, OSError, KeyError) as error:

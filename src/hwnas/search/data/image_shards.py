@@ -27,7 +27,7 @@ from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.mask_folder import CLASSES_FILE, class_names
-from hwnas.search.data.raw_images import PARTS, RawImages, Targets, held_out_parts, resize
+from hwnas.search.data.raw_images import PARTS, RawImages, Targets, held_out_parts, resize_image
 
 __all__ = ["files_by_part", "has_shards", "open_images", "read_shards", "shards_manifest"]
 
@@ -182,9 +182,7 @@ def _encoded(folder: Path, shards: FolderFiles, size: int | None, channels: int)
 
 def _decode(sample: _Sample, size: int | None, channels: int) -> tuple[Images, Images]:
     """Return the pixels, and the bytes of the class, so that both are kept in the cache."""
-    pixels = read_pixels(io.BytesIO(sample.image), channels)
-    if size:
-        pixels = resize(pixels[np.newaxis], size)[0]
+    pixels = resize_image(read_pixels(io.BytesIO(sample.image), channels), size)
     return pixels, np.array([sample.label], np.int64).view(np.uint8)
 
 

@@ -21,6 +21,7 @@ from hwnas.search.data.raw_images import (
     RawImages,
     Targets,
     held_out_parts,
+    main_part,
     numbered_groups,
 )
 
@@ -78,7 +79,7 @@ def kind_of_table(folder: Path) -> TableKind:
         DataError: A table is wrong, or an image is missing.
     """
     parts, _ = _listed(folder)
-    columns = parts["all" if "all" in parts else "train"].columns
+    columns = parts[main_part(parts)].columns
     if _are_classes(columns):
         return "classes"
     texts = {text for column in columns.values() for text in column}
@@ -108,7 +109,8 @@ def read_table(
         StorageError: The cache cannot be written.
     """
     parts, manifest = _listed(folder)
-    first = parts["all" if "all" in parts else "train"]
+    main = main_part(parts)
+    first = parts[main]
     names = None
     if _are_classes(first.columns):
         names = tuple(sorted(set(next(iter(first.columns.values()))), key=_order))
@@ -121,7 +123,7 @@ def read_table(
         {part: (decoded.arrays[part], targets[part][kept[part]]) for part in parts},
         class_names=names,
         value_names=None if names is not None else tuple(first.columns),
-        groups=None if groups is None else groups[kept["all" if "all" in parts else "train"]],
+        groups=None if groups is None else groups[kept[main]],
         manifest=manifest,
         skipped=decoded.skipped,
     )

@@ -21,7 +21,7 @@ from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.masks import VOID, Masks, resize_masks
-from hwnas.search.data.raw_images import RawImages, held_out_parts, read_image, resize
+from hwnas.search.data.raw_images import RawImages, held_out_parts, read_image, resize_image
 
 __all__ = [
     "CLASSES_FILE",
@@ -168,7 +168,7 @@ def _decode(image: Path, mask: Path, size: int | None, channels: int) -> tuple[I
         )
     if not size:
         return pixels, classes
-    return resize(pixels[np.newaxis], size)[0], resize_masks(classes[np.newaxis], size)[0]
+    return resize_image(pixels, size), resize_masks(classes[np.newaxis], size)[0]
 
 
 def _read_mask(path: Path) -> Masks:

@@ -27,9 +27,11 @@ __all__ = [
     "check_mask_size",
     "check_names",
     "held_out_parts",
+    "main_part",
     "numbered_groups",
     "read_image",
     "resize",
+    "resize_image",
     "spaced_rows",
     "target_kind",
 ]
@@ -150,7 +152,7 @@ class RawImages:
                 ``"validation"``.
             facts: Other attributes.
         """
-        first = parts["all" if "all" in parts else "train"]
+        first = parts[main_part(parts)]
         test, validation = parts.get("test"), parts.get("validation")
         return cls(*first, test=test, validation=validation, **facts)
 
@@ -227,6 +229,11 @@ def resize(images: Images, size: int) -> Images:
     return np.ascontiguousarray(pixels.numpy())
 
 
+def resize_image(image: Images, size: int | None) -> Images:
+    """Resize one image, (H, W, C), as `resize` does; return it unchanged if ``size`` is None."""
+    return image if size is None else resize(image[np.newaxis], size)[0]
+
+
 def _write_resized(
     images: Images, resize_block: Callable[[Images], Images], file: BinaryIO
 ) -> None:
@@ -239,6 +246,11 @@ def spaced_rows(count: int, image_bytes: int) -> npt.NDArray[np.int64]:
     """Return a sample of evenly spaced rows, at most 1,000 rows and 32 MB of pixels."""
     most = min(count, 1000, max(1, 2**25 // image_bytes))
     return np.linspace(0, count - 1, most).astype(np.int64)
+
+
+def main_part(parts: Collection[str]) -> str:
+    """Return the name of the part to train on: ``"all"`` if a source is not divided."""
+    return "all" if "all" in parts else "train"
 
 
 def held_out_parts(there: Collection[str]) -> dict[str, str]:
