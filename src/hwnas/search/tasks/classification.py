@@ -16,8 +16,8 @@ from hwnas.errors import ConfigError, DataError
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.tasks.delta_method import MetricValue
-from hwnas.search.tasks.rank_metrics import RANK_METRICS, rank_metrics
-from hwnas.search.tasks.task import LabelTask, Metric, check_metrics
+from hwnas.search.tasks.rank_metrics import RANK_METRICS, FractionMetrics, rank_metrics
+from hwnas.search.tasks.task import LabelTask, check_metrics
 
 __all__ = ["PLUGINS", "Classification", "classification"]
 
@@ -26,7 +26,7 @@ _TOP = 5
 
 
 @dataclass(frozen=True)
-class Classification(LabelTask):
+class Classification(FractionMetrics, LabelTask):
     """Classification task: each image belongs to exactly one class.
 
     Attributes:
@@ -67,11 +67,6 @@ class Classification(LabelTask):
     def name(self) -> str:
         """Name of the task, ``"classification"``."""
         return "classification"
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """Metrics of the task, all fractions to maximise."""
-        return tuple(Metric(name, "maximize", "fraction") for name in self.metric_names)
 
     @property
     def meaning(self) -> OutputMeaning:
@@ -136,11 +131,6 @@ class Classification(LabelTask):
             there = both > 0
             found["macro_f1"] = (2 * means["hits"][there] / both[there]).mean()
         return found
-
-    @property
-    def rank_metrics(self) -> tuple[str, ...]:
-        """Names of the metrics of ranks that are requested."""
-        return tuple(name for name in self.metric_names if name in RANK_METRICS)
 
     def rank_values(self, outputs: Tensor, targets: Tensor) -> dict[str, MetricValue]:
         """Return the metrics of ranks: means over classes, each class against all others.

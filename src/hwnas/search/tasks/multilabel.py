@@ -14,8 +14,8 @@ from hwnas.errors import ConfigError, DataError
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.tasks.delta_method import MetricValue
-from hwnas.search.tasks.rank_metrics import RANK_METRICS, rank_metrics
-from hwnas.search.tasks.task import Metric, check_metrics
+from hwnas.search.tasks.rank_metrics import FractionMetrics, rank_metrics
+from hwnas.search.tasks.task import check_metrics
 
 __all__ = ["PLUGINS", "MultiLabel", "multilabel"]
 
@@ -23,7 +23,7 @@ _METRICS = ("average_precision", "auroc", "macro_f1", "label_accuracy", "exact_m
 
 
 @dataclass(frozen=True)
-class MultiLabel:
+class MultiLabel(FractionMetrics):
     """Multi-label task: each image has none, one or several of K labels.
 
     Outputs are a logit for each label. A label whose probability, by the logistic function, is at
@@ -51,11 +51,6 @@ class MultiLabel:
     def name(self) -> str:
         """Name of the task, ``"multilabel"``."""
         return "multilabel"
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """Metrics of the task, all fractions to maximise."""
-        return tuple(Metric(name, "maximize", "fraction") for name in self.metric_names)
 
     @property
     def outputs(self) -> int:
@@ -108,11 +103,6 @@ class MultiLabel:
             "exact_match": means["exact"],
         }
         return {name: value for name, value in found.items() if name in self.metric_names}
-
-    @property
-    def rank_metrics(self) -> tuple[str, ...]:
-        """Names of the metrics of ranks that are requested."""
-        return tuple(name for name in self.metric_names if name in RANK_METRICS)
 
     def rank_values(self, outputs: Tensor, targets: Tensor) -> dict[str, MetricValue]:
         """Return the metrics of ranks: means over labels; see `auroc` and `average_precision`."""

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from hwnas.search.tasks.delta_method import MetricValue
+from hwnas.search.tasks.task import Metric
 
-__all__ = ["RANK_METRICS", "auroc", "average_precision", "rank_metrics"]
+__all__ = ["RANK_METRICS", "FractionMetrics", "auroc", "average_precision", "rank_metrics"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,6 +83,22 @@ RANK_METRICS: Mapping[str, Callable[[Floats, npt.NDArray[np.bool_]], tuple[float
     "average_precision": average_precision,
 }
 """Functions by the name of the metric, each for one class."""
+
+
+class FractionMetrics:
+    """Base of tasks whose metrics are all fractions to maximise, some of them of ranks."""
+
+    metric_names: tuple[str, ...]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Metrics of the task, all fractions to maximise."""
+        return tuple(Metric(name, "maximize", "fraction") for name in self.metric_names)
+
+    @property
+    def rank_metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of ranks that are requested."""
+        return tuple(name for name in self.metric_names if name in RANK_METRICS)
 
 
 def rank_metrics(names: tuple[str, ...], scores: Tensor, true: Tensor) -> dict[str, MetricValue]:
