@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from hwnas.deploy import Bundle
+from hwnas.home import home
 from hwnas.run_folder import RunFolder
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -74,6 +75,11 @@ def refused(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> Callable[...,
         ("data.source=npz:none.npz", ["there is no file", "relative paths start at"]),
         ("data.source=npz:", ["expected a path after the colon"]),
         ("data.source=folder:none", ["there is no folder"]),
+        ("data.size=[8]", ["data.size is [8]", "a number, or a height and a width"]),
+        ("data.size=wide", ["data.size is 'wide'; expected a whole number"]),
+        ("data.fit=pad", ["data.fit is 'pad'", "'stretch' or 'crop'"]),
+        ("data.folds=0", ["data.folds is 0", "at least 1"]),
+        ("data.folds=3", ['search.evaluator is "supernet"', 'set it to "train"']),
         ("data.source=npz:$NO_SUCH_PLACE/a.npz", ["$NO_SUCH_PLACE is not set"]),
         ("data.source=no_such_module:digits", ["'no_such_module' does not import"]),
         ("task.name=json:nothing", ["'json' has no 'nothing'"]),
@@ -210,7 +216,7 @@ def test_search_command_refuses_images_too_small_for_the_space(
     refused(["data.source=npz:a.npz"], "pixels")
 
 
-def test_search_command_removes_its_cache_after_a_failed_start(
+def test_search_command_removes_its_folder_after_a_failed_start(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"total": 4}))
@@ -265,7 +271,7 @@ def test_search_command_names_a_damaged_image_and_keeps_decoded_ones(
     run, data = tmp_path / "run", ("--set", f"data.source=folder:{tmp_path}/images")
     answer = hwnas("search", tiny_recipe, "--run", run, *data)
     answer.refused("b/41.png (cannot identify image file)", "data.skip_damaged = true")
-    [array] = run.glob("cache/*/*.npy")
+    [array] = home().glob("images/*/*.npy")
     assert array.stat().st_size > 40 * 64
     written = array.stat().st_mtime_ns
     hwnas("search", tiny_recipe, "--run", run, *data).refused("1 of 41 images")

@@ -166,7 +166,7 @@ def test_documentation_calls_bind_to_the_python_interface(page: Path) -> None:
 
 def check_plugins(recipe: Path) -> None:
     """Check that the components of the recipe fit together and can be pickled."""
-    made = RunInputs.prepare(read_recipe(recipe)[0], Path(), Path("cache"))
+    made = RunInputs.prepare(read_recipe(recipe)[0], Path())
     assert pickle.loads(pickle.dumps(made.task)) == made.task
     assert pickle.loads(pickle.dumps(made.space)).fingerprint == made.space.fingerprint
 

@@ -105,6 +105,12 @@ def test_read_recipe_names_unknown_keys_and_the_closest(
         ("trials = 12", "trials = 0", "search.trials is 0; expected at least 1"),
         ("workers = 0\n\n[[", "workers = -1\n\n[[", "train.workers is -1; expected at least 0"),
         ("top = 3", "top = 0", "deploy.top is 0; expected at least 1"),
+        ("top = 3", "finetune_seeds = 0", "deploy.finetune_seeds is 0; expected at least 1"),
+        (
+            "finetune_epochs = 1",
+            "finetune_epochs = 0\nfinetune_seeds = 2",
+            "deploy.finetune_seeds is 2, but there is no fine-tuning that could differ",
+        ),
         ("networks = 5", "networks = 3", "predictor.networks is 3; expected at least 4"),
         ("seed = 0", "seed = -1", "seed is -1; expected at least 0"),
         ("epochs = 3", "epochs = nan", "train.epochs is nan; expected a number above 0"),

@@ -69,23 +69,21 @@ def test_run_folder_create_continues_after_a_killed_start(
     assert create(folder, tiny_recipe).stages == {}
 
 
-def test_all_or_nothing_removes_everything_except_decoded_images(tmp_path: Path) -> None:
+def test_all_or_nothing_removes_only_folders_that_the_start_made(tmp_path: Path) -> None:
     folder = tmp_path / "runs/one"
 
-    def fail(decoded: bool) -> None:
-        (folder / "cache/set").mkdir(parents=True)
-        (folder / "supernet").mkdir()
+    def fail() -> None:
+        (folder / "supernet").mkdir(parents=True)
         (folder / "run.json").write_text("{}")
-        if decoded:
-            (folder / "cache/set/train-1.jsonl").write_text("")
         raise KeyboardInterrupt
 
-    for decoded in (False, True):
-        with pytest.raises(KeyboardInterrupt), all_or_nothing(folder):
-            fail(decoded)
-        assert folder.exists() == decoded
-        assert (tmp_path / "runs").exists() == decoded
-    assert [path.name for path in folder.iterdir()] == ["cache"]
+    with pytest.raises(KeyboardInterrupt), all_or_nothing(folder):
+        fail()
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(KeyboardInterrupt), all_or_nothing(folder):
+        fail()
+    assert [*(tmp_path / "runs").iterdir()] == []
 
 
 def test_run_folder_create_raises_a_storage_error_below_a_file(

@@ -137,7 +137,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def assert_finalists_are_of(run: Path) -> None:
     """Check the test accuracy of each bundle against its file on the current images."""
     opened = RunFolder.open(run)
-    i = RunInputs.prepare(opened.recipe, opened.recipe_folder, run / "cache")
+    i = RunInputs.prepare(opened.recipe, opened.recipe_folder)
     bundles = [Bundle.load(path) for path in (run / "bundles").iterdir()]
     assert bundles
     for bundle in bundles:

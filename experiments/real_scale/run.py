@@ -2,14 +2,15 @@
 
 Photographs of 400 x 300 pixels are stored as JPEG files. In each round, all ways read the same
 files on all cores, one after the other: a bare loop in processes that only decode and resize;
-hwnas, which fills its cache and then makes training batches from it; and PyTorch's DataLoader,
-which decodes in each epoch. For memory, hwnas loads folders of many links to these files and makes
-an epoch of batches.
+hwnas, which fills its cache and then makes training batches from it; PyTorch's DataLoader and Ray
+Data, which decode in each epoch. For memory, hwnas loads folders of many links to these files and
+makes an epoch of batches.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import multiprocessing
 import os
 import re
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -34,6 +36,7 @@ from experiments.record import Results, Row
 from hwnas.search.data.image_archive import read_npz
 from hwnas.search.data.image_cache import ImageCache
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.engine.cluster import local_ray
 from hwnas.search.training import TrainConfig
 from hwnas.search.training.schedule import Schedule
 
@@ -41,7 +44,8 @@ SIZE = 112
 _PIXELS = (400, 300)
 _QUALITY = 90
 _CLASSES = 2
-_TRAINING = TrainConfig(epochs=1, batch_size=64, crop=0.4, flip=True, shift_pixels=0)
+BATCH = 64
+_TRAINING = TrainConfig(epochs=1, batch_size=BATCH, crop=0.4, flip=True, shift_pixels=0)
 
 
 def main() -> None:
@@ -102,6 +106,9 @@ def speeds(files: Sequence[Path], seed: int) -> list[Row]:
         images = len(loaded[0].train)
         found["hwnas-batches"] = timed(images, lambda: batches(loaded[0], seed))
     found["dataloader"] = timed(len(files), lambda: loader_epoch(files))
+    with local_ray(os.cpu_count() or 1):
+        ray_epoch(files[: 2 * BATCH])  # starts Ray's workers
+        found["ray-data"] = timed(len(files), lambda: ray_epoch(files))
     rows = [
         Row("images_per_s", name, seed, speed, "images/s", len(files))
         for name, speed in found.items()
@@ -120,9 +127,9 @@ def timed(count: int, work: Callable[[], object]) -> float:
     return count / (time.perf_counter() - begun)
 
 
-def decoded(path: Path) -> np.ndarray:
+def decoded(file: Path | BinaryIO) -> np.ndarray:
     """Decode and resize a photograph, as little as training needs."""
-    with Image.open(path) as image:
+    with Image.open(file) as image:
         small = image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
         return np.asarray(small)
 
@@ -165,8 +172,24 @@ class Files(Dataset[torch.Tensor]):
 
 def loader_epoch(files: Sequence[Path]) -> None:
     """Read all photographs in batches by PyTorch's DataLoader, with a process for each core."""
-    for _ in DataLoader(Files(files), batch_size=64, shuffle=True, num_workers=os.cpu_count() or 1):
+    workers = os.cpu_count() or 1
+    for _ in DataLoader(Files(files), batch_size=BATCH, shuffle=True, num_workers=workers):
         pass
+
+
+def ray_epoch(files: Sequence[Path]) -> None:
+    """Read all photographs in batches by Ray Data."""
+    import ray.data
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    images = ray.data.read_binary_files([str(file) for file in files])
+    pixels = images.map(_decoded_row)
+    count = sum(len(batch["image"]) for batch in pixels.iter_batches(batch_size=BATCH))
+    assert count == len(files)
+
+
+def _decoded_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {"image": decoded(io.BytesIO(row["bytes"]))}
 
 
 def memory(files: Sequence[Path], count: int, subject: str, seed: int) -> list[Row]:

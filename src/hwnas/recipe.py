@@ -202,6 +202,8 @@ class DeployConfig:
         finetune_minutes: Fine-tuning time of each finalist, which gives small networks more
             passes; either this or ``finetune_epochs``.
         finetune_learning_rate: Peak learning rate of the fine-tuning.
+        finetune_seeds: Number of fine-tunings of each finalist, which differ in their seed. The
+            best one on validation images is delivered, and the test scores of all are reported.
         reference: Whether a reference network, MobileNetV3-Small as wide as the limits allow, is
             trained alone with the settings of ``[train]``, for comparison
             (`hwnas.stages.finalists.reference`).
@@ -215,14 +217,21 @@ class DeployConfig:
     finetune_epochs: float | None = None
     finetune_minutes: float | None = None
     finetune_learning_rate: float = 1e-3
+    finetune_seeds: int = 1
     reference: bool = False
     reference_minutes: float | None = None
     gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
         check_request("deploy", None, self.gpus_per_worker)
-        if self.top < 1:
-            raise ConfigError(f"deploy.top is {self.top}; expected at least 1")
+        for name in ("top", "finetune_seeds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"deploy.{name} is {getattr(self, name)}; expected at least 1")
+        if self.finetune_seeds > 1 and 0 in (self.finetune_epochs, self.finetune_minutes):
+            raise ConfigError(
+                f"deploy.finetune_seeds is {self.finetune_seeds}, but there is no fine-tuning that "
+                "could differ; leave it out, or raise finetune_epochs or finetune_minutes above 0"
+            )
         if self.finetune_epochs is not None and self.finetune_minutes is not None:
             raise ConfigError(
                 "[deploy] has both finetune_epochs and finetune_minutes; remove one of them"
@@ -480,7 +489,7 @@ def _message(error: pydantic.ValidationError) -> str:
     """Return one line about an error: the key, its value and what was expected."""
     # Other tables take values of [compute], so its own errors come first.
     first = min(error.errors(), key=lambda found: found["loc"][:1] != ("compute",))
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join(str(part) for part in first["loc"] if not _names_a_type(part))
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return str(cause)
@@ -488,6 +497,11 @@ def _message(error: pydantic.ValidationError) -> str:
         return f"{key} is missing; it has no default"
     expected = _EXPECTED.get(first["type"]) or first["msg"].removeprefix("Input should be ")
     return f"{key} is {first['input']!r}; expected {expected}"
+
+
+def _names_a_type(part: int | str) -> bool:
+    """Return whether a part of an error's place is no key, but one of the types that a key has."""
+    return part in ("int", "float", "str") or str(part).startswith("tuple[")
 
 
 _EXPECTED = {

@@ -340,29 +340,17 @@ class RunFolder:
 
 @contextlib.contextmanager
 def all_or_nothing(path: Path) -> Iterator[None]:
-    """Remove the folder that the start of a run created, except decoded images, if it fails."""
+    """Remove the folder that the start of a run created, if it fails."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         yield
     except BaseException:
         if missing:
-            _take_back(path)
+            shutil.rmtree(path, ignore_errors=True)
         for parent in missing[1:]:
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise
-
-
-def _take_back(path: Path) -> None:
-    """Remove a run's folder except decoded images, which the next start reuses."""
-    decoded = any((path / "cache").glob("*/*.jsonl"))
-    for inside in path.glob("*"):
-        if inside.name != "cache" and inside.is_file():
-            inside.unlink(missing_ok=True)
-        elif inside.name != "cache" or not decoded:
-            shutil.rmtree(inside, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        path.rmdir()
 
 
 def _is_fresh(path: Path, text: str) -> bool:
@@ -370,7 +358,7 @@ def _is_fresh(path: Path, text: str) -> bool:
     if not path.is_dir():
         return False
     names = {p.name for p in path.iterdir() if not p.name.endswith(".tmp")} - {
-        "cache",
+        "cache",  # decoded images of earlier versions
         PLAN,
         IMAGES,
     }

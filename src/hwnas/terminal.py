@@ -62,12 +62,15 @@ def print_summary(console: Console, summary: RunResult) -> None:
     columns += ["MACs", "params", "size"]
     shown = [*summary.front, *([] if summary.reference is None else [summary.reference])]
     rows = [_front_row(row, summary) for row in shown]
+    counts = {len(row.test_of_seeds) for row in shown if row.test_of_seeds}
+    seeds = f" (lowest to highest of {max(counts)} fine-tunings)" if counts else ""
     title = f"Pareto front of {summary.run} ({summary.trials} candidates evaluated)"
     console.print(title, style="bold", soft_wrap=True, markup=False)  # a table would fold it
     console.print(table_of(columns, rows))
     console.print(
         f"{summary.metric}: on validation images, with the weights of the search (95% interval); "
-        "tested: finalists\nafter fine-tuning, on test images; measured: p50 of the finalists.\n",
+        f"tested: finalists\nafter fine-tuning, on test images{seeds}; measured: p50 of the "
+        "finalists.\n",
         style="dim",
     )
     print_missed_limits(console, summary)
@@ -104,7 +107,7 @@ def _front_row(row: FrontRow, summary: RunResult) -> list[str]:
     return [
         f"{row.id}{mark_of(row)}",
         value,
-        metric_text(row.test),
+        metric_text(row.test, _ends(row.test_of_seeds)),
         _ms(row.predicted_latency_ms),
         _ms(row.measured_latency_ms),
         count_text(row.macs),
@@ -210,6 +213,10 @@ def metric_text(value: float | None, interval: Sequence[float] | None = None) ->
     if interval is None or interval[0] == interval[1]:
         return f"{value:.4f}"
     return f"{value:.4f} ({interval[0]:.4f} to {interval[1]:.4f})"
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float] | None:
+    return (min(values), max(values)) if values else None
 
 
 def _ms(value: float | None) -> str:

@@ -37,7 +37,7 @@ def test_run_inputs_refuse_a_task_that_differs_between_processes(
 ) -> None:
     recipe, _ = read_recipe(tiny_recipe, [f"task.name=unstable_parts:{task}"])
     with pytest.raises(ConfigError, match=message) as caught:
-        RunInputs.prepare(recipe, tmp_path, tmp_path)
+        RunInputs.prepare(recipe, tmp_path)
     assert f"task 'unstable_parts:{task}'" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -45,7 +45,7 @@ def test_run_inputs_refuse_a_task_that_differs_between_processes(
 @pytest.mark.slow
 def test_run_inputs_accept_a_task_with_a_stable_repr(tiny_recipe: Path, tmp_path: Path) -> None:
     recipe, _ = read_recipe(tiny_recipe, ["task.name=unstable_parts:Fine"])
-    assert repr(RunInputs.prepare(recipe, tmp_path, tmp_path).task).startswith("Fine(Class")
+    assert repr(RunInputs.prepare(recipe, tmp_path).task).startswith("Fine(Class")
 
 
 def test_check_identity_starts_no_process_for_plain_values(

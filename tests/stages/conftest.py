@@ -14,7 +14,7 @@ from hwnas.stages import Job, RunInputs, SearchGoal
 @pytest.fixture
 def job(finished: Path) -> Job:
     folder = RunFolder.open(finished)
-    run_inputs = RunInputs.prepare(folder.recipe, folder.recipe_folder, finished / "cache")
+    run_inputs = RunInputs.prepare(folder.recipe, folder.recipe_folder)
     return Job(run_inputs, folder, make_reporter(quiet=True))
 
 

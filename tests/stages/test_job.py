@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hwnas.errors import ConfigError
+from hwnas.home import home
 from hwnas.identity import Identity
 from hwnas.search import Objective
 from hwnas.search.objectives.objective import Reduction
@@ -75,6 +76,6 @@ def test_job_repeats_a_stage_if_results_are_lost_or_inputs_change(job: Job) -> N
 
 
 def test_job_preparation_writes_no_cache_for_small_data(job: Job) -> None:
-    assert not (job.folder.path / "cache").exists()
+    assert not (home() / "images").exists()
     assert isinstance(job.run_inputs, RunInputs)
     assert job.needs_supernet

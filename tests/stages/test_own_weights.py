@@ -79,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         recipe, _ = read_recipe(folder / "recipe.toml")
-        found = RunInputs.prepare(recipe, folder, folder / "cache")
+        found = RunInputs.prepare(recipe, folder)
         torch.manual_seed(0)
         model: nn.Module = sys.modules["plainly"].build_model(10)
         config = TrainConfig(epochs=8, learning_rate=0.01, workers=0)

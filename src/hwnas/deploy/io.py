@@ -14,21 +14,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from hwnas.deploy.bundles.image_file import PILLOW_MODES, read_pixels
+from hwnas.deploy.bundles.image_file import PILLOW_MODES, Fit, centred_box, read_pixels
 from hwnas.deploy.error_line import first_line
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
 __all__ = ["OutputMeaning", "Preprocessing", "at_size"]
 
 SCHEMA = 1
-SCALED_SCHEMA = 2
-"""Schema of outputs with a scale, which older versions would ignore."""
+LATER_SCHEMA = 2
+"""Schema of what older versions would ignore: outputs with a scale, and cropped inputs."""
 
 OutputKind = Literal["class_scores", "label_scores", "pixel_class_scores", "values"]
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 _PRESENT = 0.5  # least probability of a label that counts as present
 _MOST_NUMBERS = 2**28  # a gigabyte in float32
 _MOST_PIXEL_CLASSES = 255  # masks are uint8, and 255 marks pixels without a class
+_STEPS = {
+    "stretch": "resize",
+    "crop": "cut out the centre in the aspect ratio of the input, resize",
+}
 
 
 def at_size(maps: Tensor, size: Sequence[int]) -> Tensor:
@@ -40,7 +44,7 @@ def at_size(maps: Tensor, size: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Conversion of stored pixels to a network's input: scale to 0..1, resize, normalise.
+    """Conversion of stored pixels to a network's input: resize, scale to 0..1, normalise.
 
     Training, evaluation and deployment use the same object, so that they cannot differ.
 
@@ -50,6 +54,7 @@ class Preprocessing:
         channels: Number of channels: 1 is grey, 3 is red, green and blue.
         mean: Mean of each channel, for pixels in 0..1.
         std: Standard deviation of each channel, for pixels in 0..1; positive.
+        fit: Whether images of another aspect ratio are stretched, or cropped around the centre.
     """
 
     height: int
@@ -57,8 +62,11 @@ class Preprocessing:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    fit: Fit = "stretch"
 
     def __post_init__(self) -> None:
+        if self.fit not in get_args(Fit):
+            raise ConfigError(f"fit is {self.fit!r}; expected one of {', '.join(get_args(Fit))}")
         if min(self.height, self.width, self.channels) < 1:
             raise ConfigError(
                 f"height {self.height}, width {self.width}, channels {self.channels}: "
@@ -116,6 +124,9 @@ class Preprocessing:
         return batch.mul_(1 / (255 * std)).sub_(mean / std)
 
     def _resized(self, batch: Tensor) -> Tensor:
+        if self.fit == "crop":
+            rows, columns = centred_box(batch.shape[2:], (self.height, self.width))
+            batch = batch[:, :, rows, columns]
         height, width = batch.shape[2:]
         if (height, width) == (self.height, self.width):
             return batch
@@ -124,14 +135,18 @@ class Preprocessing:
             batch, (self.height, self.width), mode="bilinear", antialias=shrinks
         )
 
-    def read_image(self, source: Path | BinaryIO) -> NDArray[np.uint8]:
-        """Read an image file at its own size, upright, with the network's number of channels.
+    def read_image(
+        self, source: Path | BinaryIO, size: tuple[int, int] | None = None
+    ) -> NDArray[np.uint8]:
+        """Read an image file, upright, with the network's number of channels.
 
         Args:
             source: Path of the file, or the open file.
+            size: Height and width that the image will be resized to. Large JPEG files are then
+                decoded at a reduced size, at least twice this one, which is faster.
 
         Returns:
-            uint8 (H, W, channels).
+            uint8 (H, W, channels), without ``size`` at the image's own size.
 
         Raises:
             DamagedImage: The file is not an image, or it is damaged.
@@ -143,13 +158,14 @@ class Preprocessing:
                 f"image files have 1, 3 or 4 channels, but this network takes {self.channels}; "
                 "give an array instead"
             )
-        return read_pixels(source, self.channels)
+        return read_pixels(source, self.channels, size)
 
     def to_json(self) -> dict[str, Any]:
         """Return a versioned JSON object."""
         return {
-            "schema": SCHEMA,
-            "steps": "scale to 0..1, resize (bilinear, antialias when shrinking), normalise",
+            "schema": SCHEMA if self.fit == "stretch" else LATER_SCHEMA,
+            "steps": f"{_STEPS[self.fit]} (bilinear, antialias when shrinking), scale to 0..1, "
+            "normalise",
             **asdict(self),
         }
 
@@ -163,7 +179,8 @@ class Preprocessing:
         _check_schema("preprocessing", data)
         try:
             mean, std = tuple(map(float, data["mean"])), tuple(map(float, data["std"]))
-            return cls(int(data["height"]), int(data["width"]), int(data["channels"]), mean, std)
+            height, width, channels = (int(data[name]) for name in ("height", "width", "channels"))
+            return cls(height, width, channels, mean, std, data.get("fit", "stretch"))
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError(f"preprocessing is damaged: {first_line(error)}") from error
 
@@ -313,7 +330,7 @@ class OutputMeaning:
         """Return a versioned JSON object."""
         affine = {"scale": list(self.scale), "offset": list(self.offset)}
         return {
-            "schema": SCHEMA if not (self.scale or self.offset) else SCALED_SCHEMA,
+            "schema": SCHEMA if not (self.scale or self.offset) else LATER_SCHEMA,
             "kind": self.kind,
             "labels": list(self.labels),
             **{name: numbers for name, numbers in affine.items() if numbers},
@@ -326,7 +343,7 @@ class OutputMeaning:
         Raises:
             ArtifactError: The object is damaged or was written by a newer version.
         """
-        _check_schema("outputs", data, (SCHEMA, SCALED_SCHEMA))
+        _check_schema("outputs", data)
         try:
             scale, offset = (tuple(map(float, data.get(name, ()))) for name in ("scale", "offset"))
             return cls(data["kind"], tuple(map(str, data["labels"])), scale, offset)
@@ -336,8 +353,8 @@ class OutputMeaning:
             ) from error
 
 
-def _check_schema(what: str, data: Any, known: Sequence[int] = (SCHEMA,)) -> None:
-    if not isinstance(data, Mapping) or data.get("schema") not in known:
+def _check_schema(what: str, data: Any) -> None:
+    if not isinstance(data, Mapping) or data.get("schema") not in (SCHEMA, LATER_SCHEMA):
         found = data.get("schema") if isinstance(data, Mapping) else data
         raise ArtifactError(
             f"{what}: schema {found!r} is not {SCHEMA}; use the hwnas version that wrote it"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -225,8 +224,8 @@ def space_of(path: str | Path | RunFolder) -> SearchSpace:
         recipe, folder, objects = opened.recipe, opened.recipe_folder, opened.objects
     else:
         recipe, folder = read_recipe(Path(path))[0], Path(path).absolute().parent
-    with imports_from(folder), tempfile.TemporaryDirectory() as cache:
-        return RunInputs.prepare(recipe, folder, Path(cache), objects).space
+    with imports_from(folder):
+        return RunInputs.prepare(recipe, folder, objects).space
 
 
 def is_finished(folder: RunFolder, goal: SearchGoal, results: Sequence[str] = _ALL_RESULTS) -> bool:

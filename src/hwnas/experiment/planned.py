@@ -94,7 +94,7 @@ def with_plan(
     plan = make_plan(facts, speeds, requested)
     draft, _ = parse_recipe(completed(text, plan.values))
     if draft.search.evaluator == "train":
-        run_inputs = RunInputs.prepare(draft, folder, path / "cache", objects, data)
+        run_inputs = RunInputs.prepare(draft, folder, objects, data)
         longer = _rehearsed(run_inputs, rates_of(speeds), facts.cores, folder)
         facts = replace(facts, spent_minutes=(time.monotonic() - begun) / 60)
         plan = make_plan(facts, speeds, requested, longer)

@@ -133,13 +133,11 @@ class Experiment:
                 if recipe.run.minutes is not None:
                     for target in goals[0].targets:
                         searchable(target)
-                    data = data_of(recipe, self.folder, path / "cache", self.objects, reporter)
+                    data = data_of(recipe, self.folder, self.objects, reporter)
                     recipe, text = with_plan(
                         recipe, text, data, self.folder, path, reporter, self.objects, begun
                     )
-                run_inputs = RunInputs.prepare(
-                    recipe, self.folder, path / "cache", self.objects, data, reporter
-                )
+                run_inputs = RunInputs.prepare(recipe, self.folder, self.objects, data, reporter)
                 opened = RunFolder.create(path, recipe, text, self.folder, self.objects)
             with opened:
                 return _work(opened, run_inputs, goals, reporter, ray_address)[0]
@@ -233,9 +231,8 @@ def _continue(
         if folder.unnamed:
             adopt(Job.of(folder), goals_of(folder))
         recipe, text = folder.revised(overrides)
-        cache = folder.path / "cache"
         run_inputs = RunInputs.prepare(
-            recipe, folder.recipe_folder, cache, folder.objects, reporter=reporter
+            recipe, folder.recipe_folder, folder.objects, reporter=reporter
         )
         folder.revise(recipe, text if overrides else None)
         return _work(folder, run_inputs, goals(folder), reporter, ray_address)

@@ -109,12 +109,16 @@ class StagePicture:
 
 @dataclass(frozen=True)
 class Score:
-    """Mean of a metric over ``n`` examples, with its standard error and the metric's unit."""
+    """Mean of a metric over ``n`` examples, with its standard error and the metric's unit.
+
+    If the network was fine-tuned several times, `of_seeds` has the means of all fine-tunings.
+    """
 
     mean: float
     standard_error: float
     n: int
     unit: str = "fraction"
+    of_seeds: tuple[float, ...] = ()
 
     @property
     def interval(self) -> Interval:

@@ -90,9 +90,12 @@ def _finalist(finalist: Finalist, colour: str, others: Sequence[ObjectiveInfo]) 
     named = with_note(network, finalist.id) if finalist.picks else network
     test = finalist.test
     ends = score_range(test.interval).strip(" ()")
+    seeds = []
+    if spread := test.of_seeds:
+        seeds = [f"{min(spread):.4f} to {max(spread):.4f} over {len(spread)} fine-tunings"]
     return [
         join([named, *_missed(finalist)]),
-        with_note(f"{test.mean:.4f}", *([ends] if ends else []), f"n = {test.n:,}"),
+        with_note(f"{test.mean:.4f}", *([ends] if ends else []), f"n = {test.n:,}", *seeds),
         _latency(finalist.measurement),
         _prediction(finalist.predicted_latency_ms, finalist.predicted_std_ms),
         *(_on_target(found) for found in finalist.further),

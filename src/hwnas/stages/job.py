@@ -94,8 +94,7 @@ class Job:
     @classmethod
     def of(cls, folder: RunFolder) -> Job:
         """Return the job of an opened run."""
-        cache = folder.path / "cache"
-        run_inputs = RunInputs.prepare(folder.recipe, folder.recipe_folder, cache, folder.objects)
+        run_inputs = RunInputs.prepare(folder.recipe, folder.recipe_folder, folder.objects)
         return cls(run_inputs, folder, make_reporter())
 
     @property

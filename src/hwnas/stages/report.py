@@ -251,7 +251,8 @@ def _delivered(
     expected = predicted.get(first) if first else None
     scores = {split: score_of(bundle, metric, split) for split in ("validation", "test")}
     validation, test = (
-        Score(s["value"], s["standard_error"], s["n"], s["unit"]) for s in scores.values()
+        Score(s["value"], s["standard_error"], s["n"], s["unit"], tuple(s.get("of_seeds", ())))
+        for s in scores.values()
     )
     checks = of_bundle(bundle, goal.objectives)
     return Finalist(

@@ -70,7 +70,6 @@ class RunInputs:
         cls,
         recipe: Recipe,
         recipe_folder: Path,
-        cache: Path,
         objects: GivenObjects = _NONE,
         data: ImageData | None = None,
         reporter: Reporter | None = None,
@@ -80,7 +79,6 @@ class RunInputs:
         Args:
             recipe: Recipe to prepare.
             recipe_folder: Folder that relative paths start from.
-            cache: Folder for decoded images of large data sets.
             objects: Objects that the recipe has no names for.
             data: Images of the recipe, if they are loaded already.
             reporter: Reporter of the progress of loading; none if None.
@@ -95,7 +93,7 @@ class RunInputs:
         make_sampler(sampler, recipe.seed, recipe.search.options)
         evaluator = evaluator_of(recipe, objects)
         SAMPLING.find(recipe.train.sampling, "train.sampling")
-        data = data or data_of(recipe, recipe_folder, cache, objects, reporter)
+        data = data or data_of(recipe, recipe_folder, objects, reporter)
         task = _task(recipe, data, objects)
         names = recipe.space.names
         space = space_of_recipe(recipe.space, data, task.outputs, recipe_folder, objects)
@@ -108,6 +106,7 @@ class RunInputs:
         _check_outputs(names[0], space.network, task)
         if recipe.search.evaluator == "grow":
             check_growable(space.network)
+        _check_folds(recipe, data)
         if needs_weights(evaluator) and not space.network.nests:
             raise ConfigError(
                 f"space {names[0]!r}: its networks share no weights, so they have no supernet; "
@@ -287,6 +286,28 @@ def _check_resolution(train: TrainConfig, space: SearchSpace) -> None:
         ) from error
 
 
+def _check_folds(recipe: Recipe, data: ImageData) -> None:
+    """Raise if there are folds that the evaluator does not use, or that no plan counts with.
+
+    Raises:
+        ConfigError: There are such folds.
+        DataError: The images outside of a fold lack a class.
+    """
+    if not data.folds:
+        return
+    if recipe.run.minutes is not None:
+        raise ConfigError(
+            f"data.folds is {len(data.folds)}, but the plan of run.minutes does not count with "
+            "folds; leave one of them out"
+        )
+    if recipe.search.evaluator != "train":
+        raise ConfigError(
+            f"data.folds is {len(data.folds)}, but search.evaluator is "
+            f'"{recipe.search.evaluator}", which trains no network in each fold; set it to "train"'
+        )
+    assert data.rounds  # made here, so that unsuitable ones are refused before the run
+
+
 def _check_training(train: TrainConfig, task: Task, images: int) -> None:
     smoothed(task, train.label_smoothing)
     distillation_loss(task, train.distillation_loss)
@@ -310,7 +331,6 @@ def _check_teacher(train: TrainConfig, data: ImageData) -> None:
 def data_of(
     recipe: Recipe,
     recipe_folder: Path,
-    cache: Path,
     objects: GivenObjects,
     reporter: Reporter | None = None,
 ) -> ImageData:
@@ -319,7 +339,7 @@ def data_of(
     if given is not None:
         return given
     counter = (reporter or SilentReporter()).counter("decoded images")
-    return load_data(recipe.data, recipe_folder, recipe.seed, cache, on_decoded=counter)
+    return load_data(recipe.data, recipe_folder, recipe.seed, on_decoded=counter)
 
 
 def evaluator_of(recipe: Recipe, objects: GivenObjects) -> Callable[..., Evaluator]:

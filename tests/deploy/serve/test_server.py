@@ -570,7 +570,7 @@ def test_predict_refuses_a_large_image_before_decoding_it(
         decoded: list[int] = []
         monkeypatch.setattr(
             type(server.service.bundle.preprocessing), "read_image",
-            lambda self, source: decoded.append(1) or read(self, source),
+            lambda self, *how: decoded.append(1) or read(self, *how),
         )  # fmt: skip
         large = client.post("/predict", png_of((2000, 2000)), "image/png")
         large.refused(413, "2000 x 2000 pixels needs", "MB of memory", "--memory-mb")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import os
+import time
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from hwnas.errors import DataError, StorageError
-from hwnas.search.data.image_cache import ImageCache, cache_key, write_images
+from hwnas.search.data.image_cache import ImageCache, cache_key, is_held, write_images
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 2), dtype=np.uint8)
 
@@ -41,6 +43,28 @@ def test_image_cache_leaves_no_file_if_a_writer_fails(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_image_cache_removes_what_killed_writers_left(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    old, new = (tmp_path / f"set/.train.npy.{process}.tmp" for process in (17, 18))
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    ImageCache(tmp_path, 0).arrays("set", {"train": write})
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_mapped_images_are_held_until_the_last_view_of_them_ends(tmp_path: Path) -> None:
+    file = tmp_path / "set/train.npy"
+    assert not is_held(file)
+    images = ImageCache(tmp_path, 0).arrays("set", {"train": write})["train"]
+    assert is_held(file)
+    view = images[2:4, ..., 0]
+    del images
+    assert is_held(file)
+    del view
+    assert not is_held(file)
+
+
 def test_image_cache_names_a_damaged_file(tmp_path: Path) -> None:
     cache = ImageCache(tmp_path, 0)
     cache.arrays("set", {"train": write})
@@ -59,7 +83,7 @@ def test_image_cache_names_a_folder_that_cannot_be_created(tmp_path: Path) -> No
 def test_cache_key_contains_path_size_and_format(tmp_path: Path) -> None:
     key = cache_key(tmp_path / "set.npz", 64, "3ch")
     assert key.startswith("set-")
-    assert key.endswith("-64-3ch-v2")
+    assert key.endswith("-64-3ch-v3")
     others = [(tmp_path / "more/set.npz", 64, "3ch"), (tmp_path / "set.npz", 65, "3ch")]
     assert len({key, *(cache_key(*other) for other in others)}) == 3
 

@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
 
 from hwnas.errors import ConfigError, DataError
+from hwnas.search.data import image_data
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.raw_images import RawImages
 from hwnas.search.data.split import Split
 
 Load = Callable[..., ImageData]
@@ -108,6 +113,65 @@ def test_load_data_maps_a_large_set_with_the_same_fingerprint(load: Load, number
     again = pickle.loads(pickle.dumps(large))
     assert again.fingerprint == large.fingerprint
     assert isinstance(again.validation.images, np.memmap)
+
+
+def test_runs_share_decoded_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        path = tmp_path / f"set/{'ab'[number % 2]}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4), number).save(path)
+    decoded: list[int] = []
+
+    def load(cache: str | None, seed: int) -> ImageData:
+        decoded.clear()
+        config = DataConfig("folder:set", cache=cache)
+        return load_data(config, tmp_path, seed, on_decoded=lambda done, _: decoded.append(done))
+
+    for cache, folder in ((None, tmp_path / "home/images"), ("here", tmp_path / "here")):
+        monkeypatch.setenv("HWNAS_HOME", str(tmp_path / "home"))
+        load(cache, 0)
+        assert len(decoded) == 20
+        assert [*folder.glob("*/*.npy")]
+        load(cache, 1)
+        assert not decoded
+
+
+@settings(deadline=None)
+@given(
+    counts=st.lists(st.integers(20, 40), min_size=2, max_size=4),
+    folds=st.integers(2, 5),
+    grouped=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_folds_divide_the_images_to_train_on(
+    counts: list[int], folds: int, grouped: bool, seed: int
+) -> None:
+    classes = np.repeat(np.arange(len(counts)), counts)
+    images = np.zeros((len(classes), 2, 2, 1), np.uint8)
+    groups = np.arange(len(classes)) // 2 if grouped else None
+    raw = RawImages(images, classes, test=(images.copy(), classes), groups=groups)
+    data = image_data._divided(raw, DataConfig("digits", folds=folds), seed)
+    parts = [fold.positions for fold in data.folds]
+    assert sorted(np.concatenate(parts)) == [*range(len(classes))]
+    assert len(data.rounds) == folds
+    for fold, each in zip(data.folds, data.rounds, strict=True):
+        assert np.array_equal(each.validation.positions, fold.positions)
+        assert set(each.train.positions) == set(range(len(classes))) - set(fold.positions)
+        assert abs(len(fold) - len(classes) / folds) <= (6 if grouped else 1)
+        if grouped:
+            assert not {*(fold.positions // 2)} & {*(each.train.positions // 2)}
+    assert data.rounds[0] is data
+
+
+def test_folds_change_the_fingerprint_and_need_a_source_without_validation(
+    load: Load, tmp_path: Path
+) -> None:
+    assert len({load("digits", folds=folds).fingerprint for folds in (1, 2, 3)}) == 3
+    x, y = np.zeros((9, 2, 2, 1), np.uint8), np.arange(9) % 3
+    parts = ("train", "val", "test")
+    np.savez(tmp_path / "a.npz", **{f"x_{p}": x for p in parts}, **{f"y_{p}": y for p in parts})
+    with pytest.raises(ConfigError, match="has a validation part of its own; leave"):
+        load("npz:a.npz", folds=3)
 
 
 def test_channel_statistics_equal_those_of_the_training_pixels(load: Load) -> None:

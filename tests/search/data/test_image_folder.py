@@ -14,6 +14,7 @@ from hwnas.search.data import decoded_images, image_folder
 from hwnas.search.data.image_cache import ImageCache
 from hwnas.search.data.image_data import DataConfig, load_data
 from hwnas.search.data.image_folder import read_folder
+from hwnas.search.data.image_size import ImageSize
 from hwnas.search.data.raw_images import RawImages
 
 
@@ -22,7 +23,8 @@ def draw(path: Path, value: int, size: tuple[int, int] = (6, 6), mode: str = "RG
     Image.new("RGB", size, (value, value, value)).convert(mode).save(path)
 
 
-def read(folder: Path, size: int | None = None, skip_damaged: bool = False) -> RawImages:
+def read(folder: Path, side: int | None = None, skip_damaged: bool = False) -> RawImages:
+    size = None if side is None else ImageSize(side, side)
     return read_folder(folder, size, ImageCache(folder.parent / "cache", 10**9), skip_damaged)
 
 
@@ -102,7 +104,7 @@ def test_read_folder_resizes_all_images_to_squares(pets: Path) -> None:
     draw(pets / "cat/wide.jpg", 100, (40, 10))
     with pytest.raises(DataError, match=r"cat/wide.jpg has shape \(10, 40, 3\) .*data.size"):
         read(pets)
-    raw = read(pets, size=5)
+    raw = read(pets, 5)
     assert raw.images.shape == (21, 5, 5, 3)
     assert 100 in raw.images[:, 0, 0, 0]
 
@@ -127,11 +129,11 @@ class Decoder:
         self.stop_at: int | None = None
         read_image = image_folder.read_image
 
-        def counting(file: Path, channels: int) -> np.ndarray:
+        def counting(file: Path, channels: int, size: ImageSize | None) -> np.ndarray:
             if len(self.names) == self.stop_at:
                 raise KeyboardInterrupt
             self.names.append(f"{file.parent.name}/{file.name}")
-            return read_image(file, channels)
+            return read_image(file, channels, size)
 
         monkeypatch.setattr(image_folder, "read_image", counting)
         monkeypatch.setattr(decoded_images, "_MOST_THREADS", 1)  # in the order of the files
@@ -243,9 +245,9 @@ def test_read_folder_keeps_the_order_of_images_that_threads_decode(
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     read_image = image_folder.read_image
 
-    def slow(file: Path, channels: int) -> np.ndarray:
+    def slow(file: Path, channels: int, size: ImageSize | None) -> np.ndarray:
         time.sleep(0.02 if int(file.stem) < 104 else 0.0)
-        return read_image(file, channels)
+        return read_image(file, channels, size)
 
     monkeypatch.setattr(image_folder, "read_image", slow)
     for number in range(100, 130):
@@ -286,6 +288,22 @@ def test_read_folder_decodes_only_changes_and_removes_old_arrays(
     raw = read(pets, size)
     assert sorted(decoder.since()) == ["cat/9b.png", "dog/4.png"]
     assert values(raw) == [0, *range(4, 20, 2), 19, 1, 3, 5, 7, 200, 11, 13, 15, 17]
+    assert len([*(pets.parent / "cache").glob("*/*.npy")]) == 1
+
+
+def test_read_folder_keeps_old_arrays_that_others_map(pets: Path, decoder: Decoder) -> None:
+    cache = ImageCache(pets.parent / "cache", 0)
+    mapped: RawImages | None = read_folder(pets, None, cache)
+    before = values(mapped)
+    (pets / "cat/1.png").unlink()
+    decoder.since()
+    assert len(values(read_folder(pets, None, cache))) == len(before) - 1
+    assert decoder.since() == []
+    assert len([*(pets.parent / "cache").glob("*/*.npy")]) == 2
+    assert values(mapped) == before
+    mapped = None
+    draw(pets / "cat/99.png", 99)
+    read_folder(pets, None, cache)
     assert len([*(pets.parent / "cache").glob("*/*.npy")]) == 1
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 from hwnas.errors import DataError
 from hwnas.experiment.from_images import data_table
 from hwnas.search.data.image_data import ImageData
+from hwnas.search.data.image_size import ImageSize, read_image
 
 Files = Sequence[tuple[str, bytes]]
 
@@ -103,16 +104,13 @@ def test_grey_and_colour_images_of_other_sizes_become_one_array(
 def test_shards_are_decoded_once_and_only_changed_images_again(
     tmp_path: Path, load: Callable[..., ImageData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = "hwnas.search.data.image_shards.read_pixels"
-    from hwnas.deploy.bundles.image_file import read_pixels
-
     decoded: list[int] = []
 
-    def counting(source: io.BytesIO, channels: int) -> np.ndarray:
+    def counting(source: io.BytesIO, channels: int, size: ImageSize | None) -> np.ndarray:
         decoded.append(channels)
-        return read_pixels(source, channels)
+        return read_image(source, channels, size)
 
-    monkeypatch.setattr(path, counting)
+    monkeypatch.setattr("hwnas.search.data.image_shards.read_image", counting)
     shard(tmp_path / "set/0.tar", samples(10))
     before = load()
     assert len(decoded) == 10

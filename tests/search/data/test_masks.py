@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hwnas.errors import DataError
 from hwnas.search.data import masks as module
-from hwnas.search.data.masks import VOID, check_masks, class_counts, resize_masks
+from hwnas.search.data.masks import VOID, check_masks, class_counts
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int64, np.int16, bool])
@@ -44,16 +42,3 @@ def test_class_counts_counts_pixels_of_the_given_rows_only(monkeypatch: pytest.M
         monkeypatch.setattr(module, "_BLOCK_BYTES", block)
         counts = class_counts(masks, np.array([2, 0]))
         assert {i: n for i, n in enumerate(counts) if n} == {0: 1, 1: 2, VOID: 1}
-
-
-@given(side=st.integers(1, 9), times=st.integers(1, 4), seed=st.integers(0, 99))
-def test_resize_masks_repeats_pixels_and_is_reversible(side: int, times: int, seed: int) -> None:
-    masks = np.random.default_rng(seed).integers(0, 256, (2, side, side), dtype=np.uint8)
-    larger = resize_masks(masks, times * side)
-    assert np.array_equal(larger, masks.repeat(times, 1).repeat(times, 2))
-    assert np.array_equal(resize_masks(larger, side), masks)
-
-
-def test_resize_masks_creates_no_new_class() -> None:
-    masks = np.random.default_rng(0).choice(np.uint8([3, 200, VOID]), (3, 11, 7))
-    assert set(np.unique(resize_masks(masks, 5))) <= {3, 200, VOID}

@@ -8,7 +8,8 @@ import pytest
 
 from hwnas.errors import DataError
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.raw_images import RawImages, resize, spaced_rows
+from hwnas.search.data.image_size import ImageSize
+from hwnas.search.data.raw_images import RawImages, spaced_rows
 
 X = np.zeros((6, 4, 5), np.uint8)
 
@@ -80,17 +81,10 @@ def test_raw_images_number_the_groups() -> None:
         raw([0, 1] * 3, groups=np.arange(5))
 
 
-def test_resize_keeps_flat_colours_and_all_levels() -> None:
-    flat = np.arange(256, dtype=np.uint8)[:, None, None, None].repeat(6, 1).repeat(9, 2)
-    small = resize(flat, 4)
-    assert small.shape == (256, 4, 4, 1)
-    assert (small == flat[:, :4, :4]).all()
-
-
 def test_resized_returns_itself_for_the_same_size(tmp_path: Path) -> None:
     square = RawImages(np.zeros((2, 4, 4, 1), np.uint8), np.arange(2))
-    assert square.resized(4, ImageCache(tmp_path, 0)) is square
-    assert square.resized(2, ImageCache(tmp_path, 0)).images.shape == (2, 2, 2, 1)
+    assert square.resized(ImageSize(4, 4), ImageCache(tmp_path, 0)) is square
+    assert square.resized(ImageSize(2, 2), ImageCache(tmp_path, 0)).images.shape == (2, 2, 2, 1)
 
 
 def test_spaced_rows_are_spread_and_limited() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +10,6 @@ import pytest
 import torch
 
 from hwnas.search.engine.devices import device_here, on_device, working_device
-
-SEARCH_TESTS = Path(__file__).parents[1]
-
-
-def run_script(script: str, **values: object) -> Any:
-    """Run a script in a process of its own, and return the JSON value that it prints last."""
-    text = f"import sys\nsys.path.insert(0, {str(SEARCH_TESTS)!r})\n" + script.format(**values)
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_working_device_is_the_cpu_unless_a_context_says_otherwise() -> None:
@@ -62,7 +50,7 @@ ON_CPU = {"compute.gpus_per_worker": 0}
 
 @pytest.mark.slow
 def test_search_trains_evaluates_and_fine_tunes_on_the_gpu(
-    quick_recipe: Path, tmp_path: Path
+    quick_recipe: Path, tmp_path: Path, run_script: Callable[..., Any]
 ) -> None:
     """Nothing of it meets a CPU tensor, and the networks of the front are those of the CPU."""
     alone = {"search.evaluator": "train", "search.trials": 3, "train.ema": 0.9}
@@ -118,8 +106,10 @@ cluster.shutdown()
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_workers_use_the_gpus_of_a_cluster_whose_head_has_none() -> None:
-    found = run_script(CLUSTER, here=str(SEARCH_TESTS))
+def test_workers_use_the_gpus_of_a_cluster_whose_head_has_none(
+    run_script: Callable[..., Any],
+) -> None:
+    found = run_script(CLUSTER)
     assert found["share"] == 0.5, "two workers share the only GPU"
     assert found["devices"] == [[1.0, 1.0], [0.0, 0.0]]
     assert found["tasks"] == ["cpu"], "tasks run on the head, which has no GPU"

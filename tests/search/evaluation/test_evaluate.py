@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hwnas.errors import NonFiniteOutput
 from hwnas.search import Objective, SearchOptions, run_search
-from hwnas.search.data.image_data import ImageData
+from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.engine.executor import InProcess
 from hwnas.search.engine.failure import Failure
 from hwnas.search.evaluation.evaluate import (
@@ -305,6 +305,31 @@ def test_train_evaluator_ignores_weights_of_another_seed(
     found = other.evaluate(one, Fidelity())
     assert found.values == replace(other, folder=None).evaluate(one, Fidelity()).values
     assert keeping.kept_weights(one) is None
+
+
+def test_train_evaluator_scores_each_image_once_in_a_cross_validation(
+    small_space: MobileNetSpace, digits_task: Classification, tmp_path: Path
+) -> None:
+    data = load_data(DataConfig("digits", train_limit=120, folds=3), tmp_path, 0, tmp_path)
+    config = TrainConfig(epochs=2, batch_size=16, learning_rate=0.01, workers=0)
+    evaluator = TrainEvaluator(small_space, digits_task, data, config, folder=tmp_path / "kept")
+    one = candidate(small_space)
+    found = evaluator.evaluate(one, Fidelity())
+    assert found.n == 120
+    parts = [
+        TrainEvaluator(small_space, digits_task, each, config).evaluate(one, Fidelity())
+        for each in (replace(data, folds=()), *data.rounds[1:])
+    ]
+    right = [part.n * part.values["accuracy"] for part in parts]
+    assert found.values["accuracy"] == pytest.approx(sum(right) / 120)
+    share = found.values["accuracy"]
+    expected = math.sqrt(share * (1 - share) / 120)
+    assert found.standard_errors["accuracy"] == pytest.approx(expected, rel=0.2)
+    assert evaluator.evaluate(one, Fidelity()).values == found.values, "checkpoints give the same"
+    kept = evaluator.kept_weights(one)
+    assert kept is not None
+    alone = TrainEvaluator(small_space, digits_task, replace(data, folds=()), config)
+    assert weights_hash(kept) == weights_hash(alone.trained(one).state_dict())
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def test_retraining_uses_the_label_smoothing_of_the_recipe(
         learned.append(step.task.label_smoothing)
 
     monkeypatch.setattr(variant_tuning, "fit", watched)
-    run_inputs = RunInputs.prepare(read_recipe(tiny_recipe)[0], tmp_path, tmp_path)
+    run_inputs = RunInputs.prepare(read_recipe(tiny_recipe)[0], tmp_path)
     space = run_inputs.space
     config = replace(run_inputs.recipe.train, label_smoothing=smoothing)
     weights = space.build(space.smallest()).state_dict()

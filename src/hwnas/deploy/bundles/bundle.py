@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
@@ -235,7 +235,7 @@ class Bundle:
         """
         if isinstance(images, np.ndarray):
             return self.outputs.describe(self.predict(images))
-        pixels = (self.preprocessing.read_image(Path(path)) for path in images)
+        pixels = (self.read_image(Path(path)) for path in images)
         return [self.outputs.describe(self.predict(image[None]))[0] for image in pixels]
 
     def masks(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:
@@ -255,8 +255,21 @@ class Bundle:
         if isinstance(images, np.ndarray):
             height, width = images.shape[1:3]
             return list(self.outputs.masks(self.predict(images), (height, width)))
-        pixels = (self.preprocessing.read_image(Path(path)) for path in images)
+        pixels = (self.read_image(Path(path)) for path in images)
         return [mask for image in pixels for mask in self.masks(image[None])]
+
+    def read_image(self, source: Path | BinaryIO) -> NDArray[np.uint8]:
+        """Read an image file for this network, upright: uint8 (H, W, C).
+
+        Large JPEG files are decoded at a reduced size, unless the network gives class scores of
+        pixels, since masks have the size of the image.
+
+        Raises:
+            DataError: The file does not exist, is not an image, or is damaged.
+        """
+        how = self.preprocessing
+        whole = self.outputs.kind == "pixel_class_scores"
+        return how.read_image(source, None if whole else (how.height, how.width))
 
     def checks(self) -> list[SealCheck]:
         """Check the checksums, the ONNX files, the weights and the golden outputs."""

@@ -6,9 +6,10 @@ see the same pixels.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,11 @@ from hwnas.errors import DamagedImage, DataError
 
 __all__ = [
     "PILLOW_MODES",
+    "Fit",
+    "centred_box",
     "highest_value",
     "is_grey",
+    "prepared",
     "read_pixels",
     "upright_pixels",
     "upright_size",
@@ -28,6 +32,9 @@ __all__ = [
 
 PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's image modes by number of channels."""
+
+Fit = Literal["stretch", "crop"]
+"""How images get another aspect ratio: they are stretched, or cropped around the centre."""
 
 
 def highest_value(image: Image.Image) -> int:
@@ -57,7 +64,9 @@ def _tiff_tag(image: Image.Image, tag: int, default: int) -> int:
     return int(value[0] if isinstance(value, tuple) else value)
 
 
-def upright_pixels(image: Image.Image, mode: str) -> NDArray[np.uint8]:
+def upright_pixels(
+    image: Image.Image, mode: str, size: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
     """Decode an image, rotate it upright (EXIF) and convert it to 8 bits per channel.
 
     Grey images of 9 to 16 bits are scaled: white stays white and black stays black. Pillow itself
@@ -66,6 +75,9 @@ def upright_pixels(image: Image.Image, mode: str) -> NDArray[np.uint8]:
     Args:
         image: Result of `PIL.Image.open`, not converted.
         mode: Mode of the result: ``"L"``, ``"RGB"`` or ``"RGBA"``.
+        size: Height and width that the image will be resized to. A JPEG file is then decoded at a
+            half, a quarter or an eighth of its size, if that is still twice the given size. The
+            decoder leaves out the high frequencies, which takes less time than decoding them.
 
     Returns:
         uint8 (H, W) for ``"L"``, otherwise (H, W, C).
@@ -75,6 +87,10 @@ def upright_pixels(image: Image.Image, mode: str) -> NDArray[np.uint8]:
     """
     highest = highest_value(image)
     invert = _tiff_tag(image, ExifTags.Base.PhotometricInterpretation, 1) == 0 and highest != 255
+    if size is not None:
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+        height, width = reversed(size) if turned else size
+        image.draft(None, (2 * width, 2 * height))
     image.load()  # rotates TIFF files, and drops their orientation
     upright = ImageOps.exif_transpose(image)
     if highest != 255:
@@ -101,12 +117,52 @@ def is_grey(image: Image.Image) -> bool:
     return highest_value(image) != 255 or image.mode in ("1", "L")
 
 
-def read_pixels(source: Path | BinaryIO, channels: int) -> NDArray[np.uint8]:
-    """Read an image file at its own size.
+def centred_box(shape: Sequence[int], size: tuple[int, int]) -> tuple[slice, slice]:
+    """Return rows and columns of the largest centred part that has the aspect ratio of a size.
+
+    Args:
+        shape: Height and width of the image in pixels.
+        size: Height and width, whose ratio is wanted.
+    """
+    height, width = shape
+    rows = min(height, max(1, round(width * size[0] / size[1])))
+    columns = min(width, max(1, round(height * size[1] / size[0])))
+    top, left = (height - rows) // 2, (width - columns) // 2
+    return slice(top, top + rows), slice(left, left + columns)
+
+
+def prepared(image: NDArray[np.uint8], how: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Preprocess an image as `hwnas.deploy.Preprocessing` does, without PyTorch.
+
+    Args:
+        image: Pixels (H, W, C) from `upright_pixels`.
+        how: Preprocessing from bundle.json or cascade.json.
+
+    Returns:
+        (1, C, height, width).
+    """
+    if how.get("fit") == "crop":
+        rows, columns = centred_box(image.shape[:2], (how["height"], how["width"]))
+        image = image[rows, columns]
+    size = (how["width"], how["height"])
+    channels = [
+        np.asarray(Image.fromarray(plane).resize(size, Image.Resampling.BILINEAR))
+        for plane in image.transpose(2, 0, 1).astype(np.float32)
+    ]
+    mean, std = (np.float32(how[name]).reshape(-1, 1, 1) for name in ("mean", "std"))
+    return ((np.stack(channels) / 255 - mean) / std)[None].astype(np.float32)
+
+
+def read_pixels(
+    source: Path | BinaryIO, channels: int, size: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
+    """Read an image file.
 
     Args:
         source: Path of the file, or the open file.
         channels: 1 for grey, 3 for red, green and blue, 4 with transparency.
+        size: Height and width that the image will be resized to, if that is known; large JPEG files
+            are then decoded at a reduced size, see `upright_pixels`.
 
     Returns:
         uint8 (H, W, channels), upright.
@@ -126,7 +182,7 @@ def read_pixels(source: Path | BinaryIO, channels: int) -> NDArray[np.uint8]:
                 highest_value(image)
             except ValueError as error:
                 raise DataError(f"{name}: {error}") from None
-            pixels = upright_pixels(image, PILLOW_MODES[channels])
+            pixels = upright_pixels(image, PILLOW_MODES[channels], size)
     except FileNotFoundError:
         raise DataError(f"there is no image {source}; give the path of an existing file") from None
     except (DataError, MemoryError):

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hwnas.deploy.bundles.bundle import MODEL
-from hwnas.deploy.bundles.image_file import PILLOW_MODES, upright_pixels
+from hwnas.deploy.bundles.image_file import PILLOW_MODES, prepared, upright_pixels
 from hwnas.deploy.bundles.model_card_header import card_header
 from hwnas.deploy.bundles.standalone import IMAGE_IMPORTS, standalone
-from hwnas.deploy.cascades.runner import prepared
 from hwnas.deploy.export.exporters import INPUT
 from hwnas.interval import (
     is_proportion,
@@ -229,18 +228,19 @@ def _file_to_run(description: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _code(description: Mapping[str, Any], file: str) -> list[str]:
-    channels = description["preprocessing"]["channels"]
+    preprocessing = description["preprocessing"]
+    channels = preprocessing["channels"]
+    size = f"({preprocessing['height']}, {preprocessing['width']})"
+    if description["outputs"]["kind"] == "pixel_class_scores":
+        size = "None"
     if channels in PILLOW_MODES:
         images = [
-            *standalone(upright_pixels).splitlines(),
-            "",
-            "",
-            *standalone(prepared).splitlines(),
+            *standalone(prepared, upright_pixels).splitlines(),
             "",
             "",
             # Not opened by path: Pillow then maps rotated plain TIFF files with a wrong width.
             'with open("image.png", "rb") as file, Image.open(file) as image:',
-            f'    pixels = upright_pixels(image, "{PILLOW_MODES[channels]}")',
+            f'    pixels = upright_pixels(image, "{PILLOW_MODES[channels]}", {size})',
             f"pixels = pixels.reshape(*pixels.shape[:2], {channels})",
         ]
     else:

@@ -18,17 +18,17 @@ IMAGE_IMPORTS = "from PIL import ExifTags, Image, ImageOps"
 """Import that the functions of `hwnas.deploy.bundles.image_file` need, besides NumPy as ``np``."""
 
 
-def standalone(function: Callable[..., Any]) -> str:
-    """Return source code that defines a function, and the functions of its module that it needs.
+def standalone(*functions: Callable[..., Any]) -> str:
+    """Return source code that defines functions, and the functions of their modules that they need.
 
     Annotations, docstrings and comments are left out.
 
     Args:
-        function: Function to convert. Apart from functions of its module, it and these functions
-            may use only builtins, and modules that the code is to import.
+        functions: Functions to convert. Apart from functions of their modules, they and these
+            functions may use only builtins, and modules that the code is to import.
     """
     trees: dict[str, ast.FunctionDef] = {}
-    waiting = [function]
+    waiting = [*functions]
     while waiting:
         each = waiting.pop()
         if each.__name__ not in trees:

@@ -210,7 +210,9 @@ class Cascade:
             names = np.where(on, "big", "small").tolist()
             described = self.outputs.describe(scores)
             return [{**d, "network": n} for d, n in zip(described, names, strict=True)]
-        pixels = (self.small.preprocessing.read_image(Path(path)) for path in images)
+        both = (self.small.preprocessing, self.big.preprocessing)
+        size = max(each.height for each in both), max(each.width for each in both)
+        pixels = (self.small.preprocessing.read_image(Path(path), size) for path in images)
         return [self.run(image[None])[0] for image in pixels]
 
     def masks(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hwnas.atomic import replacing_folder, write_text
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.checksums import sha256
-from hwnas.deploy.bundles.image_file import upright_pixels
+from hwnas.deploy.bundles.image_file import prepared, upright_pixels
 from hwnas.deploy.bundles.standalone import IMAGE_IMPORTS, standalone
 from hwnas.deploy.cascades import runner as cascade_runner
 from hwnas.deploy.cascades.cascade import (
@@ -103,11 +103,12 @@ def write_cascade(
 def _runner() -> str:
     """Return the source of the runner, which imports nothing from hwnas."""
     source = Path(cascade_runner.__file__).read_text(encoding="utf-8")
-    own = f"\nfrom {upright_pixels.__module__} import {upright_pixels.__name__}\n"
+    shared = (prepared, upright_pixels)
+    own = f"\nfrom {prepared.__module__} import {', '.join(each.__name__ for each in shared)}\n"
     before, found, after = source.partition(own)
     assert found
     head, mark, body = after.partition("\n\ndef ")
-    code = standalone(upright_pixels)
+    code = standalone(*shared)
     return f"{before}{IMAGE_IMPORTS}\n{head}\n\n{code}\n\n{mark.lstrip()}{body}"
 
 

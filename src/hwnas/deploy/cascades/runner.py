@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.bundles.image_file import upright_pixels
+from hwnas.deploy.bundles.image_file import prepared, upright_pixels
 
-__all__ = ["CONFIDENCES", "Runner", "confidences", "prepared", "probabilities", "unsure"]
+__all__ = ["CONFIDENCES", "Runner", "confidences", "probabilities", "unsure"]
 
 Floats = NDArray[np.float64]
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -108,10 +108,12 @@ class Runner:
         """Read an image file as uint8 (H, W, C), upright, with the networks' number of channels."""
         from PIL import Image
 
-        channels = self.about["small"]["preprocessing"]["channels"]
+        both = [self.about[part]["preprocessing"] for part in ("small", "big")]
+        channels = both[0]["channels"]
+        size = max(how["height"] for how in both), max(how["width"] for how in both)
         # Given a path, Pillow would memory-map plain rotated TIFF files with a wrong width.
         with Path(path).open("rb") as file, Image.open(file) as image:
-            pixels = upright_pixels(image, _MODES[channels])
+            pixels = upright_pixels(image, _MODES[channels], size)
         return pixels.reshape(*pixels.shape[:2], channels)
 
     def answer(self, path: str | Path) -> dict[str, Any]:
@@ -140,27 +142,6 @@ class Runner:
         session = self._sessions[part]
         outputs: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: batch})[0]
         return outputs
-
-
-def prepared(image: NDArray[np.uint8], how: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Return pixels (H, W, C) resized (bilinear), scaled to 0..1 and normalised.
-
-    Args:
-        image: Image from `Runner.read`.
-        how: Preprocessing from bundle.json or cascade.json.
-
-    Returns:
-        (1, C, height, width).
-    """
-    from PIL import Image
-
-    size = (how["width"], how["height"])
-    channels = [
-        np.asarray(Image.fromarray(plane).resize(size, Image.Resampling.BILINEAR))
-        for plane in image.transpose(2, 0, 1).astype(np.float32)
-    ]
-    mean, std = (np.float32(how[name]).reshape(-1, 1, 1) for name in ("mean", "std"))
-    return ((np.stack(channels) / 255 - mean) / std)[None].astype(np.float32)
 
 
 def main(arguments: list[str]) -> int:

@@ -172,7 +172,7 @@ class Service:
             claim.shrink(0)
 
     def read_file(self, body: bytes, claim: ResourceClaim) -> NDArray[np.uint8]:
-        """Return the pixels (1, H, W, C) of an image file, in its own size.
+        """Return the pixels (1, H, W, C) of an image file.
 
         Memory for all later steps is reserved before anything is decoded.
 
@@ -191,7 +191,7 @@ class Service:
             self._check_mask(header.height, header.width)
         needed = self._costs.file(header, len(body), claim.answering)
         self.reserve(needed, f"an image of {size}", claim)
-        return self.bundle.preprocessing.read_image(io.BytesIO(body))[None]
+        return self.bundle.read_image(io.BytesIO(body))[None]
 
     def read_pixels(self, body: bytes, claim: ResourceClaim) -> NDArray[np.uint8]:
         """Return the raw images (N, H, W, C) in a body, which have the network's own size.

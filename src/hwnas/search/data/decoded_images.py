@@ -24,7 +24,7 @@ import numpy as np
 
 from hwnas.atomic import locked, storage_errors
 from hwnas.errors import DamagedImage, DataError
-from hwnas.search.data.image_cache import ImageCache, Images, check_same_shape
+from hwnas.search.data.image_cache import ImageCache, Images, check_same_shape, is_held
 from hwnas.search.engine.threads import torch_threads
 
 __all__ = [
@@ -207,7 +207,8 @@ def _decode_part(
 
     Args:
         folder: Folder of arrays that were decoded in the same way. Arrays of other versions of this
-            part supply the rows of unchanged images, and are removed once this version is complete.
+            part supply the rows of unchanged images. Once this version is complete, they are
+            removed, unless another process maps them.
         arrays: Names of the arrays to which each image adds a row; the first one names the part.
         part: Images of the part.
         on_image: Callback after each image, with the number of images of the part so far.
@@ -363,6 +364,8 @@ class _Writer:
 
     def _remove_others(self) -> None:
         for path, files in self._others():
+            if any(is_held(file) for file in files):
+                continue
             path.unlink(missing_ok=True)
             for file in files:
                 file.unlink(missing_ok=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +26,20 @@ __all__ = [
     "Images",
     "cache_key",
     "check_same_shape",
+    "hold",
+    "is_held",
     "write_images",
 ]
 
-PIXELS_VERSION = 2
+PIXELS_VERSION = 3
 """Version of the decoded pixels: increased when the same files give other pixels than before, so
 that older cache entries are not used.
 
 2: 16-bit images keep their range; JPEG files of an archive are turned upright.
+3: Images are resized in whole numbers; large JPEG files are decoded at a reduced size.
 """
+
+_LEFTOVER_S = 3600.0
 
 Images = npt.NDArray[np.uint8]
 """uint8 (N, H, W, C), or (N, H, W) before grey images get their channel axis."""
@@ -40,8 +49,11 @@ Images = npt.NDArray[np.uint8]
 class ImageCache:
     """Cache folder for arrays that are costly to make or too large for memory.
 
+    Runs share it: names of arrays contain what they were made from, and arrays that a process maps
+    are not removed.
+
     Attributes:
-        folder: Folder of the ``.npy`` files; they may be deleted between runs.
+        folder: Folder of the ``.npy`` files; they may be deleted if no run works.
         map_above: Size in bytes above which a data set is memory-mapped.
         on_decoded: Callback after each decoded image, with the number of images so far and that of
             all images, if it is known.
@@ -72,6 +84,7 @@ class ImageCache:
         files = {name: self.folder / key / f"{name}.npy" for name in writers}
         for name, write in writers.items():
             if not files[name].exists():
+                _remove_leftovers(self.folder / key)
                 with replacing(files[name]) as temporary, temporary.open("wb") as file:
                     write(file)
         return self.open(files)
@@ -108,6 +121,14 @@ class ImageCache:
         return value
 
 
+def _remove_leftovers(folder: Path) -> None:
+    """Remove partly written files that have not grown for an hour: their writers were killed."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFTOVER_S:
+                path.unlink()
+
+
 def _open(file: Path, mapped: bool) -> Images:
     try:
         images: Images = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
@@ -116,7 +137,32 @@ def _open(file: Path, mapped: bool) -> Images:
             f"{file} is damaged ({error}); delete it, and the next run makes it again from the "
             "source"
         ) from error
+    if isinstance(images, np.memmap):
+        hold(images)
     return images
+
+
+def hold(images: np.memmap[Any, Any]) -> None:
+    """Keep other processes from removing the file of mapped images, as long as they are mapped.
+
+    On file systems without locks, nothing keeps them from it.
+    """
+    with contextlib.suppress(OSError):
+        handle = os.open(str(images.filename), os.O_RDONLY)
+        weakref.finalize(images._mmap, os.close, handle)  # type: ignore[attr-defined]
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def is_held(file: Path) -> bool:
+    """Return whether any process maps the images of a file."""
+    try:
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def cache_key(source: Path, *parts: object) -> str:

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import psutil
 
+from hwnas.deploy.bundles.image_file import Fit
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import ConfigError, DataError
+from hwnas.home import home
 from hwnas.search.data.image_cache import PIXELS_VERSION, ImageCache
+from hwnas.search.data.image_size import ImageSize
 from hwnas.search.data.manifest import DataManifest, arrays_manifest
 from hwnas.search.data.masks import VOID, class_counts
 from hwnas.search.data.raw_images import RawImages, TargetKind, Targets, target_kind
@@ -36,7 +39,13 @@ class DataConfig:
         source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"`` or ``"package.module:function"``.
         validation_fraction: Share of the training images used for validation, in (0, 1), unless
             the source has a validation part.
-        size: Side in pixels that images are resized to. Image folders usually need it.
+        size: Height and width in pixels that images are resized to, or one number for both. Image
+            folders usually need it.
+        fit: How images get the aspect ratio of `size`, and of a network's input: ``"stretch"``, or
+            ``"crop"``, which cuts off what sticks out at both ends.
+        cache: Folder for decoded images, which runs share; ``images`` in `hwnas.home.home` if None.
+        folds: Number of parts for cross-validation, in which the evaluator ``"train"`` trains and
+            scores each candidate so many times; 1 for none. ``validation_fraction`` does not apply.
         train_limit: Number of training images to use, picked at random; validation images that are
             drawn from them are included.
         test_limit: Number of test images to use, picked at random but the same for every seed.
@@ -46,10 +55,13 @@ class DataConfig:
 
     source: str
     validation_fraction: float = 0.1
-    size: int | None = None
+    size: int | tuple[int, ...] | None = None
     train_limit: int | None = None
     test_limit: int | None = None
     skip_damaged: bool = False
+    fit: Fit = "stretch"
+    cache: str | None = None
+    folds: int = 1
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_fraction < 1:
@@ -57,10 +69,26 @@ class DataConfig:
                 f"data.validation_fraction is {self.validation_fraction}; expected a fraction "
                 "between 0 and 1, such as 0.1"
             )
-        for name in ("size", "train_limit", "test_limit"):
+        if isinstance(self.size, tuple) and len(self.size) != 2:
+            raise ConfigError(
+                f"data.size is {list(self.size)}; expected a number, or a height and a width"
+            )
+        for name in ("size", "train_limit", "test_limit", "folds"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and min(value if isinstance(value, tuple) else [value]) < 1:
                 raise ConfigError(f"data.{name} is {value}; expected at least 1")
+        if self.fit not in get_args(Fit):
+            raise ConfigError(
+                f"data.fit is {self.fit!r}; expected {' or '.join(map(repr, get_args(Fit)))}"
+            )
+
+    @property
+    def image_size(self) -> ImageSize | None:
+        """Size that images are brought to; None for their own."""
+        if self.size is None:
+            return None
+        height, width = self.size if isinstance(self.size, tuple) else (self.size,) * 2
+        return ImageSize(height, width, self.fit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +102,9 @@ class ImageData:
         class_names: Names of the classes of images or of pixels; None if the targets are values.
         skipped: Names of damaged images that were left out.
         value_names: Names of the values of an image, if the source has any.
+        fit: How images get the aspect ratio of a network's input; see `DataConfig`.
+        folds: Parts for cross-validation, each the rows of `validation` in one of its rounds; all
+            of these rows together are those of `train` and `validation`. Empty for none.
     """
 
     train: Split
@@ -82,6 +113,8 @@ class ImageData:
     class_names: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
     value_names: tuple[str, ...] | None = None
+    fit: Fit = "stretch"
+    folds: tuple[Split, ...] = ()
     # Manifest of the source that `load_data` read. `dataclasses.replace` does not copy it.
     _source: DataManifest | None = field(default=None, init=False, repr=False)
 
@@ -105,6 +138,11 @@ class ImageData:
                         f"image {shared[0]} is in the training and in the {name} split; each image "
                         "may be in one split only"
                     )
+        if self.fit == "crop" and self.kind == "masks":
+            raise DataError(
+                "images with masks cannot be cropped, since the pixels that are cut off would get "
+                'no class; set data.fit = "stretch"'
+            )
         if (self.kind == "values") != (self.class_names is None):
             raise DataError(
                 "class_names are required for classes, int64 (N,), and masks, uint8 (N, H, W), and "
@@ -146,16 +184,32 @@ class ImageData:
         """
         content = hashlib.sha256()
         facts = (self.manifest.fingerprint, PIXELS_VERSION, self.image_shape, self.kind)
-        content.update(repr((*facts, self.class_names, self.skipped)).encode())
+        fit = () if self.fit == "stretch" else (self.fit,)
+        content.update(repr((*facts, self.class_names, self.skipped, *fit)).encode())
         for _, split in self._splits:
             targets = () if split.kind == "masks" else (split.targets,)
             for array in (split.positions, *targets):
                 content.update(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
+        for fold in self.folds:
+            content.update(fold.positions.tobytes())
         return content.hexdigest()[:12]
 
     @property
     def _splits(self) -> tuple[tuple[str, Split], ...]:
         return ("train", self.train), ("validation", self.validation), ("test", self.test)
+
+    @cached_property
+    def rounds(self) -> tuple[ImageData, ...]:
+        """Rounds of the cross-validation, in each of which another fold is for validation.
+
+        The first round has this data's own splits; without folds it is the only one.
+        """
+        others = []
+        for fold in self.folds[1:]:
+            rows = [each.positions for each in self.folds if each is not fold]
+            train = Split(fold.images, fold.image_targets, np.concatenate(rows))
+            others.append(replace(self, train=train, validation=fold, folds=()))
+        return (self, *others)
 
     @property
     def channel_mean(self) -> tuple[float, ...]:
@@ -174,7 +228,8 @@ class ImageData:
     def preprocessing(self) -> Preprocessing:
         """Conversion of these images to a network's input, at their own size."""
         height, width, channels = self.image_shape
-        return Preprocessing(height, width, channels, self.channel_mean, self.channel_std)
+        moments = (self.channel_mean, self.channel_std)
+        return Preprocessing(height, width, channels, *moments, self.fit)
 
     @cached_property
     def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -220,7 +275,7 @@ def load_data(
     config: DataConfig,
     base: Path,
     seed: int,
-    cache: Path,
+    cache: Path | None = None,
     map_above: int | None = None,
     on_decoded: Callable[[int, int | None], None] = lambda done, count: None,
 ) -> ImageData:
@@ -235,7 +290,7 @@ def load_data(
         config: Source to read, and limits on its size.
         base: Folder that relative paths start from.
         seed: Seed of the validation draw and of the order of the training images.
-        cache: Folder for decoded, resized and memory-mapped arrays; may be deleted between runs.
+        cache: Folder for decoded, resized and memory-mapped arrays; that of ``config`` if None.
         map_above: Size in bytes above which a data set is memory-mapped; a gigabyte, or a quarter
             of this machine's memory if that is less, if None.
         on_decoded: Callback after each decoded image; see `ImageCache`.
@@ -247,8 +302,12 @@ def load_data(
     """
     if map_above is None:
         map_above = min(_MAP_ABOVE, psutil.virtual_memory().total // 4)
+    if cache is None:
+        given = config.cache
+        cache = home() / "images" if given is None else base / Path(given).expanduser()
     store = ImageCache(cache, map_above, on_decoded)
-    raw = read_source(config.source, base, config.size, store, config.skip_damaged)
+    size = config.image_size
+    raw = read_source(config.source, base, size, store, config.skip_damaged)
     if isinstance(raw, ImageData):
         return _as_given(raw, config)
     if not isinstance(raw, RawImages):
@@ -257,7 +316,7 @@ def load_data(
             "a mapping with x_train, y_train, x_test and y_test"
         )
     raw = replace(raw, manifest=raw.content)
-    data = _divided(raw.resized(config.size, store) if config.size else raw, config, seed)
+    data = _divided(raw.resized(size, store) if size else raw, config, seed)
     object.__setattr__(data, "_source", raw.manifest)
     return data
 
@@ -282,8 +341,9 @@ def data_manifest(config: DataConfig, recipe_folder: Path) -> DataManifest | Non
 
 def _as_given(data: ImageData, config: DataConfig) -> ImageData:
     """Return the user's own `ImageData` unchanged; raise if an option would change it."""
-    for name in ("size", "train_limit", "test_limit"):
-        if getattr(config, name) is not None:
+    own = DataConfig(config.source)
+    for name in ("size", "train_limit", "test_limit", "fit", "folds"):
+        if getattr(config, name) != getattr(own, name):
             raise ConfigError(
                 f"data.{name} does not apply: {config.source!r} gives an ImageData, which is used "
                 "unchanged; resize or limit the images in that function"
@@ -304,11 +364,24 @@ def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
         test_rows, rows = test_rng.permutation(len(test_targets)), every
     rows = rng.permutation(rows)[: config.train_limit]
     names = _class_names(raw)
-    if raw.validation is None:
+    folds: tuple[Split, ...] = ()
+    if raw.validation is not None and config.folds > 1:
+        raise ConfigError(
+            f"data.folds is {config.folds}, but {config.source!r} has a validation part of its "
+            "own; leave data.folds out, or add that part to the images to train on"
+        )
+    if raw.validation is not None:
+        validation = Split(*raw.validation, rng.permutation(len(raw.validation[1])))
+    elif config.folds > 1:
+        folds = tuple(
+            Split(raw.images, raw.targets, part)
+            for part in _folds(raw, strata, rows, config.folds, rng)
+        )
+        validation = folds[0]
+        rows = np.concatenate([fold.positions for fold in folds[1:]])
+    else:
         picked, rows = _drawn(raw, strata, rows, config.validation_fraction, rng, "validation")
         validation = Split(raw.images, raw.targets, picked)
-    else:
-        validation = Split(*raw.validation, rng.permutation(len(raw.validation[1])))
     return ImageData(
         train=Split(raw.images, raw.targets, rows),
         validation=validation,
@@ -316,7 +389,20 @@ def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
         class_names=names,
         skipped=raw.skipped,
         value_names=raw.value_names,
+        fit=config.fit,
+        folds=folds,
     )
+
+
+def _folds(
+    raw: RawImages, strata: Rows, rows: Rows, count: int, rng: np.random.Generator
+) -> list[Rows]:
+    """Divide rows into parts of about the same size, each drawn from what the others left."""
+    parts = []
+    for left in range(count, 1, -1):
+        part, rows = _drawn(raw, strata, rows, 1 / left, rng, f"one of {count} folds")
+        parts.append(part)
+    return [*parts, rows]
 
 
 def _drawn(

@@ -24,14 +24,9 @@ from hwnas.search.data.decoded_images import (
     decode_parts,
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
+from hwnas.search.data.image_size import ImageSize, read_image, size_key
 from hwnas.search.data.manifest import DataManifest, file_state
-from hwnas.search.data.raw_images import (
-    RawImages,
-    Targets,
-    held_out_parts,
-    read_image,
-    resize_image,
-)
+from hwnas.search.data.raw_images import RawImages, Targets, held_out_parts
 
 __all__ = [
     "FolderFiles",
@@ -70,7 +65,7 @@ def _manifest(parts: Mapping[str, Classes]) -> DataManifest:
 
 
 def read_folder(
-    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+    folder: Path, size: ImageSize | None, cache: ImageCache, skip_damaged: bool = False
 ) -> RawImages:
     """Read images from one folder per class, perhaps divided into ``train``, ``val`` and ``test``.
 
@@ -80,8 +75,7 @@ def read_folder(
 
     Args:
         folder: Folder with the class folders, or with ``train`` and the parts of `held_out_parts`.
-        size: Side in pixels that images are resized to, without keeping their aspect ratio; None
-            keeps their own size, which must be the same for all.
+        size: Size that images are brought to; None keeps their own, which must be the same for all.
         cache: Cache for the decoded images.
         skip_damaged: Whether to leave out images that cannot be decoded.
 
@@ -111,7 +105,7 @@ def decode_files(
     folder: Path,
     parts: Mapping[str, FolderFiles],
     manifest: DataManifest,
-    size: int | None,
+    size: ImageSize | None,
     cache: ImageCache,
     skip_damaged: bool,
 ) -> DecodedParts:
@@ -121,7 +115,7 @@ def decode_files(
         folder: Folder of the files.
         parts: Files by part.
         manifest: Manifest of the data set.
-        size: Side in pixels that images are resized to; None for their own.
+        size: Size that images are brought to; None for their own.
         cache: Cache for the decoded images.
         skip_damaged: Whether to leave out images that cannot be decoded.
 
@@ -142,18 +136,19 @@ def decode_files(
         )
         for part, files in parts.items()
     }
-    place = cache_key(folder, size or "own", f"{channels}ch")
+    place = cache_key(folder, size_key(size), f"{channels}ch")
     return decode_parts(place, encoded, cache, str(folder), skip_damaged)
 
 
-def _encoded(folder: Path, files: FolderFiles, size: int | None, channels: int) -> EncodedImages:
+def _encoded(
+    folder: Path, files: FolderFiles, size: ImageSize | None, channels: int
+) -> EncodedImages:
     for name, state in files.items():
         yield EncodedImage(name, state, partial(_decode, folder / name, size, channels))
 
 
-def _decode(file: Path, size: int | None, channels: int) -> tuple[Images]:
-    image = read_image(file, channels)
-    return (resize_image(image, size),)
+def _decode(file: Path, size: ImageSize | None, channels: int) -> tuple[Images]:
+    return (read_image(file, channels, size),)
 
 
 def list_version(files: Iterable[Sequence[str]]) -> str:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xxhash
 
-from hwnas.deploy.bundles.image_file import read_pixels
 from hwnas.errors import DataError
 from hwnas.search.data.decoded_images import (
     EncodedImage,
@@ -26,6 +25,7 @@ from hwnas.search.data.decoded_images import (
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
 from hwnas.search.data.image_shards import files_by_part
+from hwnas.search.data.image_size import ImageSize, read_image, size_key
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.raw_images import (
     PARTS,
@@ -33,7 +33,6 @@ from hwnas.search.data.raw_images import (
     Targets,
     main_part,
     numbered_groups,
-    resize_image,
 )
 
 if TYPE_CHECKING:  # it takes a tenth of a second, and only these files need it
@@ -93,7 +92,7 @@ def records_manifest(folder: Path) -> DataManifest:
 
 
 def read_records(
-    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+    folder: Path, size: ImageSize | None, cache: ImageCache, skip_damaged: bool = False
 ) -> RawImages:
     """Read images and targets from Parquet or Arrow files, perhaps divided into parts.
 
@@ -104,8 +103,7 @@ def read_records(
 
     Args:
         folder: Folder with the files, perhaps in folders called ``data`` or by their part.
-        size: Side in pixels that images are resized to, without keeping their aspect ratio; None
-            keeps their own size, which must be the same for all.
+        size: Size that images are brought to; None keeps their own, which must be the same for all.
         cache: Cache for the decoded images.
         skip_damaged: Whether to leave out images that cannot be decoded.
 
@@ -133,7 +131,7 @@ def read_records(
     }
     groups = _column(folder, parts[main], _GROUP) if columns.grouped else None
     numbered = numbered_groups(groups, len(targets[main]), f"{folder}: {_GROUP}")
-    place = cache_key(folder, "records", size or "own", f"{channels}ch")
+    place = cache_key(folder, "records", size_key(size), f"{channels}ch")
     encoded = {
         part: EncodedPart(
             partial(_encoded, folder, files, columns, size, channels), list_version(files.items())
@@ -285,15 +283,15 @@ def _images(folder: Path, files: FolderFiles, columns: _Columns) -> Iterator[tup
 
 
 def _encoded(
-    folder: Path, files: FolderFiles, columns: _Columns, size: int | None, channels: int
+    folder: Path, files: FolderFiles, columns: _Columns, size: ImageSize | None, channels: int
 ) -> EncodedImages:
     for name, content in _images(folder, files, columns):
         decode = partial(_decode, content, size, channels)
         yield EncodedImage(name, xxhash.xxh3_128_hexdigest(content), decode)
 
 
-def _decode(content: bytes, size: int | None, channels: int) -> tuple[Images]:
-    return (resize_image(read_pixels(io.BytesIO(content), channels), size),)
+def _decode(content: bytes, size: ImageSize | None, channels: int) -> tuple[Images]:
+    return (read_image(io.BytesIO(content), channels, size),)
 
 
 def _column(folder: Path, files: FolderFiles, column: str) -> list[Any]:

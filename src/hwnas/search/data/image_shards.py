@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from hwnas.deploy.bundles.image_file import read_pixels
 from hwnas.errors import DataError
 from hwnas.search.data.decoded_images import (
     EncodedImage,
@@ -25,9 +24,10 @@ from hwnas.search.data.decoded_images import (
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
+from hwnas.search.data.image_size import ImageSize, read_image, size_key
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.mask_folder import CLASSES_FILE, class_names
-from hwnas.search.data.raw_images import PARTS, RawImages, Targets, held_out_parts, resize_image
+from hwnas.search.data.raw_images import PARTS, RawImages, Targets, held_out_parts
 
 __all__ = ["files_by_part", "has_shards", "open_images", "read_shards", "shards_manifest"]
 
@@ -71,7 +71,7 @@ def shards_manifest(folder: Path) -> DataManifest:
 
 
 def read_shards(
-    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+    folder: Path, size: ImageSize | None, cache: ImageCache, skip_damaged: bool = False
 ) -> RawImages:
     """Read images and classes from shards, perhaps divided into ``train``, ``val`` and ``test``.
 
@@ -81,8 +81,7 @@ def read_shards(
 
     Args:
         folder: Folder with the shards.
-        size: Side in pixels that images are resized to, without keeping their aspect ratio; None
-            keeps their own size, which must be the same for all.
+        size: Size that images are brought to; None keeps their own, which must be the same for all.
         cache: Cache for the decoded images and their classes.
         skip_damaged: Whether to leave out images that cannot be decoded.
 
@@ -99,7 +98,7 @@ def read_shards(
             (sample.name, io.BytesIO(sample.image)) for sample in _all_samples(folder, parts)
         ),
     )
-    place = cache_key(folder, "shards", size or "own", f"{channels}ch")
+    place = cache_key(folder, "shards", size_key(size), f"{channels}ch")
     encoded = {
         part: EncodedPart(
             partial(_encoded, folder, shards, size, channels), list_version(shards.items())
@@ -174,15 +173,17 @@ def _part(name: str) -> str:
     return next((part for part in PARTS if part in words), "")
 
 
-def _encoded(folder: Path, shards: FolderFiles, size: int | None, channels: int) -> EncodedImages:
+def _encoded(
+    folder: Path, shards: FolderFiles, size: ImageSize | None, channels: int
+) -> EncodedImages:
     for sample in _samples(folder, shards):
         state = xxhash.xxh3_128_hexdigest(b"%d " % sample.label + sample.image)
         yield EncodedImage(sample.name, state, partial(_decode, sample, size, channels))
 
 
-def _decode(sample: _Sample, size: int | None, channels: int) -> tuple[Images, Images]:
+def _decode(sample: _Sample, size: ImageSize | None, channels: int) -> tuple[Images, Images]:
     """Return the pixels, and the bytes of the class, so that both are kept in the cache."""
-    pixels = resize_image(read_pixels(io.BytesIO(sample.image), channels), size)
+    pixels = read_image(io.BytesIO(sample.image), channels, size)
     return pixels, np.array([sample.label], np.int64).view(np.uint8)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from hwnas.errors import DataError
 from hwnas.search.data.image_cache import ImageCache
 from hwnas.search.data.image_folder import FolderFiles, decode_files, entries
+from hwnas.search.data.image_size import ImageSize
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.raw_images import (
     PARTS,
@@ -87,7 +88,7 @@ def kind_of_table(folder: Path) -> TableKind:
 
 
 def read_table(
-    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+    folder: Path, size: ImageSize | None, cache: ImageCache, skip_damaged: bool = False
 ) -> RawImages:
     """Read images and targets that a table lists, perhaps in ``train``, ``val`` and ``test``.
 
@@ -99,8 +100,7 @@ def read_table(
     Args:
         folder: Folder with the table, or with one in ``train`` and in the parts of
             `held_out_parts`.
-        size: Side in pixels that images are resized to, without keeping their aspect ratio; None
-            keeps their own size, which must be the same for all.
+        size: Size that images are brought to; None keeps their own, which must be the same for all.
         cache: Cache for the decoded images.
         skip_damaged: Whether to leave out images that cannot be decoded.
 

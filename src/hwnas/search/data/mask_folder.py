@@ -19,9 +19,10 @@ from hwnas.search.data.decoded_images import (
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
+from hwnas.search.data.image_size import ImageSize, read_image, size_key
 from hwnas.search.data.manifest import DataManifest
-from hwnas.search.data.masks import VOID, Masks, resize_masks
-from hwnas.search.data.raw_images import RawImages, held_out_parts, read_image, resize_image
+from hwnas.search.data.masks import VOID, Masks
+from hwnas.search.data.raw_images import RawImages, held_out_parts
 
 __all__ = [
     "CLASSES_FILE",
@@ -75,7 +76,7 @@ def _listed(folder: Path) -> tuple[Mapping[str, Pairs], DataManifest]:
 
 
 def read_mask_folder(
-    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+    folder: Path, size: ImageSize | None, cache: ImageCache, skip_damaged: bool = False
 ) -> RawImages:
     """Read ``images/`` and ``masks/``, perhaps divided into ``train``, ``val`` and ``test``.
 
@@ -86,9 +87,8 @@ def read_mask_folder(
     Args:
         folder: Folder with ``images`` and ``masks``, or with both in ``train`` and in the parts of
             `held_out_parts`.
-        size: Side in pixels that images and masks are resized to, without keeping their aspect
-            ratio, masks by nearest neighbour; None keeps their own size, which must be the same for
-            all.
+        size: Size that images and masks are stretched to, masks by nearest neighbour; None keeps
+            their own size, which must be the same for all.
         cache: Cache for the decoded images and masks.
         skip_damaged: Whether to leave out images that cannot be decoded, or whose mask cannot.
 
@@ -106,7 +106,7 @@ def read_mask_folder(
             (folder / image, folder / image) for pairs in parts.values() for image, _ in pairs
         ),
     )
-    place = cache_key(folder, "masks", size or "own", f"{channels}ch")
+    place = cache_key(folder, "masks", size_key(size), f"{channels}ch")
     encoded = {
         part: EncodedPart(
             partial(_encoded, folder, pairs, states, size, channels),
@@ -151,24 +151,24 @@ def _pairs(folder: Path, prefix: str) -> tuple[Pairs, FolderFiles]:
 
 
 def _encoded(
-    folder: Path, pairs: Pairs, states: FolderFiles, size: int | None, channels: int
+    folder: Path, pairs: Pairs, states: FolderFiles, size: ImageSize | None, channels: int
 ) -> EncodedImages:
     for image, mask in pairs:
         decode = partial(_decode, folder / image, folder / mask, size, channels)
         yield EncodedImage(image, f"{states[image]} {mask} {states[mask]}", decode)
 
 
-def _decode(image: Path, mask: Path, size: int | None, channels: int) -> tuple[Images, Masks]:
-    pixels, classes = read_image(image, channels), _read_mask(mask)
+def _decode(image: Path, mask: Path, size: ImageSize | None, channels: int) -> tuple[Images, Masks]:
+    pixels, classes = read_image(image, channels, None), _read_mask(mask)
     height, width = pixels.shape[:2]
     if classes.shape != (height, width):
         raise DataError(
             f"{mask} has {classes.shape[0]} x {classes.shape[1]} pixels, but its image {height} x "
             f"{width} (height, width); give each image a mask of the same size"
         )
-    if not size:
+    if size is None:
         return pixels, classes
-    return resize_image(pixels, size), resize_masks(classes[np.newaxis], size)[0]
+    return size.resize(pixels[np.newaxis])[0], size.resize_masks(classes[np.newaxis])[0]
 
 
 def _read_mask(path: Path) -> Masks:

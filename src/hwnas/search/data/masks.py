@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch.nn import functional
 
 from hwnas.errors import DataError
 
-__all__ = ["VOID", "Masks", "check_masks", "class_counts", "resize_masks"]
+__all__ = ["VOID", "Masks", "check_masks", "class_counts"]
 
 Masks = npt.NDArray[np.uint8]
 """uint8 (N, H, W): classes from 0, or `VOID`."""
@@ -67,14 +65,3 @@ def _blocks(masks: Masks, rows: npt.NDArray[np.int64]) -> Iterator[Masks]:
     ordered = np.sort(rows)
     for start in range(0, len(ordered), size):
         yield masks[ordered[start : start + size]]
-
-
-def resize_masks(masks: Masks, size: int) -> Masks:
-    """Resize masks to squares of ``size`` pixels a side, by nearest neighbour."""
-    # PyTorch warns of read-only arrays, such as memory-mapped ones; such a block is copied.
-    block = torch.from_numpy(np.require(masks, requirements=["C", "W"]))[:, None]
-    # "nearest-exact" aligns pixel centres with those of the resized images ("nearest" would shift
-    # them by half a pixel). Only some of PyTorch's kernels for it support uint8, hence float.
-    near = functional.interpolate(block.float(), (size, size), mode="nearest-exact")
-    resized: Masks = near[:, 0].byte().numpy()
-    return resized

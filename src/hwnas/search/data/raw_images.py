@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.deploy.io import Preprocessing
 from hwnas.errors import DataError
 from hwnas.hashing import content_hash
 from hwnas.search.data.image_cache import PIXELS_VERSION, ImageCache, Images, write_images
+from hwnas.search.data.image_size import ImageSize, size_key
 from hwnas.search.data.manifest import DataManifest, arrays_manifest
-from hwnas.search.data.masks import Masks, check_masks, resize_masks
+from hwnas.search.data.masks import Masks, check_masks
 
 __all__ = [
     "PARTS",
@@ -29,9 +28,6 @@ __all__ = [
     "held_out_parts",
     "main_part",
     "numbered_groups",
-    "read_image",
-    "resize",
-    "resize_image",
     "spaced_rows",
     "target_kind",
 ]
@@ -172,8 +168,8 @@ class RawImages:
             arrays["groups"] = self.groups
         return arrays_manifest(arrays)
 
-    def resized(self, size: int, cache: ImageCache) -> RawImages:
-        """Return the data with images (and masks) of ``size`` x ``size`` pixels, kept in the cache.
+    def resized(self, size: ImageSize, cache: ImageCache) -> RawImages:
+        """Return the data with images (and masks) of a size, kept in the cache.
 
         Raises:
             StorageError: The cache cannot be written.
@@ -182,17 +178,17 @@ class RawImages:
             "train": (self.images, self.targets), "test": self.test, "validation": self.validation
         }  # fmt: skip
         parts = {part: arrays for part, arrays in given.items() if arrays is not None}
-        if all(images.shape[1:3] == (size, size) for images, _ in parts.values()):
+        wanted = (size.height, size.width)
+        if all(images.shape[1:3] == wanted for images, _ in parts.values()):
             return self
         manifest = self.content
         state = content_hash(manifest.fingerprint, self.skipped)[:12]
         writers: dict[str, Callable[[BinaryIO], None]] = {}
         for part, (images, targets) in parts.items():
-            writers[part] = partial(_write_resized, images, partial(resize, size=size))
+            writers[part] = partial(_write_resized, images, size.resize)
             if target_kind(targets) == "masks":
-                shrink = partial(resize_masks, size=size)
-                writers[f"{part}-masks"] = partial(_write_resized, targets, shrink)
-        small = cache.arrays(f"resized-{size}-{state}-v{PIXELS_VERSION}", writers)
+                writers[f"{part}-masks"] = partial(_write_resized, targets, size.resize_masks)
+        small = cache.arrays(f"resized-{size_key(size)}-{state}-v{PIXELS_VERSION}", writers)
         resized = {
             part: (small[part], small.get(f"{part}-masks", targets))
             for part, (_, targets) in parts.items()
@@ -206,32 +202,6 @@ class RawImages:
             validation=resized.get("validation"),
             manifest=manifest,
         )
-
-
-def _plain_pixels(size: int, channels: int) -> Preprocessing:
-    """Return preprocessing that reads and resizes as in deployment, without normalising colours."""
-    return Preprocessing(size, size, channels, (0.0,) * channels, (1.0,) * channels)
-
-
-def read_image(file: Path, channels: int) -> Images:
-    """Read an image file in its own size, upright: uint8 (H, W, C).
-
-    Raises:
-        DataError: The file is not an image or is damaged.
-    """
-    return _plain_pixels(1, channels).read_image(file)
-
-
-def resize(images: Images, size: int) -> Images:
-    """Resize images to squares of ``size`` pixels a side, with the interpolation of deployment."""
-    floats = _plain_pixels(size, images.shape[3])(images)
-    pixels = floats.mul_(255).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
-    return np.ascontiguousarray(pixels.numpy())
-
-
-def resize_image(image: Images, size: int | None) -> Images:
-    """Resize one image, (H, W, C), as `resize` does; return it unchanged if ``size`` is None."""
-    return image if size is None else resize(image[np.newaxis], size)[0]
 
 
 def _write_resized(

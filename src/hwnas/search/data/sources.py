@@ -19,6 +19,7 @@ from hwnas.search.data.image_cache import ImageCache
 from hwnas.search.data.image_folder import folder_manifest, read_folder
 from hwnas.search.data.image_records import has_records, read_records, records_manifest
 from hwnas.search.data.image_shards import has_shards, read_shards, shards_manifest
+from hwnas.search.data.image_size import ImageSize
 from hwnas.search.data.image_table import has_table, read_table, table_manifest
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.mask_folder import has_masks, mask_folder_manifest, read_mask_folder
@@ -33,14 +34,14 @@ class DataSource:
 
     Attributes:
         manifest: Function that returns the manifest of a path without decoding an image.
-        read: Function that returns the data of a path, given the side in pixels that images are
-            resized to or None, a cache for arrays, and whether to leave out damaged images. The
-            result is a `RawImages` or an `hwnas.search.ImageData`.
+        read: Function that returns the data of a path, given the size that images are brought to
+            or None, a cache for arrays, and whether to leave out damaged images. The result is a
+            `RawImages` or an `hwnas.search.ImageData`.
         place: What the path has to be; None if the source has no path.
     """
 
     manifest: Callable[[Path], DataManifest]
-    read: Callable[[Path, int | None, ImageCache, bool], object]
+    read: Callable[[Path, ImageSize | None, ImageCache, bool], object]
     place: Literal["file", "folder"] | None
 
 
@@ -67,7 +68,11 @@ def source_manifest(source: str, base: Path) -> DataManifest | None:
 
 
 def read_source(
-    source: str, base: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+    source: str,
+    base: Path,
+    size: ImageSize | None,
+    cache: ImageCache,
+    skip_damaged: bool = False,
 ) -> object:
     """Read the data that a recipe's ``data.source`` names.
 
@@ -75,7 +80,7 @@ def read_source(
         source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"`` or ``"package.module:function"``.
             ``$VARIABLES`` in a path are replaced by their values in the environment.
         base: Folder that relative paths start from.
-        size: Side in pixels that the images of a folder are resized to.
+        size: Size that the images of a folder are brought to.
         cache: Cache for decoded and memory-mapped arrays.
         skip_damaged: Whether to leave out image files that cannot be decoded.
 
@@ -155,7 +160,7 @@ class _Layout:
 
     fits: Callable[[Path], bool]
     manifest: Callable[[Path], DataManifest]
-    read: Callable[[Path, int | None, ImageCache, bool], RawImages]
+    read: Callable[[Path, ImageSize | None, ImageCache, bool], RawImages]
 
 
 _LAYOUTS = (

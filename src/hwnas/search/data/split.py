@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search.data.image_cache import Images
+from hwnas.search.data.image_cache import Images, hold
 from hwnas.search.data.raw_images import (
     TargetKind,
     Targets,
@@ -20,6 +21,7 @@ from hwnas.search.data.raw_images import (
     spaced_rows,
     target_kind,
 )
+from hwnas.search.engine.remote_files import fetched
 
 __all__ = ["Rows", "Split", "draw", "draw_groups"]
 
@@ -63,12 +65,16 @@ class FilePlace:
             DataError: The file is missing or was truncated.
         """
         try:
-            return np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
+            if not os.path.exists(self.path):
+                fetched(Path(self.path))
+            images = np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
         except (OSError, ValueError) as error:
             raise DataError(
                 f"memory-mapped images {self.path} cannot be opened ({error}); every machine that "
-                "works on a run needs this file at this path"
+                "works on a run needs room for this file at this path; data.cache sets its folder"
             ) from error
+        hold(images)
+        return images
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,8 +237,8 @@ def draw_groups(
     if not drawn.any():
         raise DataError(
             f"the {len(counts)} groups of images are too few, or too large, to take a fraction of "
-            f"{fraction} for {what}, since a group is never divided; use more groups, or raise the "
-            "fraction"
+            f"{fraction} for {what}, since a group is never divided; use more groups, a "
+            "larger fraction, or fewer folds"
         )
     shuffled = rng.permutation(len(groups))
     chosen = drawn[groups[shuffled]]

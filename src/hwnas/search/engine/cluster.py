@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from hwnas.errors import ConfigError, HwnasError, WorkerError
 from hwnas.search.engine.devices import device_here, on_device, reserved_device
+from hwnas.search.engine.remote_files import served_files
 
 __all__ = [
     "connected_ray",
@@ -82,6 +83,8 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
 def connected_ray(address: str, import_paths: Sequence[Path] = ()) -> Iterator[None]:
     """Connect to a Ray cluster that is already running, and leave it running.
 
+    Workers on machines without this machine's disk copy the files that they need from it.
+
     Args:
         address: ``"HOST:PORT"`` of the head node; ``"auto"`` finds the cluster of this machine,
             also inside ``ray job submit``.
@@ -107,7 +110,8 @@ def connected_ray(address: str, import_paths: Sequence[Path] = ()) -> Iterator[N
             [reason, *_] = str(error).splitlines() or [type(error).__name__]
             raise _no_cluster(address, reason) from error
         try:
-            yield
+            with served_files():
+                yield
         finally:
             ray.shutdown()
 

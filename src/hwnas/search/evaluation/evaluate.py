@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from hwnas.identity import Identity, may_reuse
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData, Split
 from hwnas.search.engine.devices import working_device
+from hwnas.search.engine.remote_files import fetched
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.tasks.split_metrics import SplitMetrics
 from hwnas.search.tasks.task import Task
@@ -333,7 +334,9 @@ class TrainEvaluator:
     stays that of the full training. If a folder is given, a candidate that is evaluated again at a
     larger share continues from its checkpoint. Successive halving then repeats no training, and its
     result equals that of an uninterrupted training. A network is scored with the moving average of
-    its weights, if there is one, and with BatchNorm recalibrated at the resolution of scoring.
+    its weights, if there is one, and with BatchNorm recalibrated at the resolution of scoring. If
+    the data have folds, each candidate is trained and scored once in each round of the
+    cross-validation, and its values are the means over all images.
 
     Attributes:
         space: Search space of the candidates' networks.
@@ -373,29 +376,36 @@ class TrainEvaluator:
             DivergedError: The training loss is not a number.
             NonFiniteOutput: An output of the network is NaN or infinite.
         """
-        shape = self.space.input_shape(candidate.network)
+        shape, found = self.space.input_shape(candidate.network), []
         with torch_threads(self.threads):
-            network = self.trained(candidate, fidelity.share)
-            images = replace(fidelity, share=1.0).of(self.data.validation)
-            found = score(network, self.task, images, shape, "validation")
-        if self.folder is not None and fidelity.share == 1:
-            weights = network.state_dict()
-            save_weights(self._kept(candidate), weights, self._identity(candidate).key)
-        return found
+            for number, data in enumerate(self.data.rounds):
+                network = self.trained(candidate, fidelity.share, number)
+                images = replace(fidelity, share=1.0).of(data.validation)
+                found.append(score(network, self.task, images, shape, "validation"))
+                if self.folder is not None and fidelity.share == 1 and number == 0:
+                    weights = network.state_dict()
+                    save_weights(self._kept(candidate), weights, self._identity(candidate).key)
+        return pooled(found)
 
-    def trained(self, candidate: Candidate, share: float = 1.0) -> nn.Module:
-        """Return the candidate's network, trained for a share of the full training."""
+    def trained(self, candidate: Candidate, share: float = 1.0, number: int = 0) -> nn.Module:
+        """Return the candidate's network, trained for a share of the full training.
+
+        Args:
+            candidate: Candidate of the network.
+            share: Share of the training, in (0, 1].
+            number: Number of the round of the cross-validation, from 0.
+        """
         torch.manual_seed(self.seed)
         shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
         network.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
         train = own_training(self.train, self.recipe, candidate)
         step = NetworkStep.of(network, self.task, shape, train)
-        images, run = self.data.train, self._identity(candidate).key
+        images, run = self.data.rounds[number].train, self._identity(candidate).key
         with torch_threads(self.threads):
             fit(
                 *(network, step, images, train, self.seed),
-                checkpoint=self._checkpoint(candidate, run),
+                checkpoint=self._checkpoint(candidate, run, number),
                 run=run,
                 until=share,
             )
@@ -420,15 +430,43 @@ class TrainEvaluator:
         assert self.folder is not None
         return self.folder / f"{candidate.id}.safetensors"
 
-    def _checkpoint(self, candidate: Candidate, run: str) -> Path | None:
+    def _checkpoint(self, candidate: Candidate, run: str, number: int) -> Path | None:
         """Return the path of a candidate's checkpoint; remove a checkpoint of another run there."""
         if self.folder is None:
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{candidate.id}.checkpoint.safetensors"
-        if path.exists() and checkpoint_run(path) != run:
+        fold = f"-{number}" if number else ""
+        path = self.folder / f"{candidate.id}{fold}.checkpoint.safetensors"
+        if fetched(path) and checkpoint_run(path) != run:
             path.unlink(missing_ok=True)
         return path
+
+
+def pooled(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """Return the evaluation of all images of several evaluations, each of other images.
+
+    Values are means, weighted by the numbers of images; standard errors are those of independent
+    images. Metrics that are no means over images, such as an area under a curve, are means over the
+    evaluations.
+    """
+    if len(evaluations) == 1:
+        return evaluations[0]
+    n = sum(each.n for each in evaluations)
+    first = evaluations[0]
+    return replace(
+        first,
+        values={
+            name: sum(each.n * each.values[name] for each in evaluations) / n
+            for name in first.values
+        },
+        standard_errors={
+            name: math.hypot(*(each.n * each.standard_errors[name] for each in evaluations)) / n
+            for name in first.standard_errors
+        },
+        n=n,
+        wall_s=sum(each.wall_s for each in evaluations),
+        cpu_s=sum(each.cpu_s for each in evaluations),
+    )
 
 
 def own_training(

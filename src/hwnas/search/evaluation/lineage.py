@@ -20,6 +20,7 @@ from hwnas.identity import Identity, may_reuse
 from hwnas.registry import Plugin
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.devices import working_device
+from hwnas.search.engine.remote_files import fetch_folder, fetched, send
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.evaluation.evaluate import Evaluation, Fidelity, recalibrate, score, shorter
 from hwnas.search.tasks.task import Task
@@ -44,7 +45,7 @@ class Lineage:
     """Store of the weights of all evaluated networks, one file per network.
 
     Attributes:
-        folder: Folder of the files; workers on one machine, or with a common folder, share it.
+        folder: Folder of the files, which all workers share.
         identity: Inputs of the training. Networks of another identity are ignored until they are
             overwritten by the same architecture of this identity.
     """
@@ -64,14 +65,16 @@ class Lineage:
             StorageError: The folder cannot be written.
         """
         save_weights(self._weights(architecture), dict(weights), self.identity.key)
+        path = self.folder / f"{architecture.id}.json"
         write_json(
-            self.folder / f"{architecture.id}.json",
+            path,
             {
                 "architecture": architecture.to_json(),
                 "value": value,
                 "identity": self.identity.key,
             },
         )
+        send(path)
 
     def networks(self) -> dict[Architecture, float]:
         """Return the networks of this identity, with the score of each.
@@ -80,6 +83,7 @@ class Lineage:
             ArtifactError: A file is damaged.
         """
         found = {}
+        fetch_folder(self.folder, "*.json")
         for path in sorted(self.folder.glob("*.json")):
             with _damage_named(path):
                 about = json.loads(path.read_text(encoding="utf-8"))
@@ -95,7 +99,7 @@ class Lineage:
             ArtifactError: The file is damaged.
         """
         path = self._weights(architecture)
-        if path.exists() and may_reuse(weights_identity(path), self.identity):
+        if fetched(path) and may_reuse(weights_identity(path), self.identity):
             return load_weights(path)
         return None
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hwnas.atomic import replacing
 from hwnas.deploy.bundles.weights import write_weights
 from hwnas.errors import ArtifactError, RunError
+from hwnas.search.engine.remote_files import send
 from hwnas.search.training.averaging import MovingAverage
 from hwnas.search.training.config import TrainConfig
 
@@ -226,6 +227,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 def _save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     with replacing(path) as temporary:
         write_weights(temporary, tensors, {"hwnas": json.dumps(about)})
+    send(path)
 
 
 def checkpoint_run(path: Path) -> str | None:

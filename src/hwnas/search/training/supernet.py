@@ -17,6 +17,7 @@ from hwnas.errors import ConfigError, DeviceError, HwnasError, WorkerError
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.devices import UNUSABLE, device_here
 from hwnas.search.engine.placement import live_nodes
+from hwnas.search.engine.remote_files import fetched, send
 from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
 from hwnas.search.training.start import StartWeights
@@ -147,8 +148,10 @@ def _trained(
         teacher,
     )
     rows = training.folder / ROWS
+    if workers.rank == 0:
+        fetched(rows)
     with appending(rows) as file:
-        curve = _Curve(file, on_row)
+        curve = _Curve(file, rows, on_row)
         fit(
             supernet,
             step,
@@ -190,8 +193,8 @@ def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
 class _Curve:
     """Writer of the training curve: points at intervals, points with notes, and the last point."""
 
-    def __init__(self, file: TextIO, on_row: Callable[[TrainingPoint], None]) -> None:
-        self._file, self._on_row = file, on_row
+    def __init__(self, file: TextIO, path: Path, on_row: Callable[[TrainingPoint], None]) -> None:
+        self._file, self._path, self._on_row = file, path, on_row
         self._last = -_ROW_SECONDS
         self._skipped: TrainingPoint | None = None
 
@@ -205,6 +208,7 @@ class _Curve:
         if self._skipped is not None:
             self._file.write(json.dumps(asdict(self._skipped)) + "\n")
             self._file.flush()
+            send(self._path)
             self._on_row(self._skipped)
             self._skipped = None
 
@@ -257,6 +261,8 @@ def _ray_worker(config: dict[str, Any]) -> HwnasError | None:
     device = ray.train.torch.get_device()
     workers = Workers(context.get_world_rank(), context.get_world_size(), device)
     try:
+        with storage_errors(training.folder):  # this machine may have another disk
+            training.folder.mkdir(parents=True, exist_ok=True)
         if config["gpus"] and device.type == "cpu":
             raise DeviceError(UNUSABLE)
         _train(training, workers, device, lambda row: None)

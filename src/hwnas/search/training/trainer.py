@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hwnas.errors import ConfigError, DeviceError, DivergedError
 from hwnas.search.data.image_data import Split
+from hwnas.search.engine.remote_files import fetched
 from hwnas.search.training.averaging import MovingAverage
 from hwnas.search.training.batch import Batch
 from hwnas.search.training.checkpoint import (
@@ -152,7 +153,7 @@ def _fit(
     optimizer = make_optimizer(network, config)
     average = MovingAverage(network, config.ema) if config.ema else None
     position, notice = Position(0, 0.0, run, settings=config.continuable), ""
-    if checkpoint is not None and checkpoint.exists():
+    if checkpoint is not None and fetched(checkpoint):
         schedule, position, notice = _resumed(
             checkpoint, network, optimizer, average, schedule, run
         )

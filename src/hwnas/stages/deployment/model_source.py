@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.bundles.image_file import Fit
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.number_format import number_format
@@ -153,7 +153,8 @@ def _images_of_bundle(bundle: Bundle, source: str) -> Images:
         raise ConfigError(
             f"{bundle.folder} is for task {name!r}, which only its run defines; give the run"
         )
-    data = _read(source, bundle.preprocessing.height)
+    how = bundle.preprocessing
+    data = _read(source, (how.height, how.width), how.fit)
     task = TASKS[name](data=data)
     ours, theirs = bundle.outputs.labels, task.meaning.labels
     if len(ours) != len(theirs) or (ours != theirs and theirs != _numbers(len(theirs))):
@@ -173,7 +174,7 @@ def _images_of_file(model: Path, source: str) -> Images:
             f"{model} takes inputs of {session.input_shape}, which is not the shape of an image"
         )
     channels, height, width = session.input_shape
-    data = _read(source, height)
+    data = _read(source, (height, width))
     if data.image_shape[2] != channels:
         raise DataError(
             f"{source} has {data.image_shape[2]} channels, but {model} takes {channels}"
@@ -182,11 +183,10 @@ def _images_of_file(model: Path, source: str) -> Images:
     return Images(task, data, data.preprocessing.at(height, width))
 
 
-def _read(source: str, side: int) -> ImageData:
-    """Load images in their own size, except those of a folder, which are resized to ``side``."""
-    size = side if source.startswith("folder:") else None
-    with tempfile.TemporaryDirectory() as cache:
-        return load_data(DataConfig(source, size=size), Path(), 0, Path(cache))
+def _read(source: str, size: tuple[int, int], fit: Fit = "stretch") -> ImageData:
+    """Load images in their own size, except those of a folder, which are brought to a size."""
+    config = DataConfig(source, size=size if source.startswith("folder:") else None, fit=fit)
+    return load_data(config, Path(), 0)
 
 
 def _numbers(count: int) -> tuple[str, ...]:

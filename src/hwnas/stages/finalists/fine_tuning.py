@@ -50,30 +50,45 @@ def fine_tune(
     weights: Mapping[str, Tensor] | None,
     advance: ProgressCallback,
     failures: Failures,
-) -> dict[str, Path]:
-    """Return the files with the weights of the finalists, by id."""
+) -> dict[str, list[Path]]:
+    """Return the files with the weights of the finalists by id, one for each seed.
+
+    A finalist fails if all of its fine-tunings fail.
+    """
     tasks = []
     for trial in finalists:
         inherited = inherited_weights(job, trial.candidate, weights)
-        tasks.append((trial.candidate, inherited, weights_path(job, trial.candidate)))
-    tuned: dict[str, Path] = {}
+        for number in range(job.recipe.deploy.finetune_seeds):
+            path = weights_path(job, trial.candidate, number)
+            tasks.append((trial.candidate, inherited, path, number))
+    tuned: dict[str, list[Path]] = {}
+    failed: dict[str, HwnasError] = {}
     shared = job.run_inputs, None if weights is None else _teacher(job.run_inputs)
     gpus = job.recipe.deploy.gpus_per_worker
     outcomes = map_tasks(_try_to_tune, shared, tasks, job.recipe.workers, gpus)
-    for done, (trial, outcome) in enumerate(zip(finalists, outcomes, strict=True), start=1):
+    for done, ((candidate, *_), outcome) in enumerate(zip(tasks, outcomes, strict=True), start=1):
         if isinstance(outcome, HwnasError):
-            failures.take(trial.candidate.id, outcome)
+            failed[candidate.id] = outcome
         else:
-            tuned[trial.candidate.id] = outcome
-        advance(0.5 * done / len(finalists), f"fine-tuned {done}/{len(finalists)}")
+            tuned.setdefault(candidate.id, []).append(outcome)
+        advance(0.5 * done / len(tasks), f"fine-tuned {done}/{len(tasks)}")
+    for name, error in failed.items():
+        if name not in tuned:
+            failures.take(name, error)
     return tuned
 
 
-def weights_path(job: Job, candidate: Candidate) -> Path:
-    """Return the path of the file with the weights of a finalist; its folder is made."""
+def weights_path(job: Job, candidate: Candidate, number: int = 0) -> Path:
+    """Return the path of the weights of a finalist's fine-tuning; its folder is made.
+
+    Args:
+        job: Run of the finalist.
+        candidate: The finalist.
+        number: Number of the fine-tuning, from 0; each has a seed of its own.
+    """
     folder = job.folder.path.absolute() / "finalists"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{candidate.id}.safetensors"
+    return folder / f"{candidate.id}{f'-{number}' if number else ''}.safetensors"
 
 
 def inherited_weights(
@@ -102,10 +117,11 @@ def _try_to_tune(
     candidate: Candidate,
     inherited: Mapping[str, Tensor] | None,
     path: Path,
+    number: int,
 ) -> Path | HwnasError:
     """Return the result of `train_finalist`, or its error, so that other candidates continue."""
     try:
-        return train_finalist(shared, candidate, inherited, path)
+        return train_finalist(shared, candidate, inherited, path, number)
     except HwnasError as error:
         if is_own_fault(error):
             return error
@@ -117,6 +133,7 @@ def train_finalist(
     candidate: Candidate,
     inherited: Mapping[str, Tensor] | None,
     path: Path,
+    number: int = 0,
 ) -> Path:
     """Fine-tune a candidate with inherited weights, or train it from scratch without them.
 
@@ -127,17 +144,19 @@ def train_finalist(
         candidate: Candidate of the run's space.
         inherited: Weights to start with.
         path: File for the weights.
+        number: Number of the fine-tuning, from 0, which is added to the seed of the run.
 
     Returns:
         The path.
     """
     run_inputs, teacher = shared
-    identity = tuned_identity(run_inputs, candidate, inherited)
+    identity = tuned_identity(run_inputs, candidate, inherited, number)
     if _is_tuned(path, identity):
         return path
     recipe, space, task = run_inputs.recipe, run_inputs.space, run_inputs.task
     data, shape = run_inputs.data, space.input_shape(candidate.network)
-    torch.manual_seed(recipe.seed)
+    seed = recipe.seed + number
+    torch.manual_seed(seed)
     device, network = working_device(), space.build(candidate.network)
     network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     config: TrainConfig | None = own_training(recipe.train, run_inputs.recipe_space, candidate)
@@ -149,7 +168,7 @@ def train_finalist(
         distillation = config.distillation, config.distillation_loss
         teacher = None if teacher is None else teacher.to(device)
         step = NetworkStep(network, learned, shape, teacher, *distillation)
-        fit(network, step, data.train, config, recipe.seed)
+        fit(network, step, data.train, config, seed)
     recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
     save_weights(path, network.state_dict(), identity.key)
     return path
@@ -168,7 +187,10 @@ def _is_tuned(path: Path, identity: Identity) -> bool:
 
 
 def tuned_identity(
-    run_inputs: RunInputs, candidate: Candidate, inherited: Mapping[str, Tensor] | None
+    run_inputs: RunInputs,
+    candidate: Candidate,
+    inherited: Mapping[str, Tensor] | None,
+    number: int = 0,
 ) -> Identity:
     """Return the identity of the inputs that the weights of a finalist depend on."""
     recipe, config = run_inputs.recipe, run_inputs.recipe.fine_tuning
@@ -181,6 +203,6 @@ def tuned_identity(
         data=run_inputs.data.fingerprint,
         inherited="none" if inherited is None else weights_hash(inherited),
         training={} if config is None else config.identity,
-        seed=str(recipe.seed),
+        seed=str(recipe.seed + number),
         code=code_of(recipe, "finalists"),
     )

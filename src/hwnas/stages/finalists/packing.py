@@ -34,33 +34,44 @@ __all__ = ["ExportedFinalist", "export_finalist", "pack"]
 
 @dataclass(frozen=True)
 class ExportedFinalist:
-    """Exported finalist, with its scores in the runtime that it ships for."""
+    """Exported finalist, with its scores in the runtime that it ships for.
+
+    Attributes:
+        weights: File with its weights.
+        export: Exported file.
+        validation: Scores on validation images.
+        test: Scores on test images.
+        tested: Scores on test images of all fine-tunings, the delivered one among them; empty if
+            there was only one.
+    """
 
     weights: Path
     export: Export
     validation: Evaluation
     test: Evaluation
+    tested: tuple[Evaluation, ...] = ()
 
 
 def export_finalist(
-    run_inputs: RunInputs, trial: Scored, weights: Path, folder: Path
+    run_inputs: RunInputs, trial: Scored, weights: Sequence[Path], folder: Path
 ) -> ExportedFinalist:
-    """Export a finalist with its weights, and evaluate the ONNX file.
+    """Export a finalist with the best of its weights, and evaluate the ONNX file.
 
     Args:
         run_inputs: Data, task and space of the run.
         trial: Trial of the finalist.
-        weights: File with the weights.
+        weights: Files with the weights of its fine-tunings, at least one.
         folder: Folder for the ONNX file.
 
     Raises:
         ArtifactError: The network cannot be exported, or a metric of it is not finite.
     """
     architecture = trial.candidate.network
-    network = _network(run_inputs, architecture, weights)
+    networks = [_network(run_inputs, architecture, file) for file in weights]
     shape = run_inputs.space.input_shape(architecture)
+    best, tested = _best(run_inputs, networks, shape) if len(networks) > 1 else (0, ())
     path = folder / f"{trial.candidate.id}.onnx"
-    export = export_network(run_inputs, architecture, network, path)
+    export = export_network(run_inputs, architecture, networks[best], path)
     executed, task, data = Executed(path), run_inputs.task, run_inputs.data
     validation = score(executed, task, data.validation, shape, "validation")
     test = score(executed, task, data.test, shape, "test")
@@ -70,7 +81,22 @@ def export_finalist(
                 raise ArtifactError(
                     f"network {trial.candidate.id} has {name} {value} on {evaluation.split} images"
                 )
-    return ExportedFinalist(weights, export, validation, test)
+    return ExportedFinalist(weights[best], export, validation, test, tested)
+
+
+def _best(
+    run_inputs: RunInputs, networks: Sequence[nn.Module], shape: tuple[int, int, int]
+) -> tuple[int, tuple[Evaluation, ...]]:
+    """Return the number of the best network on validation images, and the test scores of all."""
+    task, data = run_inputs.task, run_inputs.data
+    metric = task.metrics[0]
+    sign = 1 if metric.direction == "maximize" else -1
+    scores = [
+        sign * score(network, task, data.validation, shape, "validation").values[metric.name]
+        for network in networks
+    ]
+    tested = tuple(score(network, task, data.test, shape, "test") for network in networks)
+    return int(np.argmax(scores)), tested
 
 
 def _network(run_inputs: RunInputs, architecture: Architecture, weights: Path) -> nn.Module:
@@ -109,7 +135,7 @@ def pack(
     images, _ = some.take(np.arange(len(some)))
     units = {metric.name: metric.unit for metric in run_inputs.task.metrics}
     metrics = [
-        *_metrics(file.test, units),
+        *_metrics(file.test, units, file.tested),
         *_metrics(file.validation, units),
         *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
         *(cost.to_json() for cost in costs),
@@ -135,8 +161,10 @@ def pack(
     bundle.verify()
 
 
-def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return each metric of an evaluation with its 95% interval."""
+def _metrics(
+    evaluation: Evaluation, units: Mapping[str, str], of_seeds: Sequence[Evaluation] = ()
+) -> list[dict[str, Any]]:
+    """Return each metric of an evaluation with its 95% interval, and its values over seeds."""
     rows = []
     for name, value in evaluation.values.items():
         error = evaluation.standard_errors[name]
@@ -154,6 +182,7 @@ def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str,
                 "standard_error": error,
                 "interval": interval.ends,
                 "interval_method": interval.method,
+                **({"of_seeds": [each.values[name] for each in of_seeds]} if of_seeds else {}),
             }
         )
     return rows

@@ -69,6 +69,7 @@ class FrontRow:
         values: Values of the search, by objective label.
         standard_errors: Standard errors of the task's metrics, by name.
         test: The task's first metric on the test split after fine-tuning; None for non-finalists.
+        test_of_seeds: The same metric of each fine-tuning, if there were several.
         predicted_latency_ms: Prediction of the first latency objective; None where there is none.
         measured_latency_ms: Measurement of the first latency objective; None for non-finalists.
         predicted_ms: Predicted latency on each target, by its name.
@@ -103,6 +104,7 @@ class FrontRow:
     limits: tuple[LimitCheck, ...] = ()
     predicted: Mapping[str, float] = field(default_factory=dict)
     measured: Mapping[str, float] = field(default_factory=dict)
+    test_of_seeds: tuple[float, ...] = ()
 
     @property
     def limit_state(self) -> LimitState | None:
@@ -275,6 +277,7 @@ def _reference_row(run: Path, goal: SearchGoal, bundle: Bundle, metric: str) -> 
         bundle=str(bundle.folder.relative_to(run)),
         architecture=bundle.description["architecture"]["values"],
         intervals={metric: tuple(validation["interval"])},
+        test_of_seeds=tuple(score_of(bundle, metric, "test").get("of_seeds", ())),
         limits=of_bundle(bundle, goal.objectives),
     )
 
@@ -359,12 +362,13 @@ def front_row(
     latencies = [trial.values[o.label] for o in goal.objectives if o.metric == LATENCY]
     measurements = bundle.measurements if bundle else ()
     predicted = {label: trial.estimates[label].mean for label in starmap(label_on, goal.costs)}
+    tested = {} if bundle is None else score_of(bundle, metric, "test")
     return FrontRow(
         id=trial.candidate.id,
         picks=tuple(name for name, picked in names.items() if picked == trial.candidate.id),
         values=trial.values,
         standard_errors=trial.standard_errors,
-        test=None if bundle is None else score_of(bundle, metric, "test")["value"],
+        test=tested.get("value"),
         predicted_latency_ms=latencies[0] if latencies else None,
         measured_latency_ms=latency_of(bundle, goal.objectives) if bundle else None,
         predicted_ms={t: predicted[label_on(m, t)] for m, t in goal.costs if m == LATENCY},
@@ -377,6 +381,7 @@ def front_row(
         bundle=None if bundle is None else str(bundle.folder.relative_to(run)),
         architecture=trial.candidate.as_dict(),
         intervals=_intervals(trial, units),
+        test_of_seeds=tuple(tested.get("of_seeds", ())),
     )
 
 
@@ -412,6 +417,10 @@ def cells(row: FrontRow, summary: RunResult) -> dict[str, Any]:
     cells |= {o.label: row.values[o.label] for o in summary.objectives}
     cells |= row.predicted
     cells[f"test_{summary.metric}"] = row.test
+    if any(each.test_of_seeds for each in summary.front):
+        for name, end in (("lowest", min), ("highest", max)):
+            found = end(row.test_of_seeds, default=None)
+            cells[f"{name}_test_{summary.metric}"] = found
     cells["measured_latency_ms"] = row.measured_latency_ms
     alone = [label_on(LATENCY, target) for target in row.predicted_ms]  # has that column
     cells |= {
