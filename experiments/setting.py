@@ -61,7 +61,7 @@ class Setting:
     def run_inputs(self, seed: int) -> RunInputs:
         """Return the data, task and space of a seed."""
         experiment = self.experiment(seed)
-        return RunInputs.prepare(experiment.recipe, experiment.folder, self.work / "cache")
+        return RunInputs.prepare(experiment.recipe, experiment.folder)
 
     def recipe(self, seed: int) -> Recipe:
         """Return the parsed recipe of a seed."""

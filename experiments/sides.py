@@ -92,7 +92,7 @@ def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], RunInp
         recipe = opened.recipe
         if resumed:
             seconds = sum(stage.wall_s for stage in opened.stages.values())
-    run_inputs = RunInputs.prepare(recipe, job.folder, run / "cache")
+    run_inputs = RunInputs.prepare(recipe, job.folder)
     bundles = read_bundles(run / "bundles").values()
     return [of_bundle(side, bundle, run_inputs) for bundle in bundles], run_inputs, seconds
 

@@ -62,7 +62,7 @@ def trained(
 ) -> tuple[RunInputs, Path]:
     """Train a supernet; return what it was trained on, and the file of its weights."""
     experiment, folder = setting.experiment(seed, filled_in), setting.work / f"{name}-{seed}"
-    i = RunInputs.prepare(experiment.recipe, experiment.folder, setting.work / "cache")
+    i = RunInputs.prepare(experiment.recipe, experiment.folder)
     run = content_hash(i.hash, i.recipe.train.identity, list(filled_in))
     training = SupernetTraining(
         i.space, i.task, i.data, i.recipe.train, seed, run, folder.absolute(), i.start

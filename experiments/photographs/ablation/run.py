@@ -64,7 +64,7 @@ def _rows(arguments: argparse.Namespace, seed: int, folder: Path) -> list[Row]:
     """Return the test accuracy of every arm, and the change by leaving each part out."""
     overrides = [f"seed={seed}", "train.epochs=1", *arguments.set]
     job = Experiment.of_images(images_of(arguments), 60.0, overrides=overrides)
-    run_inputs = RunInputs.prepare(job.recipe, job.folder, folder / "cache")
+    run_inputs = RunInputs.prepare(job.recipe, job.folder)
     values = training_values(JobFacts.of(run_inputs.data, arguments.minutes, 1), arguments.minutes)
     settings = {key.removeprefix("train."): values[key] for key in values}
     config = TrainConfig(**{**settings, "precision": arguments.precision, "workers": 0})

@@ -88,8 +88,7 @@ def upright_pixels(
     highest = highest_value(image)
     invert = _tiff_tag(image, ExifTags.Base.PhotometricInterpretation, 1) == 0 and highest != 255
     if size is not None:
-        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
-        height, width = reversed(size) if turned else size
+        height, width = reversed(size) if _is_on_its_side(image) else size
         image.draft(None, (2 * width, 2 * height))
     image.load()  # rotates TIFF files, and drops their orientation
     upright = ImageOps.exif_transpose(image)
@@ -104,8 +103,11 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     """Return the upright height and width of an open image without decoding it."""
     width = _tiff_tag(image, ExifTags.Base.ImageWidth, image.width)  # image.width is rotated
     height = _tiff_tag(image, ExifTags.Base.ImageLength, image.height)
-    on_its_side = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
-    return (width, height) if on_its_side else (height, width)
+    return (width, height) if _is_on_its_side(image) else (height, width)
+
+
+def _is_on_its_side(image: Image.Image) -> bool:
+    return image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
 
 
 def is_grey(image: Image.Image) -> bool:
