@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import psutil
 import pytest
 
 from hwnas.errors import DataError, StorageError
+from hwnas.search.data import image_cache
 from hwnas.search.data.image_cache import ImageCache, cache_key, is_held, write_images
+from hwnas.search.data.split import Split
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 2), dtype=np.uint8)
 
@@ -93,3 +96,19 @@ def test_image_cache_remembers_a_number_per_version(tmp_path: Path) -> None:
     assert [cache.remembered("n", version, lambda: next(asked)) for version in "aab"] == [3, 3, 1]
     (tmp_path / "cache/n.json").write_text("damaged")
     assert cache.remembered("n", "b", lambda: next(asked)) == 2
+
+
+def test_memory_of_mapped_images_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = np.random.default_rng(0).integers(0, 256, (4000, 64, 64, 3), dtype=np.uint8)
+    with (tmp_path / "many.npy").open("wb") as file:
+        np.save(file, many)
+    monkeypatch.setattr(image_cache, "_MOST_READ_BYTES", 2**22)
+    images = ImageCache(tmp_path, 0).open({"many": tmp_path / "many.npy"})["many"]
+    split = Split(images, np.arange(4000), np.arange(4000))
+    before = psutil.Process().memory_info().rss
+    for start in range(0, 4000, 100):
+        rows = np.arange(start, start + 100)
+        assert np.array_equal(split.take(rows)[0], many[rows])
+    assert psutil.Process().memory_info().rss - before < many.nbytes / 2

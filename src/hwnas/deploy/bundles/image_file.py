@@ -73,7 +73,7 @@ def upright_pixels(
     would clip them at 255. Of colours with 16 bits, Pillow keeps the upper 8.
 
     Args:
-        image: Result of `PIL.Image.open`, not converted.
+        image: Result of `PIL.Image.open`, not converted; it is rotated in place.
         mode: Mode of the result: ``"L"``, ``"RGB"`` or ``"RGBA"``.
         size: Height and width that the image will be resized to. A JPEG file is then decoded at a
             half, a quarter or an eighth of its size, if that is still twice the given size. The
@@ -91,12 +91,12 @@ def upright_pixels(
         height, width = reversed(size) if _is_on_its_side(image) else size
         image.draft(None, (2 * width, 2 * height))
     image.load()  # rotates TIFF files, and drops their orientation
-    upright = ImageOps.exif_transpose(image)
+    ImageOps.exif_transpose(image, in_place=True)
     if highest != 255:
-        numbers = np.asarray(upright).astype(np.uint32).clip(0, highest)
+        numbers = np.asarray(image).astype(np.uint32).clip(0, highest)
         numbers = highest - numbers if invert else numbers
-        upright = Image.fromarray(((numbers * 255 + highest // 2) // highest).astype(np.uint8))
-    return np.array(upright.convert(mode))
+        image = Image.fromarray(((numbers * 255 + highest // 2) // highest).astype(np.uint8))
+    return np.array(image if image.mode == mode else image.convert(mode))
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:

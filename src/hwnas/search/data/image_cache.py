@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import mmap
 import os
 import time
 import weakref
@@ -28,6 +29,7 @@ __all__ = [
     "check_same_shape",
     "hold",
     "is_held",
+    "release",
     "write_images",
 ]
 
@@ -40,6 +42,8 @@ that older cache entries are not used.
 """
 
 _LEFTOVER_S = 3600.0
+_MOST_READ_BYTES = 2**27
+_read_bytes = 0
 
 Images = npt.NDArray[np.uint8]
 """uint8 (N, H, W, C), or (N, H, W) before grey images get their channel axis."""
@@ -151,6 +155,25 @@ def hold(images: np.memmap[Any, Any]) -> None:
         handle = os.open(str(images.filename), os.O_RDONLY)
         weakref.finalize(images._mmap, os.close, handle)  # type: ignore[attr-defined]
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def release(images: Images, size: int) -> None:
+    """Give back the memory of mapped images, once many of them were read.
+
+    The system would only do so when it needs the memory, and until then counts them as memory of
+    this process.
+
+    Args:
+        images: Images that were read; nothing happens if they are not mapped.
+        size: Number of bytes that were read of them.
+    """
+    global _read_bytes
+    if not isinstance(images, np.memmap):
+        return
+    _read_bytes += size
+    if _read_bytes > _MOST_READ_BYTES:
+        _read_bytes = 0
+        images._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def is_held(file: Path) -> bool:

@@ -233,13 +233,15 @@ def entries(folder: Path, layout: str) -> tuple[list[str], FolderFiles]:
 def channels_of(images: Iterable[tuple[object, Path | BinaryIO]]) -> int:
     """Return 1 if all images are grey, otherwise 3; files that are not images are ignored.
 
+    Images after the first one in colour are not opened.
+
     Args:
         images: Name, for messages, and file of each image.
 
     Raises:
         DataError: The pixels of a file have no defined range.
     """
-    return 1 if all([_is_grey(name, file) for name, file in images]) else 3
+    return 1 if all(_is_grey(name, file) for name, file in images) else 3
 
 
 def _is_grey(name: object, file: Path | BinaryIO) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search.data.image_cache import Images, hold
+from hwnas.search.data.image_cache import Images, hold, release
 from hwnas.search.data.raw_images import (
     TargetKind,
     Targets,
@@ -144,7 +144,11 @@ class Split:
             uint8 (B, H, W, C) and the targets, (B,), (B, K) or (B, H, W).
         """
         chosen = self.positions[np.asarray(rows, dtype=np.int64)]
-        return np.asarray(self.images[chosen]), np.asarray(self.image_targets[chosen])
+        images, targets = np.asarray(self.images[chosen]), np.asarray(self.image_targets[chosen])
+        release(self.images, images.nbytes)
+        if self.kind == "masks":
+            release(self.image_targets, targets.nbytes)
+        return images, targets
 
     def sample(self) -> tuple[Images, Targets]:
         """Return a sample of evenly spaced rows, at most 1,000 rows and 32 MB of pixels."""
