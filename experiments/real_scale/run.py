@@ -14,7 +14,6 @@ import io
 import multiprocessing
 import os
 import re
-import resource
 import shutil
 import tempfile
 import time
@@ -219,10 +218,14 @@ def _memory_of(folder: Path, seed: int) -> tuple[float, float]:
     """
     data = load(folder, folder.parent / "many-cache", seed)
     batches(data, seed)
-    pages = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
-    held = re.search(r"^Private_Dirty: *(\d+) kB$", pages, re.MULTILINE)
-    assert held is not None
-    return int(held[1]) / 1e3, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return _megabytes("smaps_rollup", "Private_Dirty"), _megabytes("status", "VmHWM")
+
+
+def _megabytes(file: str, name: str) -> float:
+    """Return a quantity of this process that Linux gives in kB, in MB."""
+    found = re.search(rf"^{name}:\s*(\d+) kB$", Path("/proc/self", file).read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1e3
 
 
 if __name__ == "__main__":
