@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -39,7 +39,8 @@ __all__ = [
 _SCHEMA = 1
 _CHECKPOINT_S = 5.0
 _NAMED = 5
-_MOST_THREADS = 8  # each holds a whole photograph, as floats if it is resized
+_AT_ONCE = 8
+_MOST_THREADS = 8  # each holds a whole photograph
 
 Shape = tuple[int, ...]
 
@@ -376,33 +377,55 @@ def _decoded_ahead(
 ) -> Generator[tuple[EncodedImage, tuple[Images, ...] | DamagedImage]]:
     """Yield images with their decoded rows, or why they cannot be decoded, in order.
 
-    Some threads decode the next images at the same time; Pillow and PyTorch compute without
-    Python's lock.
+    Some threads decode the next images at the same time, a few at once, since each exchange with a
+    thread waits for Python's lock; Pillow and PyTorch compute without it.
     """
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     pool = ThreadPoolExecutor(threads)
-    waiting: deque[tuple[EncodedImage, Future[tuple[Images, ...] | DamagedImage]]] = deque()
+    waiting: deque[tuple[list[EncodedImage], Future[list[_Outcome]]]] = deque()
+    left = iter(images)
     with torch_threads(1):
         try:
-            for image in images:
-                row = known.get((image.name, image.state))
-                read = image.decode if row is None else row.read
-                waiting.append((image, pool.submit(_or_damage, read)))
-                if len(waiting) > 2 * threads:
-                    first, pixels = waiting.popleft()
-                    yield first, pixels.result()
+            while some := list(itertools.islice(left, _AT_ONCE)):
+                rows = [known.get((image.name, image.state)) for image in some]
+                reads = [
+                    image.decode if row is None else row.read
+                    for image, row in zip(some, rows, strict=True)
+                ]
+                waiting.append((some, pool.submit(_outcomes, reads)))
+                if len(waiting) > threads:
+                    yield from _decoded(*waiting.popleft())
             while waiting:
-                first, pixels = waiting.popleft()
-                yield first, pixels.result()
+                yield from _decoded(*waiting.popleft())
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _or_damage(read: Callable[[], tuple[Images, ...]]) -> tuple[Images, ...] | DamagedImage:
-    try:
-        return read()
-    except DamagedImage as error:
-        return error
+_Outcome = tuple[Images, ...] | BaseException
+"""Rows of an image in each array, or why it cannot be decoded."""
+
+
+def _outcomes(reads: Iterable[Callable[[], tuple[Images, ...]]]) -> list[_Outcome]:
+    """Return what some functions return or raise; those after an error that ends all are left."""
+    found: list[_Outcome] = []
+    for read in reads:
+        try:
+            found.append(read())
+        except DamagedImage as error:
+            found.append(error)
+        except BaseException as error:
+            return [*found, error]
+    return found
+
+
+def _decoded(
+    images: Iterable[EncodedImage], outcomes: Future[list[_Outcome]]
+) -> Iterator[tuple[EncodedImage, tuple[Images, ...] | DamagedImage]]:
+    """Yield images with their outcomes; raise the error that ends all."""
+    for image, outcome in zip(images, outcomes.result(), strict=False):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, DamagedImage):
+            raise outcome
+        yield image, outcome
 
 
 @dataclass(frozen=True)
