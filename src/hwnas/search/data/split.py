@@ -198,7 +198,7 @@ def draw(classes: Rows, fraction: float, rng: np.random.Generator, what: str) ->
     if count == 0:
         raise DataError(
             f"{len(classes)} images are too few to take a fraction of {fraction} for {what} and "
-            "leave one per class; add images or raise the fraction"
+            "leave one per class; add images, or use a larger fraction or fewer folds"
         )
     drawn = np.zeros(len(classes), dtype=bool)
     drawn[free[((np.arange(count) + 0.5) * len(free) / count).astype(np.int64)]] = True
