@@ -123,11 +123,8 @@ def decode_files(
         DataError: Files are damaged or not images, or sizes differ.
         StorageError: The cache cannot be written.
     """
-    channels = cache.remembered(
-        cache_key(folder, "channels"),
-        manifest.fingerprint,
-        lambda: channels_of((folder / name, folder / name) for name in chain(*parts.values())),
-    )
+    images = ((folder / name, folder / name) for name in chain(*parts.values()))
+    channels = channels_of(images, folder, manifest, cache)
     encoded = {
         part: EncodedPart(
             partial(_encoded, folder, files, size, channels),
@@ -230,18 +227,31 @@ def entries(folder: Path, layout: str) -> tuple[list[str], FolderFiles]:
     return sorted(folders), dict(sorted(files.items()))
 
 
-def channels_of(images: Iterable[tuple[object, Path | BinaryIO]]) -> int:
-    """Return 1 if all images are grey, otherwise 3; files that are not images are ignored.
+def channels_of(
+    images: Iterable[tuple[object, Path | BinaryIO]],
+    folder: Path,
+    manifest: DataManifest,
+    cache: ImageCache,
+) -> int:
+    """Return 1 if all images of a folder are grey, otherwise 3; files without image are ignored.
 
-    Images after the first one in colour are not opened.
+    No image is opened if the cache knows the answer, nor after the first one in colour.
 
     Args:
         images: Name, for messages, and file of each image.
+        folder: Folder of the data set.
+        manifest: Manifest of the data set.
+        cache: Cache that keeps the answer.
 
     Raises:
         DataError: The pixels of a file have no defined range.
+        StorageError: The cache cannot be written.
     """
-    return 1 if all(_is_grey(name, file) for name, file in images) else 3
+    return cache.remembered(
+        cache_key(folder, "channels"),
+        manifest.fingerprint,
+        lambda: 1 if all(_is_grey(name, file) for name, file in images) else 3,
+    )
 
 
 def _is_grey(name: object, file: Path | BinaryIO) -> bool:

@@ -113,15 +113,12 @@ def read_records(
     """
     parts, manifest = _listed(folder)
     columns = _columns(folder / next(iter(manifest.entries)))
-    channels = cache.remembered(
-        cache_key(folder, "channels"),
-        manifest.fingerprint,
-        lambda: channels_of(
-            (name, io.BytesIO(content))
-            for files in parts.values()
-            for name, content in _images(folder, files, columns)
-        ),
+    images = (
+        (name, io.BytesIO(content))
+        for files in parts.values()
+        for name, content in _images(folder, files, columns)
     )
+    channels = channels_of(images, folder, manifest, cache)
     main = main_part(parts)
     given = {part: _column(folder, files, columns.target) for part, files in parts.items()}
     names = columns.names or _names_of(given[main])

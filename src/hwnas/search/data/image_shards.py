@@ -91,13 +91,8 @@ def read_shards(
         StorageError: The cache cannot be written.
     """
     parts, manifest = _listed(folder)
-    channels = cache.remembered(
-        cache_key(folder, "channels"),
-        manifest.fingerprint,
-        lambda: channels_of(
-            (sample.name, io.BytesIO(sample.image)) for sample in _all_samples(folder, parts)
-        ),
-    )
+    images = ((sample.name, io.BytesIO(sample.image)) for sample in _all_samples(folder, parts))
+    channels = channels_of(images, folder, manifest, cache)
     place = cache_key(folder, "shards", size_key(size), f"{channels}ch")
     encoded = {
         part: EncodedPart(

@@ -99,13 +99,8 @@ def read_mask_folder(
     """
     parts, manifest = _listed(folder)
     states = manifest.entries
-    channels = cache.remembered(
-        cache_key(folder, "channels"),
-        manifest.fingerprint,
-        lambda: channels_of(
-            (folder / image, folder / image) for pairs in parts.values() for image, _ in pairs
-        ),
-    )
+    images = ((folder / image, folder / image) for pairs in parts.values() for image, _ in pairs)
+    channels = channels_of(images, folder, manifest, cache)
     place = cache_key(folder, "masks", size_key(size), f"{channels}ch")
     encoded = {
         part: EncodedPart(

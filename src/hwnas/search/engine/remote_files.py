@@ -36,9 +36,9 @@ class _FileServer:
         """Return the state of a file; None if there is none."""
         return _state(Path(path))
 
-    def names(self, folder: str, pattern: str) -> list[str]:
-        """Return the names of the files in a folder that match a pattern."""
-        return [path.name for path in Path(folder).glob(pattern)]
+    def states(self, folder: str, pattern: str) -> dict[str, State | None]:
+        """Return the states of the files in a folder that match a pattern, by name."""
+        return {path.name: _state(path) for path in Path(folder).glob(pattern)}
 
     def read(self, path: str, offset: int) -> bytes:
         """Return a part of a file; no bytes at its end."""
@@ -96,8 +96,9 @@ def fetch_folder(folder: Path, pattern: str) -> None:
     """
     server = _server()
     if server is not None:
-        for name in _answer(server.names.remote(str(folder), pattern)):
-            fetched(folder / name)
+        for name, there in _answer(server.states.remote(str(folder), pattern)).items():
+            if there != _state(folder / name):
+                fetched(folder / name)
 
 
 def send(path: Path) -> None:

@@ -151,7 +151,7 @@ def _trained(
     if workers.rank == 0:
         fetched(rows)
     with appending(rows) as file:
-        curve = _Curve(file, rows, on_row)
+        curve = _Curve(file, on_row)
         fit(
             supernet,
             step,
@@ -193,8 +193,8 @@ def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
 class _Curve:
     """Writer of the training curve: points at intervals, points with notes, and the last point."""
 
-    def __init__(self, file: TextIO, path: Path, on_row: Callable[[TrainingPoint], None]) -> None:
-        self._file, self._path, self._on_row = file, path, on_row
+    def __init__(self, file: TextIO, on_row: Callable[[TrainingPoint], None]) -> None:
+        self._file, self._on_row = file, on_row
         self._last = -_ROW_SECONDS
         self._skipped: TrainingPoint | None = None
 
@@ -208,7 +208,7 @@ class _Curve:
         if self._skipped is not None:
             self._file.write(json.dumps(asdict(self._skipped)) + "\n")
             self._file.flush()
-            send(self._path)
+            send(Path(self._file.name))
             self._on_row(self._skipped)
             self._skipped = None
 
