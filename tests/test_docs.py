@@ -55,6 +55,7 @@ METRICS: dict[str, dict[str, Literal["maximize", "minimize"]]] = {
     "multilabel": {"average_precision": "maximize"},
     "regression": {"root_mean_squared_error": "minimize", "accuracy": "maximize"},
     "segmentation": {"mean_iou": "maximize", "pixel_accuracy": "maximize"},
+    "detection": {"map": "maximize", "map_50": "maximize", "map_75": "maximize"},
 }
 BASE = """
 name = "base"

@@ -501,6 +501,21 @@ def test_run_adds_random_search_if_requested(quick_recipe: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_search_that_ends_early_says_so_and_has_a_baseline_of_its_size(
+    quick_recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    early = ["search.trials=400", "search.patience=4", "search.random_baseline=true"]
+    summary = experiment.run(quick_recipe, run, early, QUIET)
+    assert summary.trials < 400
+    said = (run / "log.jsonl").read_text()
+    assert f"the search ended after {summary.trials} of 400 trials: none of the last 4" in said
+    baseline = optuna.load_study(study_name="random", storage=f"sqlite:///{run / 'study.db'}")
+    complete = [t for t in baseline.trials if t.state is optuna.trial.TrialState.COMPLETE]
+    assert len(complete) == summary.trials
+
+
+@pytest.mark.slow
 def test_run_is_determined_by_its_seed(quick_recipe: Path, tmp_path: Path) -> None:
     def found(name: str, seed: int) -> RunResult:
         overrides = [f"seed={seed}", "deploy.finetune_epochs=0"]

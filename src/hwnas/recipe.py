@@ -149,6 +149,8 @@ class SearchConfig:
         fidelity: Rungs: shares of the full cost at which candidates are evaluated first; by
             default all are evaluated in full.
         random_baseline: Whether random search also runs, with as many trials, for comparison.
+        patience: Number of candidates after which the search ends, if none of them is on the Pareto
+            front; None to evaluate all ``trials``.
     """
 
     sampler: str = "guided"
@@ -165,13 +167,13 @@ class SearchConfig:
     validation_images: int | None = None
     fidelity: Rungs = field(default_factory=Rungs)
     random_baseline: bool = False
+    patience: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("workers", 0), ("batch", 1), ("retries", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"search.{name} is {getattr(self, name)}; expected at least {least}"
-                )
+        leasts = {"trials": 1, "workers": 0, "batch": 1, "retries": 0, "patience": 1}
+        for name, least in leasts.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ConfigError(f"search.{name} is {value}; expected at least {least}")
         check_request("search", self.cpus_per_worker, self.gpus_per_worker)
         if self.storage is not None:
             check_storage(self.storage)

@@ -111,6 +111,7 @@ DECIDES: Mapping[str, KeyDependency] = {
     "predictor.networks": KeyDependency("redone", ("calibrate",)),
     "predictor.reuse": KeyDependency("redone", ("calibrate",)),
     "search.trials": KeyDependency("continued", ("search", "random-baseline"), "all evaluations"),
+    "search.patience": KeyDependency("continued", ("search", "random-baseline"), "all evaluations"),
     "search.evaluator": KeyDependency("redone", ("search", "random-baseline")),
     "search.validation_images": KeyDependency("redone", ("search", "random-baseline")),
     "search.fidelity.*": KeyDependency(

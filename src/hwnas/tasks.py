@@ -9,12 +9,13 @@ from hwnas.api.options import named_with_options
 from hwnas.recipe import Named
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.tasks.classification import classification
+from hwnas.search.tasks.detection import detection
 from hwnas.search.tasks.multilabel import multilabel
 from hwnas.search.tasks.regression import regression
 from hwnas.search.tasks.segmentation import segmentation
 from hwnas.search.tasks.task import Task
 
-__all__ = ["Classification", "MultiLabel", "Regression", "Segmentation"]
+__all__ = ["Classification", "Detection", "MultiLabel", "Regression", "Segmentation"]
 
 P = ParamSpec("P")
 
@@ -24,6 +25,7 @@ def _task(name: str, factory: Callable[Concatenate[ImageData, P], Task]) -> Call
 
 
 Classification = _task("classification", classification)
+Detection = _task("detection", detection)
 MultiLabel = _task("multilabel", multilabel)
 Regression = _task("regression", regression)
 Segmentation = _task("segmentation", segmentation)

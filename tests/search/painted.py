@@ -1,4 +1,4 @@
-"""Images with masks, as a user's function returns them: dark and light strokes on grey."""
+"""Images with masks, labels or boxes, as a user's function returns them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,26 @@ def colours(n: int = 120) -> dict[str, NDArray]:
         "y_train": labels[:cut],
         "x_test": images[cut:].astype(np.uint8),
         "y_test": labels[cut:],
+    }
+
+
+def squares(n: int = 80) -> dict[str, NDArray]:
+    """Return dark (class 0) and light (class 1) squares of two pixels on grey, with their boxes."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(108, 149, (n, 8, 8, 1))
+    boxes = np.full((n, 2, 5), -1.0)
+    for row, image in enumerate(images):
+        for kind, place in enumerate(rng.permutation(9)[: rng.integers(1, 3)]):
+            top, left = 3 * (place // 3), 3 * (place % 3)
+            image[top : top + 2, left : left + 2] = (20, 235)[kind]
+            boxes[row, kind] = [left / 8, top / 8, (left + 2) / 8, (top + 2) / 8, kind]
+    cut = n * 3 // 4
+    return {
+        "x_train": images[:cut].astype(np.uint8),
+        "y_train": boxes[:cut],
+        "x_test": images[cut:].astype(np.uint8),
+        "y_test": boxes[cut:],
+        "class_names": np.array(["hole", "light"]),
     }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -519,3 +520,30 @@ def test_ray_actors_find_the_same_trials_as_one_process(ray_session: None, tmp_p
     assert marker.exists()
     assert EvenDials().key == actors.evaluator.key
     assert found(result) == found(expected)
+
+
+@pytest.mark.parametrize("patience", [1, 7, 20])
+def test_search_ends_when_the_front_has_not_grown_for_so_many_trials(patience: int) -> None:
+    whole = searched(120, batch=1)
+    early = searched(120, batch=1, patience=patience)
+    assert ids(early) == ids(whole)[: len(early.trials)]
+    assert len(early.trials) < 120, "the front of so small a space stops growing"
+    table = losses(early.objectives, [trial.values for trial in early.trials])
+    grew = [i for i in range(len(table)) if non_dominated(table[: i + 1])[i]]
+    assert len(table) == grew[-1] + 1 + patience
+    assert all(b - a <= patience for a, b in itertools.pairwise(grew))
+
+
+def test_resumed_search_with_more_patience_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    first = searched(120, batch=1, patience=5, study=path)
+    again = searched(120, batch=1, patience=5, study=path)
+    assert again.evaluations_made == 0
+    longer = searched(120, batch=1, patience=12, study=path)
+    assert len(longer.trials) >= len(first.trials) + 7
+    assert ids(longer)[: len(first.trials)] == ids(first)
+
+
+def test_patience_below_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="patience is 0; expected at least 1"):
+        SearchOptions(patience=0)

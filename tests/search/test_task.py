@@ -31,6 +31,7 @@ TASKS_AND_DATA = [
     ("painted:strokes", "segmentation"),
     ("ink_centre:blots", "regression"),
     ("painted:colours", "multilabel"),
+    ("painted:squares", "detection"),
 ]
 
 
@@ -54,14 +55,14 @@ class ForEachPixel(torch.nn.Linear):
 
 
 def linear_model(task: Task, data: ImageData) -> torch.nn.Module:
-    if task.meaning.kind == "pixel_class_scores":
+    if task.meaning.is_map:
         return ForEachPixel(data.image_shape[2], task.outputs)
     pixels = math.prod(data.image_shape)
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(pixels, task.outputs))
 
 
 def random_outputs(task: Task, n: int) -> torch.Tensor:
-    maps = (4, 6) if task.meaning.kind == "pixel_class_scores" else ()
+    maps = (4, 6) if task.meaning.is_map else ()
     return torch.randn(n, task.outputs, *maps)
 
 
@@ -86,7 +87,7 @@ class TestConformance:
         for metric in task.metrics:
             assert metric.direction in ("maximize", "minimize")
             assert metric.unit
-        assert len(task.meaning.labels) in (0, task.outputs)
+        assert task.meaning.fits(random_outputs(task, 3).shape)
 
     def test_preprocessing_normalises_images_at_their_own_size(
         self, case: tuple[Task, ImageData]

@@ -54,6 +54,7 @@ from hwnas.search_spaces import (
     union,
     vit,
 )
+from hwnas.search_spaces.dense_head import DenseHead
 from hwnas.search_spaces.supernet.block_space import BlockSpace
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
 from hwnas.search_spaces.supernet.blueprint import blueprint
@@ -270,6 +271,11 @@ SPACES: dict[str, SearchSpace] = {
     "hybrid-tiny": hybrid((8, 8, 1), 10),
     "vit-countable": COUNTABLE_VIT,
     "vit-tiny": vit((8, 8, 1), 10),
+    "mobilenet-dense": mobilenet((19, 19, 3), 7, preset="small", maps=True),
+    "resnet-dense": resnet(
+        (19, 19, 1), 5, preset="inverted", dense_head=DenseHead(4, (8, 16), layers=1)
+    ),
+    "hybrid-dense": hybrid((19, 19, 3), 5, preset="small", maps=True),
 }
 if find_spec("torch_pruning") is not None:
     SPACES["elastic"] = elastic_space()

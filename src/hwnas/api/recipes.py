@@ -38,6 +38,7 @@ _MAIN_METRICS: Mapping[str, tuple[str, Literal["maximize", "minimize"]]] = {
     "multilabel": ("average_precision", "maximize"),
     "regression": ("root_mean_squared_error", "minimize"),
     "segmentation": ("mean_iou", "maximize"),
+    "detection": ("map", "maximize"),
 }
 _TABLES = ("data", "deploy", "predictor", "run", "search", "space", "task", "train")
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from hwnas.deploy.boxes import BOX_COLUMNS, BOX_MAPS, found_boxes
 from hwnas.deploy.bundles.image_file import PILLOW_MODES, Fit, centred_box, read_pixels
 from hwnas.deploy.error_line import first_line
 from hwnas.errors import ArtifactError, ConfigError, DataError
@@ -24,9 +25,10 @@ SCHEMA = 1
 LATER_SCHEMA = 2
 """Schema of what older versions would ignore: outputs with a scale, and cropped inputs."""
 
-OutputKind = Literal["class_scores", "label_scores", "pixel_class_scores", "values"]
+OutputKind = Literal["class_scores", "label_scores", "pixel_class_scores", "values", "boxes"]
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 _PRESENT = 0.5  # least probability of a label that counts as present
+_LEAST_SCORE = 0.3  # of a box that is shown
 _MOST_NUMBERS = 2**28  # a gigabyte in float32
 _MOST_PIXEL_CLASSES = 255  # masks are uint8, and 255 marks pixels without a class
 _STEPS = {
@@ -193,7 +195,8 @@ class OutputMeaning:
         kind: ``"class_scores"``: one logit per class, of which exactly one is correct.
             ``"label_scores"``: one logit per label, of which any number may be correct.
             ``"pixel_class_scores"``: class scores of each pixel. ``"values"``: the numbers are the
-            result, times `scale` plus `offset`.
+            result, times `scale` plus `offset`. ``"boxes"``: maps of scores for each class and of
+            four numbers of a box; see `hwnas.deploy.boxes.found_boxes`.
         labels: Name of each number, in order; may be empty for values.
         scale: Factor of each value, (K,); empty for 1.
         offset: Sum that is added to each value, (K,); empty for 0.
@@ -213,8 +216,9 @@ class OutputMeaning:
             )
         if self.kind not in _KINDS:
             raise ConfigError(f"kind is {self.kind!r}; expected one of {', '.join(_KINDS)}")
-        if self.kind != "values" and len(self.labels) < 2:
-            raise ConfigError(f"{self.kind} need two labels or more; given: {self.labels}")
+        least = {"values": 0, "boxes": 1}.get(self.kind, 2)
+        if len(self.labels) < least:
+            raise ConfigError(f"{self.kind} need {least} labels or more; given: {self.labels}")
         if self.kind == "pixel_class_scores" and len(self.labels) > _MOST_PIXEL_CLASSES:
             raise ConfigError(
                 f"{len(self.labels)} pixel classes; a mask can have at most {_MOST_PIXEL_CLASSES}"
@@ -222,21 +226,31 @@ class OutputMeaning:
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Return whether outputs of this shape, with the batch, can have this meaning."""
-        labels = len(self.labels or self.scale or self.offset) or shape[1]
-        dimensions = 4 if self.kind == "pixel_class_scores" else 2
-        return len(shape) == dimensions and shape[1] == labels and 0 not in shape
+        dimensions = 4 if self.is_map else 2
+        count = self._count or shape[1]
+        return len(shape) == dimensions and shape[1] == count and 0 not in shape
+
+    @property
+    def is_map(self) -> bool:
+        """Whether an image gives maps (K, h, w) instead of a vector (K,)."""
+        return self.kind in ("pixel_class_scores", "boxes")
 
     @property
     def shape(self) -> str:
         """Shape of the outputs as text, for messages."""
-        maps = ", H, W" if self.kind == "pixel_class_scores" else ""
-        return f"(N, {len(self.labels or self.scale or self.offset) or 'K'}{maps})"
+        return f"(N, {self._count or 'K'}{', H, W' if self.is_map else ''})"
+
+    @property
+    def _count(self) -> int:
+        """Length of the outputs' second dimension; 0 if it may have any."""
+        labels = len(self.labels or self.scale or self.offset)
+        return labels + BOX_MAPS if self.kind == "boxes" else labels
 
     def describe(self, outputs: Tensor | NDArray[Any]) -> list[dict[str, Any]]:
         """Convert a network's outputs to labelled results.
 
         Args:
-            outputs: (N, K), one row per image, or (N, K, h, w) for class scores of pixels.
+            outputs: (N, K), one row per image, or maps (N, K, h, w).
 
         Returns:
             One object per image. For class scores: ``label``, ``probability`` (by softmax, in 0..1)
@@ -244,7 +258,9 @@ class OutputMeaning:
             ``present``, the labels with a probability of at least a half, and ``probabilities`` by
             label (by the logistic function). For class scores of
             pixels: ``shares``, the share of the pixels by label. For values: ``values``, by label
-            if there are labels.
+            if there are labels. For boxes: ``boxes``, those with a score of at least .3, each with
+            ``label``, ``score`` in 0..1, and ``left``, ``top``, ``right`` and ``bottom`` as shares
+            of the image's width and height.
 
         Raises:
             DataError: The outputs do not have one column, or map, per label.
@@ -258,6 +274,7 @@ class OutputMeaning:
             "label_scores": self._label_scores,
             "pixel_class_scores": self._shares,
             "values": self._values,
+            "boxes": self._boxes,
         }[self.kind]
         return [describe(row) for row in rows]
 
@@ -291,7 +308,8 @@ class OutputMeaning:
 
     def _check_numbers(self, rows: NDArray[Any]) -> None:
         """Raise an error if an image has no result; a class score of minus infinity is allowed."""
-        looked_at = rows if self.kind in ("label_scores", "values") else rows.max(axis=1)
+        every = self.kind in ("label_scores", "values", "boxes")
+        looked_at = rows if every else rows.max(axis=1)
         wrong = ~np.isfinite(looked_at).reshape(len(rows), -1).all(axis=1)
         if wrong.any():
             raise ArtifactError(
@@ -325,6 +343,15 @@ class OutputMeaning:
         scale, offset = np.array(self.scale or 1.0), np.array(self.offset or 0.0)
         values = (row * scale + offset).tolist()
         return {"values": dict(zip(self.labels, values, strict=True)) if self.labels else values}
+
+    def _boxes(self, maps: NDArray[np.float64]) -> dict[str, Any]:
+        shown = []
+        for row in found_boxes(maps[None])[0].tolist():
+            box = dict(zip(BOX_COLUMNS, row, strict=True))
+            if box["score"] >= _LEAST_SCORE:
+                label = self.labels[int(box.pop("class"))]
+                shown.append({"label": label, "score": box.pop("score"), **box})
+        return {"boxes": shown}
 
     def to_json(self) -> dict[str, Any]:
         """Return a versioned JSON object."""

@@ -12,10 +12,12 @@ from PIL import Image
 
 from hwnas.errors import ConfigError
 from hwnas.recipe_text import recipe_text
+from hwnas.search.data.coco_folder import has_coco
 from hwnas.search.data.image_records import has_records, kind_of_records, open_recorded_images
 from hwnas.search.data.image_shards import has_shards, open_images
 from hwnas.search.data.image_table import has_table, kind_of_table
 from hwnas.search.data.manifest import DataManifest
+from hwnas.search.data.mask_folder import has_masks
 from hwnas.search.data.sources import source_manifest
 
 __all__ = ["DEFAULT_TARGET", "data_table", "is_image_source", "name_of", "recipe_for_images"]
@@ -27,6 +29,8 @@ _TASKS = {
     "classes": ("classification", {"metric": "accuracy", "direction": "maximize"}),
     "labels": ("multilabel", {"metric": "average_precision", "direction": "maximize"}),
     "values": ("regression", {"metric": "root_mean_squared_error", "direction": "minimize"}),
+    "masks": ("segmentation", {"metric": "mean_iou", "direction": "maximize"}),
+    "boxes": ("detection", {"metric": "map", "direction": "maximize"}),
 }
 """Task and first objective by the kind of targets."""
 _LOOKED_AT = 64  # largest number of images whose sizes are read
@@ -78,8 +82,12 @@ def recipe_for_images(
     )
 
 
-def _kind(images: Path) -> Literal["classes", "labels", "values"]:
+def _kind(images: Path) -> Literal["classes", "labels", "values", "masks", "boxes"]:
     """Return what the targets are, as far as the files tell without decoding images."""
+    if has_masks(images):
+        return "masks"
+    if has_coco(images):
+        return "boxes"
     if has_records(images):
         return kind_of_records(images)
     return kind_of_table(images) if has_table(images) else "classes"
@@ -89,8 +97,8 @@ def data_table(images: Path, minutes: float) -> dict[str, Any]:
     """Return the table ``[data]`` for images: their source, and for a folder their size.
 
     Args:
-        images: Folder with a subfolder for each class, a table of targets, WebDataset shards, or
-            Parquet or Arrow files; or an ``.npz`` archive.
+        images: Folder in one of the layouts of ``folder:PATH``, such as a subfolder for each class;
+            or an ``.npz`` archive.
         minutes: Budget of the whole job in minutes, which bounds the size of the images.
 
     Raises:

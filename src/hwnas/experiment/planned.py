@@ -37,8 +37,9 @@ from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.cluster import local_ray
 from hwnas.search.engine.devices import device_here
 from hwnas.search.engine.placement import MOST_ON_A_GPU, live_nodes
+from hwnas.search.tasks.task import Task
 from hwnas.search_spaces import SearchSpace
-from hwnas.stages.run_inputs import RunInputs, space_of_recipe
+from hwnas.stages.run_inputs import RunInputs, space_of_recipe, task_of
 from hwnas.stages.untrained_costs import most_macs
 
 __all__ = ["planned_as", "with_plan"]
@@ -85,7 +86,12 @@ def with_plan(
     reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     space = _space(
-        given.get("space", {}), default_space(requested, data.image_shape), data, folder, objects
+        given.get("space", {}),
+        default_space(requested, data.image_shape),
+        data,
+        task_of(recipe, data, objects),
+        folder,
+        objects,
     )
     networks = probes(space)
     facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
@@ -131,6 +137,7 @@ def _space(
     given: Mapping[str, Any],
     default: Mapping[str, Any],
     data: ImageData,
+    task: Task,
     folder: Path,
     objects: GivenObjects,
 ) -> SearchSpace:
@@ -140,9 +147,8 @@ def _space(
         options = {**default, **given}
         options.setdefault("resolution", [max(data.image_shape[:2])])
     names = options.pop("name")
-    outputs = 10 if data.class_names is None else len(data.class_names)
     config = SpaceConfig(names if isinstance(names, str) else tuple(names), options)
-    return space_of_recipe(config, data, outputs, folder, objects).network
+    return space_of_recipe(config, data, task, folder, objects).network
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -17,7 +17,7 @@ class JobFacts:
     Attributes:
         images: Number of training images.
         image_shape: Height, width and channels of the images.
-        kind: Kind of the targets: classes, values or masks.
+        kind: Kind of the targets.
         minutes: Wall-clock budget of the whole job.
         cores: Number of networks that can be trained at once.
         gpus: Number of GPUs that they are trained on; 0 if they are trained on CPUs.

@@ -323,7 +323,7 @@ def _common(facts: JobFacts) -> dict[str, Any]:
         "space.resolution": [max(facts.image_shape[:2])],
         "search.workers": facts.cores,
         "predictor.networks": 12,
-        "deploy.reference": facts.kind != "masks",
+        "deploy.reference": facts.kind in ("classes", "values"),
     }
 
 
@@ -349,7 +349,7 @@ def training_values(facts: JobFacts, minutes: float) -> dict[str, Any]:
         values |= {
             "train.crop": 0.4 if photographs else 0.6,
             "train.shift_pixels": 0,
-            "train.cutmix": 0.5,
+            "train.cutmix": 0.0 if facts.kind == "boxes" else 0.5,
             "train.flip": facts.image_shape[2] == 3,
         }
     return values

@@ -71,6 +71,7 @@ def named_space(
     options: Mapping[str, Any],
     folder: Path = Path(),
     table: str = "space",
+    maps: bool = False,
 ) -> SearchSpace:
     """Return the search space that a recipe names.
 
@@ -81,12 +82,15 @@ def named_space(
         options: Other keys of the recipe's table.
         folder: Folder that relative paths start from.
         table: Name of that table in messages.
+        maps: Whether the networks have to give maps (outputs, h, w) instead of a vector; a factory
+            that takes no ``maps`` is not told.
 
     Raises:
         ConfigError: The name or an option is unknown.
     """
     factory = SPACES.find(name, table)
-    return build(table, factory, options, image_shape=image_shape, outputs=outputs, folder=folder)
+    given = {"image_shape": image_shape, "outputs": outputs, "folder": folder, "maps": maps}
+    return build(table, factory, options, **given)
 
 
 def joint_space(
@@ -96,6 +100,7 @@ def joint_space(
     options: Mapping[str, Any],
     folder: Path = Path(),
     network: SearchSpace | Callable[..., SearchSpace] | None = None,
+    maps: bool = False,
 ) -> SearchSpace:
     """Return the space of networks, or its product with the spaces of further roles.
 
@@ -108,6 +113,7 @@ def joint_space(
             role a table by its name.
         folder: Folder that relative paths start from.
         network: Space of networks or its factory, in place of the one that is named.
+        maps: Whether the networks have to give maps; see `named_space`.
 
     Raises:
         ConfigError: A name or an option is unknown, or the names cannot be combined.
@@ -123,7 +129,7 @@ def joint_space(
     tables = {name: name.rpartition(":")[2] for name in others}
     own = {key: value for key, value in options.items() if key not in tables.values()}
     space = _network_space(
-        network or SPACES.find(first, "space"), image_shape, outputs, own, folder
+        network or SPACES.find(first, "space"), image_shape, outputs, own, folder, maps
     )
     roles: dict[str, ChoiceSpace] = {}
     for name, table in tables.items():
@@ -141,9 +147,10 @@ def _network_space(
     outputs: int,
     options: Mapping[str, Any],
     folder: Path,
+    maps: bool,
 ) -> SearchSpace:
     if not isinstance(found, SearchSpace):
-        given = {"image_shape": image_shape, "outputs": outputs, "folder": folder}
+        given = {"image_shape": image_shape, "outputs": outputs, "folder": folder, "maps": maps}
         return build("space", found, options, **given)
     if options:
         raise ConfigError(

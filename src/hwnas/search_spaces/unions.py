@@ -39,12 +39,13 @@ def union(
     members: Sequence[Mapping[str, Any]] | None = None,
     resolution: Sequence[int] | None = None,
     folder: Path = Path(),
+    maps: bool = False,
 ) -> UnionSpace:
     """Return the space of a recipe's ``[space] name = "union"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
-        outputs: Length of the output vector, e.g. the number of classes.
+        outputs: Length of the output vector, or number of maps, e.g. the number of classes.
         preset: ``"cpu"``: residual networks that CPUs run fast on small images: inverted
             bottlenecks for low latencies, dense networks for higher ones.
         members: One table a member, like ``[space]`` itself, in place of the preset's. The names of
@@ -52,6 +53,7 @@ def union(
         resolution: Options for the input's height and width, for members that have none of their
             own; None stands for the longer side of the images if a preset is given.
         folder: Folder that relative paths start from.
+        maps: Whether the networks have to give maps.
 
     Raises:
         ConfigError: A preset, a name or an option is unknown, or two members have the same label.
@@ -69,7 +71,9 @@ def union(
         label = str(options.pop("label", options.get("preset", name)))
         if label in made:
             raise ConfigError(f"space.members has two called {label!r}; give one another label")
-        made[label] = named_space(name, image_shape, outputs, options, folder, "space.members")
+        made[label] = named_space(
+            name, image_shape, outputs, options, folder, "space.members", maps
+        )
     return UnionSpace(made)
 
 

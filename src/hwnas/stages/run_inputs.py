@@ -38,7 +38,7 @@ from hwnas.search_spaces.registry import joint_space
 from hwnas.stages.goal import SearchGoal, searchable
 from hwnas.stages.start_weights import start_weights
 
-__all__ = ["RunInputs", "data_of", "evaluator_of", "needs_weights", "space_of_recipe"]
+__all__ = ["RunInputs", "data_of", "evaluator_of", "needs_weights", "space_of_recipe", "task_of"]
 
 _NONE = GivenObjects()
 
@@ -94,9 +94,9 @@ class RunInputs:
         evaluator = evaluator_of(recipe, objects)
         SAMPLING.find(recipe.train.sampling, "train.sampling")
         data = data or data_of(recipe, recipe_folder, objects, reporter)
-        task = _task(recipe, data, objects)
+        task = task_of(recipe, data, objects)
         names = recipe.space.names
-        space = space_of_recipe(recipe.space, data, task.outputs, recipe_folder, objects)
+        space = space_of_recipe(recipe.space, data, task, recipe_folder, objects)
         check_identity(
             f"space {names[0]!r}",
             space.network,
@@ -118,10 +118,10 @@ class RunInputs:
             DEVICE_METRICS[metric].check(searchable(target))
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
-        if recipe.deploy.reference and data.kind == "masks":
+        if recipe.deploy.reference and task.meaning.is_map:
             raise ConfigError(
                 "deploy.reference is true, but the reference network, MobileNetV3-Small, gives "
-                "one vector per image and no mask; set it to false"
+                "one vector per image and no maps; set it to false"
             )
         _check_augmentation(recipe.train, space.network, data)
         check_layer_rates(recipe.train, space.network)
@@ -149,7 +149,13 @@ class RunInputs:
         return content_hash(self.space.fingerprint, self.task, self.data.fingerprint)
 
 
-def _task(recipe: Recipe, data: ImageData, objects: GivenObjects) -> Task:
+def task_of(recipe: Recipe, data: ImageData, objects: GivenObjects) -> Task:
+    """Return the task of a recipe for its images.
+
+    Raises:
+        ConfigError: The name or an option is unknown, or an option is wrong.
+        DataError: The task does not suit the targets.
+    """
     name = recipe.task.name
     given = given_object("task", name, objects.task)
     if given is not None and not callable(given):
@@ -168,7 +174,7 @@ def _task(recipe: Recipe, data: ImageData, objects: GivenObjects) -> Task:
 def space_of_recipe(
     config: SpaceConfig,
     data: ImageData,
-    outputs: int,
+    task: Task,
     recipe_folder: Path,
     objects: GivenObjects,
 ) -> SearchSpace:
@@ -177,7 +183,7 @@ def space_of_recipe(
     Args:
         config: Names and options of the spaces.
         data: Images, which give the networks their input shape.
-        outputs: Length of the output vector.
+        task: Task, which gives the networks their outputs.
         recipe_folder: Folder that relative paths start from.
         objects: Objects that the recipe has no names for.
 
@@ -186,8 +192,8 @@ def space_of_recipe(
     """
     name = config.names[0]
     network = given_object("space", name, objects.space)
-    shape, options = data.image_shape, config.options
-    return joint_space(config.names, shape, outputs, options, recipe_folder, network)
+    shape, options, maps = data.image_shape, config.options, task.meaning.is_map
+    return joint_space(config.names, shape, task.outputs, options, recipe_folder, network, maps)
 
 
 def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
@@ -198,10 +204,10 @@ def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
     if shape[1:2] == (task.outputs,) and meaning.fits(shape):
         return
     hint = "one vector per image; choose a space of such networks"
-    if meaning.kind == "pixel_class_scores":
+    if meaning.is_map:
         hint = (
-            'one map per class; give such a network with [space] name = "elastic" and '
-            'model = "package.module:function"'
+            f"{task.outputs} maps; choose space mobilenet, resnet or hybrid, or give such a "
+            'network with [space] name = "elastic" and model = "package.module:function"'
         )
     raise ConfigError(
         f"space {name!r} builds networks with outputs of shape {shape}, but task {task.name} "
@@ -233,10 +239,10 @@ def _check_roles(
 
 def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData) -> None:
     """Raise if augmentation does not suit the images, their targets or the networks."""
-    if train.cutmix and data.kind == "values":
+    if train.cutmix and data.kind in ("values", "boxes"):
         raise ConfigError(
             "train.cutmix pastes parts of other images, which is not defined for targets that are "
-            "values; set it to 0"
+            f"{data.kind}; set it to 0"
         )
     if train.balanced and data.kind != "classes":
         raise ConfigError(
@@ -320,9 +326,9 @@ def _check_training(train: TrainConfig, task: Task, images: int) -> None:
 
 
 def _check_teacher(train: TrainConfig, data: ImageData) -> None:
-    if train.teacher_sees == "plain" and data.kind == "masks":
+    if train.teacher_sees == "plain" and data.kind in ("masks", "boxes"):
         raise ConfigError(
-            "train.teacher_sees is 'plain', but masks are shifted and mirrored with their "
+            f"train.teacher_sees is 'plain', but {data.kind} are shifted and mirrored with their "
             "images, so the teacher's outputs for the plain image do not match them; set it to "
             "'augmented'"
         )

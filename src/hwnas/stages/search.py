@@ -155,8 +155,11 @@ def _search(
     advance: ProgressCallback,
 ) -> None:
     config, space, folder = job.recipe.search, job.run_inputs.searched, job.folder.path
+    trials, patience = config.trials, config.patience
+    if study_name == BASELINE and patience is not None:  # as many trials as the search had
+        trials, patience = found(folder, goal).tried, None
     options = SearchOptions(
-        config.trials,
+        trials,
         sampler,
         config.options if study_name != BASELINE else {},
         job.recipe.seed,
@@ -165,6 +168,7 @@ def _search(
         config.fidelity,
         first=() if sampler in _WITHOUT_ENDS else (space.smallest(), space.largest()),
         retries=config.retries,
+        patience=patience,
     )
     storage = StudyStorage(
         folder / "study.db",
@@ -173,7 +177,7 @@ def _search(
         ScoreStore(folder / "scores.jsonl"),
     )
     progress = _SearchProgress(config, goal.objectives[0], job.reporter, advance)
-    run_search(
+    result = run_search(
         space,
         goal.objectives,
         executor,
@@ -182,6 +186,11 @@ def _search(
         storage=storage,
         callbacks=SearchCallbacks(progress.on_trial, progress.on_failure, progress.on_evaluation),
     )
+    if patience is not None and result.tried < trials:
+        job.reporter.note(
+            f"the search ended after {result.tried} of {trials} trials: none of the last "
+            f"{patience} is on the front"
+        )
 
 
 @dataclass

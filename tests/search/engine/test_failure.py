@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.errors import WorkerError
-from hwnas.search.engine.failure import Failure, Patience, checked, failure_of
+from hwnas.search.engine.failure import Failure, FailureLimit, checked, failure_of
 from hwnas.search.evaluation.evaluate import Evaluation
 
 BAD = Failure("raised", "ValueError: no")
@@ -16,19 +16,19 @@ BAD = Failure("raised", "ValueError: no")
 
 def outlasts(outcomes: list[bool], evaluated: int = 0) -> bool:
     """Return whether a search with these outcomes continues to its end."""
-    patience = Patience(evaluated=evaluated)
+    limit = FailureLimit(evaluated=evaluated)
     try:
         for good in outcomes:
             if good:
-                patience.succeeded()
+                limit.succeeded()
             else:
-                patience.failed(BAD)
+                limit.failed(BAD)
     except WorkerError:
         return False
     return True
 
 
-class TestPatience:
+class TestFailureLimit:
     @pytest.mark.slow
     @given(st.lists(st.booleans(), max_size=120), st.integers(0, 3))
     def test_ends_a_search_only_after_many_failures(
@@ -48,11 +48,11 @@ class TestPatience:
         assert outlasts(alternating)
 
     def test_names_the_most_common_reason(self) -> None:
-        patience = Patience(at_first=3)
-        patience.failed(Failure("raised", "rare"))
-        patience.failed(Failure("raised", "common"))
+        limit = FailureLimit(at_first=3)
+        limit.failed(Failure("raised", "rare"))
+        limit.failed(Failure("raised", "common"))
         with pytest.raises(WorkerError, match="candidates have all failed, 2 of them with common"):
-            patience.failed(Failure("raised", "common"))
+            limit.failed(Failure("raised", "common"))
 
     @given(st.lists(st.booleans(), max_size=120))
     def test_forgives_failed_candidates_only_if_they_ended_the_search(
@@ -62,7 +62,7 @@ class TestPatience:
         while ended < len(outcomes) and outlasts(outcomes[: ended + 1]):
             ended += 1
         history = [(str(i), good) for i, good in enumerate(outcomes[: ended + 1])]
-        forgiven = Patience().forgiven(history)
+        forgiven = FailureLimit().forgiven(history)
         assert not forgiven & {name for name, good in history if good}
         assert bool(forgiven) == (ended < len(outcomes))
 

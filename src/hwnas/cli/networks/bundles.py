@@ -52,7 +52,11 @@ def run(
     images: Annotated[list[Path], typer.Argument(help="Image files")],
     out_path: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the mask of one image as a PNG (segmentation)"),
+        typer.Option(
+            "--out",
+            help="Write the mask of one image (segmentation), or the image with boxes (detection), "
+            "as a PNG",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -61,7 +65,7 @@ def run(
 
     opened = open_packed(bundle)
     if out_path is not None:
-        _write_mask(opened, images, out_path)
+        _write_answer(opened, images, out_path)
     for warning in opened.warnings():
         print(f"warning: {warning}", file=sys.stderr)
     answers = opened.run(images)
@@ -82,14 +86,22 @@ def _text(answer: Mapping[str, Any]) -> str:
     if "present" in answer:
         shown = [f"{label} {answer['probabilities'][label]:.1%}" for label in answer["present"]]
         return "  ".join(shown) or "no label"
+    if "boxes" in answer:
+        shown = [f"{box['label']} {box['score']:.1%}" for box in answer["boxes"]]
+        return "  ".join(shown) or "no object"
     return json.dumps(answer["values"])
 
 
-def _write_mask(bundle: Bundle | Cascade, images: Sequence[Path], path: Path) -> None:
+def _write_answer(opened: Bundle | Cascade, images: Sequence[Path], path: Path) -> None:
+    """Write the mask of one image, or the image with its boxes."""
+    from hwnas.deploy.bundles.box_image import write_png
+    from hwnas.deploy.bundles.bundle import Bundle
     from hwnas.deploy.bundles.mask_image import write_mask
-    from hwnas.errors import ConfigError
 
     if len(images) != 1:
-        raise ConfigError(f"--out is for the mask of one image; {len(images)} were given")
-    (mask,) = bundle.masks(images)
+        raise ConfigError(f"--out is for one image; {len(images)} were given")
+    if isinstance(opened, Bundle) and opened.outputs.kind == "boxes":
+        write_png(path, opened.drawn(images[0]))
+        return
+    (mask,) = opened.masks(images)
     write_mask(path, mask)

@@ -27,9 +27,11 @@ import numpy as np
 import safetensors
 import safetensors.torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from hwnas.deploy.bundles.artifact import Artifact
+from hwnas.deploy.bundles.box_image import image_with_boxes
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
 from hwnas.deploy.error_line import first_line
@@ -257,6 +259,19 @@ class Bundle:
             return list(self.outputs.masks(self.predict(images), (height, width)))
         pixels = (self.read_image(Path(path)) for path in images)
         return [mask for image in pixels for mask in self.masks(image[None])]
+
+    def drawn(self, path: str | Path) -> Image.Image:
+        """Return an image with the boxes that the network finds in it.
+
+        Raises:
+            DataError: The network finds no boxes, or the file is not an image.
+            ArtifactError: The ONNX file is damaged.
+        """
+        if self.outputs.kind != "boxes":
+            raise DataError(f"the network gives {self.outputs.kind}, not boxes")
+        (answer,) = self.run([path])
+        pixels = self.preprocessing.read_image(Path(path))
+        return image_with_boxes(pixels, answer["boxes"], self.outputs.labels)
 
     def read_image(self, source: Path | BinaryIO) -> NDArray[np.uint8]:
         """Read an image file for this network, upright: uint8 (H, W, C).

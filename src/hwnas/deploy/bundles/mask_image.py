@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 from hwnas.atomic import replacing
 from hwnas.errors import ConfigError
 
-__all__ = ["mask_png", "write_mask"]
+__all__ = ["mask_png", "palette", "write_mask"]
 
 
 def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
@@ -41,13 +42,14 @@ def mask_png(mask: NDArray[np.uint8]) -> bytes:
         mask: Class of each pixel, uint8 (H, W).
     """
     image = Image.fromarray(mask)
-    image.putpalette(_palette())
+    image.putpalette(bytes(part for colour in palette() for part in colour))
     file = io.BytesIO()
     image.save(file, format="PNG")
     return file.getvalue()
 
 
-def _palette() -> bytes:
+@cache
+def palette() -> tuple[tuple[int, int, int], ...]:
     """Return red, green and blue of 256 classes; the bits of a class alternate between the colours.
 
     This is the colour map of the Pascal VOC development kit: neighbouring class numbers look most
@@ -61,4 +63,4 @@ def _palette() -> bytes:
                 colours[:, channel] |= (((classes >> (3 * bit + channel)) & 1) << (7 - bit)).astype(
                     np.uint8
                 )
-    return colours.tobytes()
+    return tuple((red, green, blue) for red, green, blue in colours.tolist())

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hwnas.deploy.boxes import found_boxes
 from hwnas.deploy.bundles.bundle import MODEL
 from hwnas.deploy.bundles.image_file import PILLOW_MODES, prepared, upright_pixels
 from hwnas.deploy.bundles.model_card_header import card_header
@@ -30,6 +31,11 @@ _ANSWERS = {
     ],
     "label_scores": ["print(dict(zip(labels, 1 / (1 + np.exp(-outputs[0])))))"],
     "values": ["print(dict(zip(labels, values)) if labels else values)"],
+    "boxes": [
+        "for *sides, kind, score in found_boxes(outputs)[0]:",
+        "    if score >= 0.3:  # sides: left, top, right, bottom as shares of width and height",
+        "        print(labels[int(kind)], round(float(score), 2), *map(float, sides))",
+    ],
 }
 """Lines of the model card's example that print the outputs, by kind of output."""
 _NO_LICENCE = "not stated; the terms of the training data apply"
@@ -91,6 +97,9 @@ def _summary(description: Mapping[str, Any]) -> str:
         height, width = outputs["shape"][2:]
         if (height, width) != (inputs["height"], inputs["width"]):
             gives += f", at {height} x {width} pixels"
+    if outputs["kind"] == "boxes":
+        height, width = outputs["shape"][2:]
+        gives = f"a box and {gives} for each of {height} x {width} cells"
     if outputs["kind"] == "values":
         gives = f"values{f' ({shown})' if labels else ''}"
         if "scale" in outputs:
@@ -233,9 +242,10 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
     size = f"({preprocessing['height']}, {preprocessing['width']})"
     if description["outputs"]["kind"] == "pixel_class_scores":
         size = "None"
+    functions = [found_boxes] if description["outputs"]["kind"] == "boxes" else []
     if channels in PILLOW_MODES:
         images = [
-            *standalone(prepared, upright_pixels).splitlines(),
+            *standalone(prepared, upright_pixels, *functions).splitlines(),
             "",
             "",
             # Not opened by path: Pillow then maps rotated plain TIFF files with a wrong width.
@@ -245,7 +255,7 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
         ]
     else:
         images = [
-            *standalone(prepared).splitlines(),
+            *standalone(prepared, *functions).splitlines(),
             "",
             "",
             f'pixels = np.load("image.npy")  # uint8 (height, width, {channels})',

@@ -9,7 +9,11 @@ from typing import Any
 
 __all__ = ["card_header"]
 
-_TASKS = {"class_scores": "image-classification", "pixel_class_scores": "image-segmentation"}
+_TASKS = {
+    "class_scores": "image-classification",
+    "pixel_class_scores": "image-segmentation",
+    "boxes": "object-detection",
+}
 """Task names of model hubs by kind of output; hubs have no name for values."""
 _LICENCES = (
     "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0",

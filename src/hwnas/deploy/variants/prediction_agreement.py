@@ -25,8 +25,8 @@ class Disagreement:
         image: Index among the compared images.
         difference: Largest difference of an output, as a share of the largest output over all
             images.
-        said: Label predicted by the variant; empty for values.
-        instead_of: Label predicted by the original network; empty for values.
+        said: Label predicted by the variant; empty if an image does not have one label.
+        instead_of: Label predicted by the original network; likewise.
     """
 
     image: int
@@ -41,8 +41,8 @@ class PredictionAgreement:
 
     Attributes:
         images: Number of images.
-        share: Share of images, or of pixels, for which both predict the same class; None for
-            values.
+        share: Share of images, or of pixels, for which both predict the same class; None if they
+            do not have one class.
         by_class: The same share by label, among the images or pixels for which the original network
             predicts that label.
         mean_difference: Mean difference of an output, as a share of the largest output.
@@ -81,7 +81,7 @@ def compare_answers(
     largest = max(float(np.abs(expected).max()), 1e-12)
     difference = np.abs(outputs.astype(np.float64) - expected) / largest
     by_image = difference.reshape(len(outputs), -1).max(1)
-    if meaning.kind in ("label_scores", "values"):
+    if meaning.kind in ("label_scores", "values", "boxes"):
         order = np.argsort(-by_image, kind="stable")[:_WORST]
         worst = [Disagreement(int(i), float(by_image[i])) for i in order]
         return PredictionAgreement(len(outputs), None, {}, float(difference.mean()), worst)

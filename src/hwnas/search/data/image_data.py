@@ -16,6 +16,7 @@ from hwnas.deploy.bundles.image_file import Fit
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import ConfigError, DataError
 from hwnas.home import home
+from hwnas.search.data.boxes import box_classes
 from hwnas.search.data.image_cache import PIXELS_VERSION, ImageCache
 from hwnas.search.data.image_size import ImageSize
 from hwnas.search.data.manifest import DataManifest, arrays_manifest
@@ -29,6 +30,7 @@ __all__ = ["DataConfig", "ImageData", "Split", "data_manifest", "load_data"]
 _TEST_FRACTION = 0.2
 _TEST_SEED = 0
 _MAP_ABOVE = 2**30  # bytes
+_COUNTED = {"masks": "pixels", "boxes": "boxes"}  # what has a class, if not images
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ class ImageData:
         train: Split to learn weights from, and to recalibrate BatchNorm on.
         validation: Split to choose networks by.
         test: Split for finalists only.
-        class_names: Names of the classes of images or of pixels; None if the targets are values.
+        class_names: Names of the classes of images, pixels or objects; None if the targets are
+            values.
         skipped: Names of damaged images that were left out.
         value_names: Names of the values of an image, if the source has any.
         fit: How images get the aspect ratio of a network's input; see `DataConfig`.
@@ -126,7 +129,8 @@ class ImageData:
                     f"{split.images.shape[1:]} (height, width, channels); they must agree"
                 )
             ours, theirs = self.train.image_targets, split.image_targets
-            if theirs.shape[1:] != ours.shape[1:] or split.kind != self.kind:
+            as_large = theirs.shape[1:] == ours.shape[1:] or split.kind == "boxes"
+            if split.kind != self.kind or not as_large:
                 raise DataError(
                     f"training targets are {self.kind} of shape {ours.shape} but {name} targets "
                     f"{split.kind} of {theirs.shape}; only the number of images may differ"
@@ -138,22 +142,23 @@ class ImageData:
                         f"image {shared[0]} is in the training and in the {name} split; each image "
                         "may be in one split only"
                     )
-        if self.fit == "crop" and self.kind == "masks":
+        if self.fit == "crop" and self.kind in ("masks", "boxes"):
             raise DataError(
-                "images with masks cannot be cropped, since the pixels that are cut off would get "
-                'no class; set data.fit = "stretch"'
+                f"images with {self.kind} cannot be cropped, since nothing would be predicted for "
+                'the pixels that are cut off; set data.fit = "stretch"'
             )
         if (self.kind == "values") != (self.class_names is None):
             raise DataError(
-                "class_names are required for classes, int64 (N,), and masks, uint8 (N, H, W), and "
-                f"not allowed for values, but these targets are {self.kind}"
+                "class_names are required for classes, int64 (N,), masks, uint8 (N, H, W), and "
+                "boxes, float32 (N, M, 5), and not allowed for values, but these targets are "
+                f"{self.kind}"
             )
         if self.class_names is not None:
             _check_classes(self, self.class_names)
 
     @property
     def kind(self) -> TargetKind:
-        """Kind of the targets: classes of images, values, or masks."""
+        """Kind of the targets: classes of images, values, masks, or boxes."""
         return self.train.kind
 
     @property
@@ -240,8 +245,10 @@ class ImageData:
 
 
 def _check_classes(data: ImageData, class_names: tuple[str, ...]) -> None:
-    if len(class_names) < 2:
-        raise DataError(f"the data have the classes {class_names}; expected two or more")
+    least = 1 if data.kind == "boxes" else 2
+    if len(class_names) < least:
+        expected = "one or more" if least == 1 else "two or more"
+        raise DataError(f"the data have the classes {class_names}; expected {expected}")
     for name, split in (
         ("training", data.train),
         ("validation", data.validation),
@@ -249,7 +256,11 @@ def _check_classes(data: ImageData, class_names: tuple[str, ...]) -> None:
     ):
         classes = _classes(split.image_targets, split.positions)
         if not len(classes):
-            raise DataError(f"no pixel of the {name} masks has a class: all are {VOID}")
+            raise DataError(
+                f"no pixel of the {name} masks has a class: all are {VOID}"
+                if data.kind == "masks"
+                else f"no {name} image has a box; add images with objects"
+            )
         if classes[0] < 0 or classes[-1] >= len(class_names):
             raise DataError(
                 f"{name} labels go from {classes[0]} to {classes[-1]}, but the {len(class_names)} "
@@ -257,7 +268,7 @@ def _check_classes(data: ImageData, class_names: tuple[str, ...]) -> None:
             )
         empty = np.setdiff1d(np.arange(len(class_names)), classes)
         if name == "training" and len(empty):
-            what = "pixels" if data.kind == "masks" else "images"
+            what = _COUNTED.get(data.kind, "images")
             raise DataError(
                 f"class {empty[0]} ({class_names[empty[0]]!r}) has no training {what}; add some, "
                 "raise data.train_limit or leave the class out"
@@ -265,9 +276,11 @@ def _check_classes(data: ImageData, class_names: tuple[str, ...]) -> None:
 
 
 def _classes(targets: Targets, rows: Rows) -> Rows:
-    """Return the distinct classes in some rows of labels or masks, sorted; without `VOID`."""
+    """Return the distinct classes of some rows' labels, pixels or objects, sorted."""
     if target_kind(targets) == "masks":
         return np.flatnonzero(class_counts(targets, rows)[:VOID])
+    if target_kind(targets) == "boxes":
+        return box_classes(targets, rows)
     return np.unique(targets[rows])
 
 
@@ -422,7 +435,7 @@ def _drawn(
 
 
 def _strata(raw: RawImages) -> Rows:
-    """Return the class of each image; 0 for all images if the targets are values or masks."""
+    """Return the class of each image; 0 for all images if an image does not have one class."""
     if target_kind(raw.targets) == "classes":
         return raw.targets
     return np.zeros(len(raw.targets), np.int64)
@@ -434,7 +447,7 @@ def _class_names(raw: RawImages) -> tuple[str, ...] | None:
     if raw.class_names is not None or kind == "values":
         return raw.class_names
     classes = _classes(raw.targets, np.arange(len(raw.targets)))
-    what = "pixels" if kind == "masks" else "images"
+    what = _COUNTED.get(kind, "images")
     gaps = np.flatnonzero(classes != np.arange(len(classes)))
     if len(gaps):
         raise DataError(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hwnas.errors import DataError
 from hwnas.hashing import content_hash
+from hwnas.search.data.boxes import BOX_NUMBERS, check_boxes
 from hwnas.search.data.image_cache import PIXELS_VERSION, ImageCache, Images, write_images
 from hwnas.search.data.image_size import ImageSize, size_key
 from hwnas.search.data.manifest import DataManifest, arrays_manifest
@@ -33,13 +34,15 @@ __all__ = [
 ]
 
 Targets = npt.NDArray[Any]
-"""int64 (N,) for classes, float32 (N, K) for values, uint8 (N, H, W) for masks."""
+"""int64 (N,) for classes, float32 (N, K) for values, uint8 (N, H, W) for masks, float32 (N, M, 5)
+for boxes."""
 
-TargetKind = Literal["classes", "values", "masks"]
+TargetKind = Literal["classes", "values", "masks", "boxes"]
 _KINDS: Mapping[tuple[str, int], TargetKind] = {
     ("int64", 1): "classes",
     ("float32", 2): "values",
     ("uint8", 3): "masks",
+    ("float32", 3): "boxes",
 }
 
 _BLOCK = 256
@@ -58,7 +61,8 @@ def target_kind(targets: Targets) -> TargetKind:
     if kind is None:
         raise DataError(
             f"targets are {targets.dtype} with shape {targets.shape}; expected int64 (N,) for "
-            "classes, float32 (N, K) for values, or uint8 (N, H, W) for masks"
+            "classes, float32 (N, K) for values, uint8 (N, H, W) for masks, or float32 (N, M, 5) "
+            "for boxes"
         )
     return kind
 
@@ -97,9 +101,9 @@ class RawImages:
     ) -> RawImages:
         """Check the four arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
-        Targets with three or more dimensions are masks. Without class names, targets (N, K) are
-        values: floats for any K, whole numbers for K above 1; so are floats (N,), unless all are
-        whole numbers.
+        Integers with three or more dimensions are masks, and floats (N, M, 5) are boxes. Without
+        class names, targets (N, K) are values: floats for any K, whole numbers for K above 1; so
+        are floats (N,), unless all are whole numbers.
 
         Args:
             arrays: The four arrays; ``x_val`` and ``y_val``, if the source has a validation part;
@@ -299,6 +303,8 @@ def _check_of(
     targets: npt.NDArray[Any], floats_are_values: bool, named: bool
 ) -> Callable[[npt.NDArray[Any], str], Targets]:
     """Return the function that checks targets of this shape and dtype; see `RawImages.of`."""
+    if targets.ndim == 3 and targets.shape[2] == BOX_NUMBERS and targets.dtype.kind == "f":
+        return check_boxes
     if targets.ndim > 2:
         return check_masks
     if named or targets.dtype.kind not in "iubf":

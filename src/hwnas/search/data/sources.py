@@ -14,6 +14,7 @@ import numpy as np
 from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import closest
 from hwnas.registry import Plugin, Registry
+from hwnas.search.data.coco_folder import coco_manifest, has_coco, read_coco
 from hwnas.search.data.image_archive import archive_manifest, read_npz
 from hwnas.search.data.image_cache import ImageCache
 from hwnas.search.data.image_folder import folder_manifest, read_folder
@@ -165,6 +166,7 @@ class _Layout:
 
 _LAYOUTS = (
     _Layout(has_masks, mask_folder_manifest, read_mask_folder),
+    _Layout(has_coco, coco_manifest, read_coco),
     _Layout(has_shards, shards_manifest, read_shards),
     _Layout(has_records, records_manifest, read_records),
     _Layout(has_table, table_manifest, read_table),
@@ -215,7 +217,7 @@ PLUGINS = (
             lambda folder, *how: _layout(folder).read(folder, *how),
             "folder",
         ),
-        "Folder with a subfolder for each class, images and masks, images and a table, "
-        "WebDataset shards, or Parquet and Arrow files",
+        "Folder with a subfolder for each class, images and masks, boxes in COCO's format, images "
+        "and a table, WebDataset shards, or Parquet and Arrow files",
     ),
 )

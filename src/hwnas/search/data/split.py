@@ -86,7 +86,8 @@ class Split:
     Attributes:
         images: All images, uint8 (M, H, W, C), perhaps memory-mapped and shared with other splits.
         image_targets: Targets of all images: int64 (M,) for classes, float32 (M, K) for values,
-            uint8 (M, H, W) for masks, which may be memory-mapped, too.
+            uint8 (M, H, W) for masks, which may be memory-mapped, too; float32 (M, B, 5) for
+            boxes.
         positions: Rows of both arrays that belong to this split, int64 (N,).
     """
 
@@ -141,7 +142,7 @@ class Split:
             rows: Row numbers in this split, integers (B,), each in 0..len - 1.
 
         Returns:
-            uint8 (B, H, W, C) and the targets, (B,), (B, K) or (B, H, W).
+            uint8 (B, H, W, C) and the targets, with first dimension B.
         """
         chosen = self.positions[np.asarray(rows, dtype=np.int64)]
         images, targets = np.asarray(self.images[chosen]), np.asarray(self.image_targets[chosen])

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from hwnas.errors import NonFiniteOutput, WorkerError
 from hwnas.search.evaluation.evaluate import Evaluation
 
-__all__ = ["Failure", "Outcome", "Patience", "checked", "failure_of"]
+__all__ = ["Failure", "FailureLimit", "Outcome", "checked", "failure_of"]
 
 FailureKind = Literal["raised", "timed out", "worker died", "bad result"]
 
@@ -102,7 +102,7 @@ def _bad(reason: str) -> Failure:
 
 
 @dataclass
-class Patience:
+class FailureLimit:
     """Rule that ends a search in which nearly all candidates fail.
 
     Attributes:

@@ -17,7 +17,7 @@ from hwnas.errors import InfeasibleError, WorkerError
 from hwnas.predictors import CostSource
 from hwnas.search.engine.calls import EvaluationRunner
 from hwnas.search.engine.executor import Executor, InProcess
-from hwnas.search.engine.failure import Outcome, Patience
+from hwnas.search.engine.failure import FailureLimit, Outcome
 from hwnas.search.engine.options import SearchCallbacks, SearchOptions, StudyStorage
 from hwnas.search.engine.result import (
     FailedTrial,
@@ -177,8 +177,8 @@ class _Search:
         trials, batch = self.options.trials, self.options.batch
         again = self._evaluated_before(study.superseded, identity)
         outcomes = _outcomes(study)
-        patience = Patience(evaluated=sum(evaluated for _, _, evaluated in outcomes))
-        forgiven = patience.forgiven([(name, ok) for name, _, ok in outcomes])
+        limit = FailureLimit(evaluated=sum(evaluated for _, _, evaluated in outcomes))
+        forgiven = limit.forgiven([(name, ok) for name, _, ok in outcomes])
         self._seen = {name: number for name, number, ok in outcomes if ok or name not in forgiven}
         planned = {self.space.candidate(a).id: a for a in [*again, *self.options.first]}
         self._planned = [a for name, a in planned.items() if name not in self._seen]
@@ -186,7 +186,7 @@ class _Search:
         while True:
             received, others = self._receive(study, done)
             done += received
-            if done >= trials:
+            if done >= trials or self._stalled(study):
                 return
             # A batch that was interrupted by a kill is completed before the next one starts.
             size = min(batch - own % batch, trials - done - others)
@@ -201,7 +201,20 @@ class _Search:
             found = self._evaluate(study, asked, costs)
             for (trial, candidate), cost, outcome in zip(asked, costs, found, strict=True):
                 own += 1
-                done += self._finish(study, trial, candidate, cost, outcome, done, patience)
+                done += self._finish(study, trial, candidate, cost, outcome, done, limit)
+
+    def _stalled(self, study: SearchStudy) -> bool:
+        """Return whether as many candidates as the patience were evaluated since the front grew.
+
+        The newest network of the front is the last one that the front grew by: if it was dominated,
+        then by a newer one.
+        """
+        if self.options.patience is None:
+            return False
+        front = SearchResult(self.objectives, scored_trials(study, self.objectives)).front
+        newest = max((trial.number for trial in front), default=-1)
+        since = [t for t in (*study.complete, *study.stopped) if t.number > newest]
+        return len(since) >= self.options.patience
 
     def _receive(self, study: SearchStudy, done: int) -> tuple[int, int]:
         """Take over the results and the abandoned candidates of other searches.
@@ -235,23 +248,23 @@ class _Search:
         costs: CandidateCosts,
         outcome: Outcome | None,
         done: int,
-        patience: Patience,
+        limit: FailureLimit,
     ) -> bool:
         """Record the outcome of a candidate; return whether it was evaluated, at least in part."""
         if outcome is None:
             study.tell(trial, None)
-            patience.succeeded()
+            limit.succeeded()
             return True
         if isinstance(outcome, Evaluation):
             outcome = check_costs(candidate, self.objectives, costs, outcome)
         if isinstance(outcome, Evaluation):
             frozen = self._tell(study, trial, costs, outcome)
-            patience.succeeded()
+            limit.succeeded()
             self.callbacks.on_trial(scored(frozen, self.objectives), done + 1)
             return True
         trial.set_user_attr("failure", outcome.to_json())
         self.callbacks.on_failure(FailedTrial(study.fail(trial).number, candidate, outcome))
-        patience.failed(outcome)
+        limit.failed(outcome)
         return False
 
     def _ask_batch(self, study: SearchStudy, count: int) -> list[tuple[Trial, Candidate]]:

@@ -40,6 +40,8 @@ class SearchOptions:
         retries: Number of times that a failed evaluation is repeated. A candidate that fails each
             time becomes a FAIL trial with the reason in the attribute ``failure``, and the search
             continues.
+        patience: Number of candidates after which the search ends, if none of them is on the Pareto
+            front; None to evaluate all ``trials``.
 
     Raises:
         ConfigError: A number is too small.
@@ -54,8 +56,11 @@ class SearchOptions:
     rungs: Rungs = field(default_factory=Rungs)
     first: Sequence[Architecture] = ()
     retries: int = 1
+    patience: int | None = None
 
     def __post_init__(self) -> None:
+        if self.patience is not None and self.patience < 1:
+            raise ConfigError(f"patience is {self.patience}; expected at least 1")
         if self.trials < 1 or self.batch < 1 or self.retries < 0:
             raise ConfigError(
                 f"trials is {self.trials}, batch {self.batch} and retries {self.retries}; "

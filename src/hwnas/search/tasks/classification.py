@@ -23,6 +23,7 @@ __all__ = ["PLUGINS", "Classification", "classification"]
 
 _METRICS = ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", *RANK_METRICS)
 _TOP = 5
+_OTHER_TASKS: Mapping[str, str] = {"masks": "segmentation", "boxes": "detection"}
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,10 @@ def classification(
         ConfigError: ``label_smoothing`` is out of range, or metrics or weights cannot be used.
         DataError: The targets of the data are values or masks, not classes.
     """
-    if data.kind == "masks":
+    if data.kind in _OTHER_TASKS:
         raise DataError(
-            "the targets are masks, not classes of whole images; set task.name = 'segmentation'"
+            f"the targets are {data.kind}, not classes of whole images; set task.name = "
+            f"'{_OTHER_TASKS[data.kind]}'"
         )
     if data.class_names is None:
         raise DataError(

@@ -100,6 +100,10 @@ class FractionMetrics:
         """Names of the metrics of ranks that are requested."""
         return tuple(name for name in self.metric_names if name in RANK_METRICS)
 
+    def ranked(self, outputs: Tensor) -> Tensor:
+        """Return the outputs themselves."""
+        return outputs
+
 
 def rank_metrics(names: tuple[str, ...], scores: Tensor, true: Tensor) -> dict[str, MetricValue]:
     """Return the means over classes of metrics of ranks.

@@ -16,7 +16,7 @@ __all__ = ["SplitMetrics"]
 class SplitMetrics:
     """Collector of what the metrics of a task need of each image.
 
-    Outputs themselves are kept only for metrics that depend on all of them together.
+    For metrics that depend on all images together, what they need of the outputs is kept.
 
     Args:
         task: Task with the metrics.
@@ -25,7 +25,7 @@ class SplitMetrics:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._statistics: defaultdict[str, list[Tensor]] = defaultdict(list)
-        self._ranked = isinstance(task, RankTask) and bool(task.rank_metrics)
+        self._ranking = task if isinstance(task, RankTask) and task.rank_metrics else None
         self._outputs: list[Tensor] = []
         self._targets: list[Tensor] = []
 
@@ -33,15 +33,14 @@ class SplitMetrics:
         """Add a batch: outputs of the network, and the targets of these images, both on the CPU."""
         for part, entries in self._task.statistics(outputs, targets).items():
             self._statistics[part].append(entries)
-        if self._ranked:
-            self._outputs.append(outputs)
+        if self._ranking is not None:
+            self._outputs.append(self._ranking.ranked(outputs))
             self._targets.append(targets)
 
     def values(self) -> dict[str, MetricValue]:
         """Return the metrics of the images so far, by name."""
         statistics = {part: torch.cat(entries) for part, entries in self._statistics.items()}
         found = function_of_means(self._task.metric_values, statistics)
-        if self._ranked:
-            assert isinstance(self._task, RankTask)
-            found |= self._task.rank_values(torch.cat(self._outputs), torch.cat(self._targets))
+        if self._ranking is not None:
+            found |= self._ranking.rank_values(torch.cat(self._outputs), torch.cat(self._targets))
         return found

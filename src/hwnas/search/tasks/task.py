@@ -46,7 +46,7 @@ class Task(Protocol):
     A task is sent to worker processes, so it must pickle: make it a frozen dataclass at the top of
     a module. Outputs are float (N, `outputs`), or (N, `outputs`, h, w) if `meaning` is per pixel,
     on any device. Targets are those of the data, on the same device: int64 (N,) for classes,
-    float32 (N, K) for values, uint8 (N, H, W) for masks.
+    float32 (N, K) for values, uint8 (N, H, W) for masks, float32 (N, M, 5) for boxes.
     """
 
     @property
@@ -96,8 +96,11 @@ class RankTask(Protocol):
     def rank_metrics(self) -> tuple[str, ...]:
         """Names of these metrics; they are also in `Task.metrics`."""
 
+    def ranked(self, outputs: Tensor) -> Tensor:
+        """Return what these metrics need of a batch's outputs: (N, ...), on the CPU."""
+
     def rank_values(self, outputs: Tensor, targets: Tensor) -> dict[str, MetricValue]:
-        """Return these metrics by name, for outputs (N, ...) and targets of all images."""
+        """Return these metrics by name, for what `ranked` returned, and targets, of all images."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches of uint8 images and of their masks."""
+"""Augmentation of whole batches of uint8 images, and of their masks and boxes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hwnas.errors import ConfigError
+from hwnas.search.data.boxes import cropped_boxes, mirrored_boxes
 from hwnas.search.data.image_cache import Images
 from hwnas.search.data.raw_images import Targets, target_kind
 from hwnas.search.training.rand_augment import rand_augmented
@@ -31,7 +32,8 @@ _TRIES = 10  # boxes drawn for each image; the first one inside it is used
 class Augmentation:
     """Random augmentation of the images of a batch, in the order of the attributes.
 
-    Masks are transformed geometrically with their images; other targets are unchanged.
+    Masks and boxes are transformed geometrically with their images; other targets are unchanged. A
+    box whose centre is outside of a crop is left out.
 
     Attributes:
         crop: Smallest area of a random crop, as a share of the image's, in (0, 1]; 1 for no crop.
@@ -133,6 +135,10 @@ def _shifted(
             image[:] = larger[top : top + height, left : left + width]
         return found
 
+    if target_kind(targets) == "boxes":
+        sides = np.broadcast_to(images.shape[1:3], (len(images), 2))
+        places = np.concatenate([starts - most, sides], axis=1)
+        return moved(images), cropped_boxes(targets, places, images.shape[1:3])
     return moved(images), moved(targets) if target_kind(targets) == "masks" else targets
 
 
@@ -145,6 +151,9 @@ def _mirrored(images: Images, targets: Targets, rng: np.random.Generator) -> tup
     if target_kind(targets) == "masks":
         targets = targets.copy()
         targets[chosen] = targets[chosen, :, ::-1]
+    elif target_kind(targets) == "boxes":
+        targets = targets.copy()
+        targets[chosen] = mirrored_boxes(targets[chosen])
     return images, targets
 
 
@@ -192,6 +201,8 @@ def _cropped(
     """Crop each image at its own random position, and scale all crops to one size."""
     places = np.stack(_places(rng, len(images), images.shape[1:3], least_area), axis=1)
     found = _resized_crops(images, places, size, "bilinear")
+    if target_kind(targets) == "boxes":
+        return found, cropped_boxes(targets, places, images.shape[1:3])
     if target_kind(targets) != "masks":
         return found, targets
     return found, _resized_crops(targets[..., None], places, size, "nearest-exact")[..., 0]

@@ -124,9 +124,9 @@ class TrainConfig:
             "EfficientNetV2", ICML 2021, section 4.2).
         full_resolution_from: Share of the training, in [0, 1), after which images have their full
             size.
-        shift_pixels: Largest random shift of the images and their masks. None is 1 for classes and
-            masks, and 0 for values, which a shift may change, such as a position, size or distance.
-        flip: If True, images and their masks are flipped horizontally at random.
+        shift_pixels: Largest random shift of the images and their masks or boxes. None is 0 for
+            values, which a shift may change, such as a position, size or distance, and otherwise 1.
+        flip: If True, images and their masks or boxes are flipped horizontally at random.
         cutout: Side of a square that is erased from each image, as a share of the image's longer
             side, in [0, 1].
         rand_augment: Number of random operations on each image, such as rotation, contrast or

@@ -25,7 +25,7 @@ def distillation_loss(task: Task, name: str) -> Callable[[Tensor, Tensor], Tenso
     """
     if name == "kl":
         return task.distillation_loss
-    if task.meaning.kind in ("values", "label_scores"):
+    if task.meaning.kind not in ("class_scores", "pixel_class_scores"):
         raise ConfigError(
             f"train.distillation_loss is {name!r}, which compares probabilities of classes; task "
             f"{task.name} has none, so use 'kl', which selects the distillation loss of the task"

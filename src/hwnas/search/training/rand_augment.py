@@ -102,7 +102,8 @@ def rand_augmented(
 ) -> tuple[Images, Targets]:
     """Apply random operations to each image, and the geometric ones to its mask, too.
 
-    Images with value targets get no geometric operations, which may change the values.
+    Images with values or boxes get no geometric operations, which may change the values, and of
+    which a rotation or shear would make boxes too large.
 
     Args:
         images: (N, H, W, C) uint8, with one of `CHANNELS` channels.
@@ -114,7 +115,7 @@ def rand_augmented(
             operation with two directions takes a random one.
     """
     kind = target_kind(targets)
-    known = len(_COLOUR) + (len(_GEOMETRIC) if kind != "values" else 0)
+    known = len(_COLOUR) + (0 if kind in ("values", "boxes") else len(_GEOMETRIC))
     chosen = rng.integers(known, size=(len(images), operations))
     strengths = strength * rng.choice((-1.0, 1.0), size=chosen.shape)
     found = np.empty_like(images)

@@ -50,6 +50,7 @@ class OperatorCounter:
         groups: int = 1,
         activation: bool = True,
         norm: bool = True,
+        biased: bool = False,
     ) -> OperatorCounter:
         """Apply a "same"-padded convolution, and optionally batch normalisation and activation."""
         read, per_output = self._bytes, kernel_size**2 * self.channels // groups
@@ -61,7 +62,7 @@ class OperatorCounter:
         self.channels = channels
         self._shrink(stride)
         macs = per_output * channels * self.pixels
-        weights = _BYTES * per_output * channels
+        weights = _BYTES * (per_output * channels + biased * channels)
         self._add(
             OperatorSignature(
                 kind, macs, read, self._bytes, weights, kernel_size, stride, self.dead
@@ -82,6 +83,13 @@ class OperatorCounter:
         read = inputs * self._bytes
         self._shrink(stride)
         self._add(OperatorSignature(kind, 0, read, self._bytes, dead=self.dead))
+        return self
+
+    def enlarge(self, side: int) -> OperatorCounter:
+        """Interpolate the feature map to a side of this many pixels."""
+        read = self._bytes
+        self.side, self.width = side, 0
+        self._add(OperatorSignature("pool", 0, read, self._bytes, dead=self.dead))
         return self
 
     def gate(self, squeezed: int, biased: bool = False) -> OperatorCounter:

@@ -14,6 +14,7 @@ from hwnas.search_spaces.checks import (
     check_sides,
     check_stride,
 )
+from hwnas.search_spaces.dense_head import DenseHead, pyramid_stages
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
@@ -108,6 +109,7 @@ class HybridConfig:
         head_channels: Channels of the last convolution.
         feature_channels: Length of the vector before the last linear layer.
         dropout: Dropout probability, in [0, 1), before the last linear layer.
+        dense_head: Head for maps, in place of all layers after the stages; None for a vector.
     """
 
     stages: tuple[HybridStage, ...]
@@ -121,6 +123,7 @@ class HybridConfig:
     head_channels: int = 1536
     feature_channels: int = 1600
     dropout: float = 0.0
+    dense_head: DenseHead | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
@@ -131,11 +134,21 @@ class HybridConfig:
         check_counts(self, "head_width", "in_channels", "outputs")
         check_counts(self, "stem_channels", "head_channels", "feature_channels")
         check_dropout(self.dropout)
-        strides = [self.stem_stride, *(stage.stride for stage in self.stages)]
-        check_sides(self.resolution, strides)
+        check_sides(self.resolution, self.strides)
+        assert self.pyramid is not None  # raises if no stage is fine enough
         _check_heads(self)
         _check_distinct(self)
         _check_expansions(self)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides of the first convolution and of each stage."""
+        return self.stem_stride, *(stage.stride for stage in self.stages)
+
+    @property
+    def pyramid(self) -> tuple[int, ...]:
+        """Stages whose maps the dense head uses; empty without one."""
+        return () if self.dense_head is None else pyramid_stages(self.dense_head, self.strides)
 
 
 def heads_of(channels: int, head_width: int) -> int:

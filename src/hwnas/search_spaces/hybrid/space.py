@@ -8,8 +8,10 @@ contains AsCAN's placement among others.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +19,12 @@ from torch import nn
 
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.dense_head import DenseHead, DenseNetwork, head_spec, lateral_spec
 from hwnas.search_spaces.hybrid.config import HybridConfig, HybridStage
 from hwnas.search_spaces.hybrid.network import Hybrid, block, head, stem
 from hwnas.search_spaces.hybrid.presets import PRESETS
 from hwnas.search_spaces.hybrid.steps import chosen_parts, part_table
+from hwnas.search_spaces.layers import scaled_channels
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
@@ -51,10 +55,12 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
             yield Choice(f"stage{s}.block0.expand_ratio", stage.expand_ratio)
             for b in range(1, max(stage.depth)):
                 yield from _choices_of_block(stage, f"stage{s}", b)
+        if self.config.dense_head is not None:
+            yield self.config.dense_head.choice
 
     @cached_property
     def places(self) -> tuple[BlockSpec, ...]:
-        """Blocks, stem and head; all depend on the width."""
+        """Blocks, stem, and head or dense head; most depend on the width."""
         config, width = self.config, {"width": "width"}
         found = []
         for s, stage in enumerate(config.stages):
@@ -66,11 +72,26 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
                     BlockSpec(f"stages.{s}.{b}", make, decided_by, f"stage{s}.depth", b + 1)
                 )
         found.append(BlockSpec("stem", partial(stem, config), width))
+        if config.dense_head is not None:
+            for s in config.pyramid:
+                channels = {w: scaled_channels(config.stages[s].channels, w) for w in config.width}
+                found.append(lateral_spec(s, channels, "width"))
+            return *found, head_spec(config.dense_head, config.outputs)
         return *found, BlockSpec("head", partial(head, config), width)
 
-    def frame(self, blocks: Mapping[str, nn.Module]) -> Hybrid:
+    def frame(self, blocks: Mapping[str, nn.Module]) -> Hybrid | DenseNetwork:
         """See `BlockSpace.frame`."""
+        if self.config.dense_head is not None:
+            return DenseNetwork.of(blocks, rows(blocks, "stages"))
         return Hybrid(blocks["stem"], rows(blocks, "stages"), blocks["head"])
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Whole configuration; fields that were added later only where they are not the default."""
+        found = dataclasses.asdict(self.config)
+        if self.config.dense_head is None:
+            del found["dense_head"]
+        return found
 
     def part_table(self) -> PartTable:
         """Return the counts of attentions, perceptrons, convolutions, and the rest as one part."""
@@ -104,12 +125,14 @@ def hybrid(
     head_channels: int | None = None,
     feature_channels: int | None = None,
     dropout: float | None = None,
+    dense_head: DenseHead | None = None,
+    maps: bool = False,
 ) -> HybridSpace:
     """Return the space of a recipe's ``[space] name = "hybrid"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
-        outputs: Length of the output vector, e.g. the number of classes.
+        outputs: Length of the output vector, or number of maps, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96), ``"large"`` or
             ``"lowformer-b0"`` (that one network); chosen by the size of the images if None.
         stages: Stages in place of the preset's; this and all that follow are as in `HybridConfig`.
@@ -121,6 +144,9 @@ def hybrid(
         head_channels: Channels of the last convolution.
         feature_channels: Length of the vector before the last linear layer.
         dropout: Dropout probability before the last linear layer.
+        dense_head: Head for maps.
+        maps: Whether the networks have to give maps; ``dense_head`` is then that of `DenseHead` if
+            None.
 
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.
@@ -138,6 +164,7 @@ def hybrid(
         head_channels=head_channels,
         feature_channels=feature_channels,
         dropout=dropout,
+        dense_head=DenseHead() if maps and dense_head is None else dense_head,
     )
     return HybridSpace(config)
 

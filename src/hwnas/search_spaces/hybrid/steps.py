@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
 from hwnas.search_spaces.cost_model.traced import traced_steps
+from hwnas.search_spaces.dense_head import CHANNELS, dense_head_parts
 from hwnas.search_spaces.hybrid.config import HybridConfig
 from hwnas.search_spaces.hybrid.network import attention, convolution, head, stem
 from hwnas.search_spaces.layers import Context, scaled_channels
@@ -28,7 +29,8 @@ def part_table(config: HybridConfig) -> PartTable:
 
     A block consists of an attention, a perceptron and a convolution, each of which may be absent;
     the first block of a stage has a convolution only. Parts are ordered by width, resolution and
-    ratio, after an entry for no part.
+    ratio, after an entry for no part. The rest of networks with a dense head is divided: the stem,
+    each lateral layer, and the head.
     """
     places: list[Parts] = []
     for s, stage in enumerate(config.stages):
@@ -49,8 +51,21 @@ def part_table(config: HybridConfig) -> PartTable:
                 for ratio in stage.mlp_ratio
             ]
         places += [first, *context * (max(stage.depth) - 1)]
-    rest = [_rest(config, *size) for size in itertools.product(config.width, config.resolution)]
-    return PartTable.of([*places, rest])
+    sizes = list(itertools.product(config.width, config.resolution))
+    stems = [_stem(config, *size) for size in sizes]
+    if config.dense_head is None:
+        rest = [s + _head(config, *size) for s, size in zip(stems, sizes, strict=True)]
+        return PartTable.of([*places, rest])
+    maps = [
+        [
+            (_channels(config, s, width)[1], _sides(config, resolution)[2 + s])
+            for s in config.pyramid
+        ]
+        for width, resolution in sizes
+    ]
+    return PartTable.of(
+        [*places, stems, *dense_head_parts(config.dense_head, config.outputs, maps)]
+    )
 
 
 def chosen_parts(config: HybridConfig, indices: Indices) -> npt.NDArray[np.int64]:
@@ -76,13 +91,17 @@ def chosen_parts(config: HybridConfig, indices: Indices) -> npt.NDArray[np.int64
             columns.append(np.where(mixes, 1 + size, _ABSENT))
             columns.append(np.where(mixes, 1 + perceptron, _ABSENT))
             columns.append(np.where(convolves, 1 + expand, _ABSENT))
+    if config.dense_head is not None:
+        head = size * len(config.dense_head.channels) + indices[CHANNELS]
+        return np.column_stack([*columns, size, *[head] * (len(config.pyramid) + 1)])
     return np.column_stack([*columns, size])
 
 
 def _sides(config: HybridConfig, resolution: int) -> list[int]:
     """Return the sides of the images, of each stage's input, and of the head's input."""
-    strides = [config.stem_stride, *(stage.stride for stage in config.stages)]
-    return list(itertools.accumulate(strides, lambda side, by: -(-side // by), initial=resolution))
+    return list(
+        itertools.accumulate(config.strides, lambda side, by: -(-side // by), initial=resolution)
+    )
 
 
 def _channels(config: HybridConfig, stage: int, width: float) -> tuple[int, int]:
@@ -91,11 +110,12 @@ def _channels(config: HybridConfig, stage: int, width: float) -> tuple[int, int]
     return scaled_channels(before, width), scaled_channels(config.stages[stage].channels, width)
 
 
-def _rest(config: HybridConfig, width: float, resolution: int) -> Counter[OperatorSignature]:
-    """Return the operator counts of stem and head."""
+def _stem(config: HybridConfig, width: float, resolution: int) -> Counter[OperatorSignature]:
+    images = (config.in_channels, resolution, resolution)
+    return traced_steps(partial(stem, config, width), images)
+
+
+def _head(config: HybridConfig, width: float, resolution: int) -> Counter[OperatorSignature]:
     side = _sides(config, resolution)[-1]
     _, channels = _channels(config, len(config.stages) - 1, width)
-    images = (config.in_channels, resolution, resolution)
-    return traced_steps(partial(stem, config, width), images) + traced_steps(
-        partial(head, config, width), (channels, side, side)
-    )
+    return traced_steps(partial(head, config, width), (channels, side, side))

@@ -13,6 +13,7 @@ from hwnas.search_spaces.checks import (
     check_sides,
     check_stride,
 )
+from hwnas.search_spaces.dense_head import DenseHead, pyramid_stages
 from hwnas.search_spaces.layers import Activation, hidden_channels, scaled_channels
 from hwnas.search_spaces.mobilenet.operators import check_fit, checked_operators
 from hwnas.search_spaces.space.choices import Option, checked_options, checked_whole
@@ -86,6 +87,7 @@ class MobileNetConfig:
         dropout: Dropout probability, in [0, 1), before the last linear layer.
         activation: Activation after the first and after the last convolution.
         feature_bias: Whether the layer of ``feature_channels`` has a bias.
+        dense_head: Head for maps, in place of all layers after the stages; None for a vector.
     """
 
     stages: tuple[Stage, ...]
@@ -100,6 +102,7 @@ class MobileNetConfig:
     dropout: float = 0.0
     activation: Activation = "hard_swish"
     feature_bias: bool = True
+    dense_head: DenseHead | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
@@ -112,11 +115,21 @@ class MobileNetConfig:
             raise ConfigError(f"feature_channels is {self.feature_channels}; expected at least 0")
         _check_activation("activation", self.activation)
         check_dropout(self.dropout)
-        strides = [self.stem_stride, *(stage.stride for stage in self.stages)]
-        check_sides(self.resolution, strides)
+        check_sides(self.resolution, self.strides)
+        assert self.pyramid is not None  # raises if no stage is fine enough
         _check_distinct(self)
         _check_operators(self)
         _check_expansions(self)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides of the first convolution and of each stage."""
+        return self.stem_stride, *(stage.stride for stage in self.stages)
+
+    @property
+    def pyramid(self) -> tuple[int, ...]:
+        """Stages whose maps the dense head uses; empty without one."""
+        return () if self.dense_head is None else pyramid_stages(self.dense_head, self.strides)
 
 
 def _check_activation(name: str, activation: str) -> None:

@@ -47,8 +47,8 @@ def moves(space: MobileNetSpace, parent: Architecture) -> Mapping[str, Architect
 
 def can_grow(space: MobileNetSpace, parent: Architecture, child: Architecture) -> bool:
     """Return whether the child is the parent or can compute the parent's function; see `grow`."""
-    if any(stage.operators for stage in space.config.stages):
-        return child == parent  # a different operator computes a different function
+    if space.config.dense_head is not None or any(s.operators for s in space.config.stages):
+        return child == parent  # a different head or operator computes a different function
     if space.input_shape(parent) != space.input_shape(child):
         return False
     if _width(space, parent) != _width(space, child):

@@ -17,6 +17,7 @@ from torch import nn
 
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.dense_head import DenseHead, DenseNetwork, head_spec, lateral_spec
 from hwnas.search_spaces.layers import Activation, scaled_channels
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.network import MobileNet, block, classifier, head, stem
@@ -66,10 +67,12 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
                 when = ChoiceCondition.deeper(f"stage{s}.depth", stage.depth, b)
                 for name, options in stage.decisions.items():
                     yield Choice(f"stage{s}.block{b}.{name}", options, when)
+        if self.config.dense_head is not None:
+            yield self.config.dense_head.choice
 
     @cached_property
     def places(self) -> tuple[BlockSpec, ...]:
-        """Stem, blocks, head and classifier; all depend on the width."""
+        """Stem, blocks, and head and classifier or dense head; most depend on the width."""
         config, width = self.config, {"width": "width"}
         blocks = [
             BlockSpec(
@@ -82,6 +85,17 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
             for s, stage in enumerate(config.stages)
             for b in range(max(stage.depth))
         ]
+        if config.dense_head is not None:
+            channels = [
+                {w: scaled_channels(stage.channels, w) for w in config.width}
+                for stage in config.stages
+            ]
+            return (
+                BlockSpec("stem", partial(stem, config), width),
+                *blocks,
+                *(lateral_spec(s, channels[s], "width") for s in config.pyramid),
+                head_spec(config.dense_head, config.outputs),
+            )
         return (
             BlockSpec("stem", partial(stem, config), width),
             *blocks,
@@ -89,8 +103,10 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
             BlockSpec("classifier", partial(classifier, config), width),
         )
 
-    def frame(self, blocks: Mapping[str, nn.Module]) -> MobileNet:
+    def frame(self, blocks: Mapping[str, nn.Module]) -> MobileNet | DenseNetwork:
         """See `BlockSpace.frame`."""
+        if self.config.dense_head is not None:
+            return DenseNetwork.of(blocks, rows(blocks, "stages"))
         return MobileNet(
             blocks["stem"], rows(blocks, "stages"), blocks["head"], blocks["classifier"]
         )
@@ -102,7 +118,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         for stage in found["stages"]:
             if not stage["operators"]:
                 del stage["operators"]
-        for name in ("activation", "feature_bias"):
+        for name in ("activation", "feature_bias", "dense_head"):
             if found[name] == getattr(MobileNetConfig, name):
                 del found[name]
         return found
@@ -178,12 +194,14 @@ def mobilenet(
     dropout: float | None = None,
     activation: Activation | None = None,
     feature_bias: bool | None = None,
+    dense_head: DenseHead | None = None,
+    maps: bool = False,
 ) -> MobileNetSpace:
     """Return the space of a recipe's ``[space] name = "mobilenet"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
-        outputs: Length of the output vector, e.g. the number of classes.
+        outputs: Length of the output vector, or number of maps, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96), ``"large"``
             (once-for-all's space), ``"mobilenet-v3-large"`` or ``"mobilenet-v3-small"`` (that one
             network), or a published space: ``"ofa-w1.0"``, ``"fbnet"``, ``"proxyless"``; chosen by
@@ -199,6 +217,9 @@ def mobilenet(
         dropout: Dropout probability before the last linear layer.
         activation: Activation after the first and the last convolution.
         feature_bias: Whether the layer of ``feature_channels`` has a bias.
+        dense_head: Head for maps.
+        maps: Whether the networks have to give maps; ``dense_head`` is then that of `DenseHead` if
+            None.
 
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.
@@ -217,6 +238,7 @@ def mobilenet(
         dropout=dropout,
         activation=activation,
         feature_bias=feature_bias,
+        dense_head=DenseHead() if maps and dense_head is None else dense_head,
     )
     return MobileNetSpace(config)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
+from hwnas.search_spaces.dense_head import CHANNELS, dense_head_parts
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.operators import SKIP, BlockShape, block_shape
@@ -23,6 +24,7 @@ _ABSENT = 0
 def part_table(config: MobileNetConfig) -> PartTable:
     """Return the operator counts of no block and every block for each place, then of all the rest.
 
+    The rest of networks with a dense head is divided: the stem, each lateral layer, and the head.
     Blocks are ordered by width, resolution, kernel size and expansion ratio; where whole blocks are
     chosen, by width, resolution and operator.
     """
@@ -40,8 +42,17 @@ def part_table(config: MobileNetConfig) -> PartTable:
             first += _blocks(stage, inputs, outputs, sides[1 + s], stage.stride)
             later += _blocks(stage, outputs, outputs, sides[2 + s], 1)
         places += [first, *[later] * (max(stage.depth) - 1)]
-    rest = [_rest(config, width, sides[0], sides[-1]) for width, sides in sizes]
-    return PartTable.of([*places, rest])
+    if config.dense_head is None:
+        rest = [_rest(config, width, sides[0], sides[-1]) for width, sides in sizes]
+        return PartTable.of([*places, rest])
+    stems = [_stem(config, width, sides[0]).steps for width, sides in sizes]
+    maps = [
+        [(_channels(config, s, width)[1], sides[2 + s]) for s in config.pyramid]
+        for width, sides in sizes
+    ]
+    return PartTable.of(
+        [*places, stems, *dense_head_parts(config.dense_head, config.outputs, maps)]
+    )
 
 
 def chosen_parts(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
@@ -55,6 +66,9 @@ def chosen_parts(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.in
             for name, options in stage.decisions.items():
                 block = block * len(options) + indices[f"stage{s}.block{b}.{name}"]
             columns.append(np.where(b < depth, 1 + block, _ABSENT))
+    if config.dense_head is not None:
+        head = size * len(config.dense_head.channels) + indices[CHANNELS]
+        return np.column_stack([*columns, size, *[head] * (len(config.pyramid) + 1)])
     return np.column_stack([*columns, size])
 
 
@@ -72,8 +86,9 @@ def skipped(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
 
 def _sides(config: MobileNetConfig, resolution: int) -> list[int]:
     """Return the sides of the images, of each stage's input, and of the head's input."""
-    strides = [config.stem_stride, *(stage.stride for stage in config.stages)]
-    return list(itertools.accumulate(strides, lambda side, by: -(-side // by), initial=resolution))
+    return list(
+        itertools.accumulate(config.strides, lambda side, by: -(-side // by), initial=resolution)
+    )
 
 
 def _channels(config: MobileNetConfig, stage: int, width: float) -> tuple[int, int]:
@@ -137,8 +152,7 @@ def _rest(
     config: MobileNetConfig, width: float, side: int, head_side: int
 ) -> Counter[OperatorSignature]:
     """Return the operator counts of stem, head and classifier."""
-    stem = OperatorCounter(config.in_channels, side)
-    stem.conv(scaled_channels(config.stem_channels, width), 3, config.stem_stride)
+    stem = _stem(config, width, side)
     channels = scaled_channels(config.stages[-1].channels, width)
     head = OperatorCounter(channels, head_side, steps=stem.steps)
     head.conv(scaled_channels(config.head_channels, width)).pool()
@@ -146,3 +160,9 @@ def _rest(
         head.linear(scaled_channels(config.feature_channels, width), biased=config.feature_bias)
         head.simple("activation")
     return head.linear(config.outputs).steps
+
+
+def _stem(config: MobileNetConfig, width: float, side: int) -> OperatorCounter:
+    """Return the counter after the stem."""
+    stem = OperatorCounter(config.in_channels, side)
+    return stem.conv(scaled_channels(config.stem_channels, width), 3, config.stem_stride)

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import check_counts, check_dropout, check_sides, check_stride
+from hwnas.search_spaces.dense_head import DenseHead, pyramid_stages
 from hwnas.search_spaces.layers import make_divisible
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
@@ -78,6 +79,7 @@ class ResNetConfig:
         stem_stride: Stride of the first convolution; 1, 2, or 4 (with a kernel of at least 5).
         stem_pool: Whether 3x3 max pooling of stride 2 follows.
         dropout: Dropout probability, in [0, 1), before the linear layer.
+        dense_head: Head for maps, in place of the linear layer; None for a vector.
     """
 
     stages: tuple[ResNetStage, ...]
@@ -90,6 +92,7 @@ class ResNetConfig:
     stem_stride: int = 2
     stem_pool: bool = True
     dropout: float = 0.0
+    dense_head: DenseHead | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
@@ -107,6 +110,7 @@ class ResNetConfig:
             )
         check_dropout(self.dropout)
         check_sides(self.resolution, self.strides, ", leave out space.stem_pool")
+        assert self.pyramid is not None  # raises if no stage is fine enough
         _check_distinct(self)
 
     @property
@@ -114,6 +118,14 @@ class ResNetConfig:
         """Strides of the first convolution, the max pooling (1 for none) and each stage."""
         pool = _POOL_STRIDE if self.stem_pool else 1
         return self.stem_stride, pool, *(stage.stride for stage in self.stages)
+
+    @property
+    def pyramid(self) -> tuple[int, ...]:
+        """Stages whose maps the dense head uses; empty without one."""
+        if self.dense_head is None:
+            return ()
+        first, pool, *stages = self.strides
+        return pyramid_stages(self.dense_head, (first * pool, *stages))
 
     def stem_at(self, width: float) -> int:
         """Return the channels of the first convolution at a width multiplier."""

@@ -18,6 +18,7 @@ from torch import nn
 
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.dense_head import DenseHead, DenseNetwork, head_spec, lateral_spec
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 from hwnas.search_spaces.resnet.network import ResNet, block, classifier, first_block, stem
@@ -62,10 +63,15 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
             for b in range(max(stage.depth)):
                 when = ChoiceCondition.deeper(f"stage{s}.depth", stage.depth, b)
                 yield Choice(f"stage{s}.block{b}.expand_ratio", stage.expand_ratio, when)
+        if config.dense_head is not None:
+            yield config.dense_head.choice
 
     @cached_property
     def places(self) -> tuple[BlockSpec, ...]:
-        """Stem, blocks and classifier; a first block also depends on the width before it."""
+        """Stem, blocks, and classifier or dense head.
+
+        A first block also depends on the width before it.
+        """
         config, before = self.config, "stem.width"
         found = [BlockSpec("stem", partial(stem, config), {"width": before})]
         for s, stage in enumerate(config.stages):
@@ -81,10 +87,17 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
                     BlockSpec(f"stages.{s}.{b}", make, decided_by, f"stage{s}.depth", b + 1)
                 )
             before = f"stage{s}.width"
+        if config.dense_head is not None:
+            for s in config.pyramid:
+                channels = {w: config.stages[s].channels_at(w) for w in config.width}
+                found.append(lateral_spec(s, channels, f"stage{s}.width"))
+            return *found, head_spec(config.dense_head, config.outputs)
         return *found, BlockSpec("classifier", partial(classifier, config), {"width": before})
 
-    def frame(self, blocks: Mapping[str, nn.Module]) -> ResNet:
+    def frame(self, blocks: Mapping[str, nn.Module]) -> ResNet | DenseNetwork:
         """See `BlockSpace.frame`."""
+        if self.config.dense_head is not None:
+            return DenseNetwork.of(blocks, rows(blocks, "stages"))
         return ResNet(blocks["stem"], rows(blocks, "stages"), blocks["classifier"])
 
     @property
@@ -94,6 +107,8 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
         for stage in found["stages"]:
             if stage["block"] == "bottleneck":
                 del stage["block"]
+        if self.config.dense_head is None:
+            del found["dense_head"]
         return found
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
@@ -132,12 +147,14 @@ def resnet(
     stem_stride: int | None = None,
     stem_pool: bool | None = None,
     dropout: float | None = None,
+    dense_head: DenseHead | None = None,
+    maps: bool = False,
 ) -> ResNetSpace:
     """Return the space of a recipe's ``[space] name = "resnet"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
-        outputs: Length of the output vector, e.g. the number of classes.
+        outputs: Length of the output vector, or number of maps, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96) or ``"resnet-50"``,
             which is its largest network; chosen by the size of the images if None. For CPUs:
             ``"inverted"``, of inverted bottlenecks on small maps, ``"compact"``, of dense
@@ -151,6 +168,9 @@ def resnet(
         stem_stride: Stride of the first convolution.
         stem_pool: Whether max pooling of stride 2 follows.
         dropout: Dropout probability before the linear layer.
+        dense_head: Head for maps.
+        maps: Whether the networks have to give maps; ``dense_head`` is then that of `DenseHead` if
+            None.
 
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.
@@ -169,6 +189,7 @@ def resnet(
         stem_stride=stride if stem_stride is None else stem_stride,
         stem_pool=stem_pool,
         dropout=dropout,
+        dense_head=DenseHead() if maps and dense_head is None else dense_head,
     )
     return ResNetSpace(config)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
+from hwnas.search_spaces.dense_head import CHANNELS, dense_head_parts
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 
 __all__ = ["chosen_parts", "part_table"]
@@ -21,6 +22,7 @@ _ABSENT = 0
 def part_table(config: ResNetConfig) -> PartTable:
     """Return the operator counts of the stem, of every possible block, and of the classifier.
 
+    In place of the classifier, a dense head has a part for each lateral layer and one for itself.
     First blocks of stages are ordered by resolution, input width, own width and expansion; later
     ones by resolution, width and expansion, after an entry for no block.
     """
@@ -35,6 +37,13 @@ def part_table(config: ResNetConfig) -> PartTable:
             later += _blocks(stage, config.width, side[3 + s])
         places += [first, *[later] * (max(stage.depth) - 1)]
         before = [stage.channels_at(width) for width in config.width]
+    if config.dense_head is not None:
+        maps = [
+            [(config.stages[s].channels_at(width), side[3 + s]) for s in config.pyramid]
+            for side in sides
+            for width in config.width
+        ]
+        return PartTable.of([*places, *dense_head_parts(config.dense_head, config.outputs, maps)])
     places.append(
         [_classifier(config, side[-1], channels) for side in sides for channels in before]
     )
@@ -57,6 +66,15 @@ def chosen_parts(config: ResNetConfig, indices: Indices) -> npt.NDArray[np.int64
             block = 1 + (resolution * widths + width) * ratios + ratio
             columns.append(np.where(b < depth, block, _ABSENT))
         before = width
+    if config.dense_head is not None:
+        # A lateral layer depends on the width of its own stage, the head on no width.
+        own = [indices[f"stage{s}.width"] for s in config.pyramid]
+        pyramid = len(config.dense_head.channels)
+        columns += [
+            (resolution * widths + width) * pyramid + indices[CHANNELS]
+            for width in (*own, np.zeros_like(resolution))
+        ]
+        return np.column_stack(columns)
     return np.column_stack([*columns, resolution * widths + before])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.run_folder import RunFolder
 from hwnas.search import TASKS
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.raw_images import TargetKind
 from hwnas.search.evaluation.evaluate import SplitName
-from hwnas.search.tasks.classification import classification
 from hwnas.search.tasks.task import Task
 from hwnas.stages.finalists.pick import picked
 from hwnas.stages.goal import SearchGoal
@@ -31,6 +31,13 @@ from hwnas.stages.trusted_jobs import trusted_job
 __all__ = ["Images", "ModelSource", "opened"]
 
 _IMAGES_AT_ONCE = 64
+_TASKS: Mapping[TargetKind, str] = {
+    "classes": "classification",
+    "values": "regression",
+    "masks": "segmentation",
+    "boxes": "detection",
+}
+"""Task of a network of which only the images are known, by the kind of their targets."""
 _LEVELS = 4  # maximum number of folders between a run and its bundles
 
 
@@ -179,7 +186,7 @@ def _images_of_file(model: Path, source: str) -> Images:
         raise DataError(
             f"{source} has {data.image_shape[2]} channels, but {model} takes {channels}"
         )
-    task = classification(data) if data.kind == "classes" else TASKS["segmentation"](data=data)
+    task = TASKS[_TASKS[data.kind]](data=data)
     return Images(task, data, data.preprocessing.at(height, width))
 
 
