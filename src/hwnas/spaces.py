@@ -19,6 +19,7 @@ from hwnas.api.options import named_with_options
 from hwnas.recipe import Named
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.cells.space import nasbench201
+from hwnas.search_spaces.dense_head import DenseHead
 from hwnas.search_spaces.hybrid.config import HybridStage
 from hwnas.search_spaces.hybrid.space import hybrid
 from hwnas.search_spaces.mobilenet.config import Stage
@@ -33,6 +34,7 @@ from hwnas.search_spaces.vit.space import vit
 
 __all__ = [
     "Channels",
+    "DenseHead",
     "Elastic",
     "Group",
     "Hybrid",
@@ -54,7 +56,7 @@ P = ParamSpec("P")
 def _space(
     name: str, factory: Callable[Concatenate[tuple[int, int, int], int, P], SearchSpace]
 ) -> Callable[P, Named]:
-    return named_with_options(name, factory, ("image_shape", "outputs"))
+    return named_with_options(name, factory, ("image_shape", "outputs", "maps"))
 
 
 def _role(name: str, factory: Callable[P, Any]) -> Callable[P, Named]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import (
+    DenseHead,
     Group,
     HybridConfig,
     HybridSpace,
@@ -49,8 +50,14 @@ WIDTHS = some(0.5, 1, 1.5)
 ONE_OR_THREE = st.sampled_from([1, 3])
 KINDS = ["convolution", "attention", "both"]
 
+EXTRAS = {
+    "aspect": st.sampled_from([(1, 1), (1, 1), (3, 4), (2, 1)]),
+    "dense_head": st.none() | st.builds(DenseHead, st.sampled_from([1, 2, 8]), some(8, 16)),
+}
+
 MOBILENET = st.fixed_dictionaries(
     {
+        **EXTRAS,
         "stages": stages(
             Stage,
             channels=CHANNELS,
@@ -72,6 +79,7 @@ MOBILENET = st.fixed_dictionaries(
 )
 RESNET = st.fixed_dictionaries(
     {
+        **EXTRAS,
         "stages": stages(
             ResNetStage, channels=CHANNELS, stride=STRIDES, depth=DEPTHS, expand_ratio=RATIOS
         ),
@@ -98,6 +106,7 @@ VIT = st.fixed_dictionaries(
 )
 HYBRID = st.fixed_dictionaries(
     {
+        **EXTRAS,
         "stages": stages(
             HybridStage,
             channels=CHANNELS,

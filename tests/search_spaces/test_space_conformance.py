@@ -271,7 +271,10 @@ SPACES: dict[str, SearchSpace] = {
     "hybrid-tiny": hybrid((8, 8, 1), 10),
     "vit-countable": COUNTABLE_VIT,
     "vit-tiny": vit((8, 8, 1), 10),
-    "mobilenet-dense": mobilenet((19, 19, 3), 7, preset="small", maps=True),
+    "mobilenet-wide": mobilenet((9, 18, 1), 4),
+    "resnet-tall": resnet((24, 16, 1), 4, preset="small"),
+    "hybrid-wide": hybrid((16, 24, 3), 4, preset="small"),
+    "mobilenet-dense": mobilenet((19, 25, 3), 7, preset="small", maps=True),
     "resnet-dense": resnet(
         (19, 19, 1), 5, preset="inverted", dense_head=DenseHead(4, (8, 16), layers=1)
     ),

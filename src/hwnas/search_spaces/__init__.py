@@ -16,6 +16,7 @@ from hwnas.search_spaces.cost_model.workload import (
     Workload,
     trace,
 )
+from hwnas.search_spaces.dense_head import DenseHead
 from hwnas.search_spaces.hybrid import HybridConfig, HybridSpace, HybridStage, hybrid
 from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
 from hwnas.search_spaces.registry import ROLES, SPACES
@@ -45,6 +46,7 @@ __all__ = [
     "Choice",
     "ChoiceCondition",
     "ChoiceSpace",
+    "DenseHead",
     "ElasticSpace",
     "Group",
     "HybridConfig",

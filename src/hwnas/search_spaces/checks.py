@@ -8,6 +8,7 @@ from typing import Any
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.layers import hidden_channels
+from hwnas.search_spaces.map_sizes import Size, input_size
 
 __all__ = ["check_counts", "check_dropout", "check_expansion", "check_sides", "check_stride"]
 
@@ -31,20 +32,30 @@ def check_dropout(dropout: float) -> None:
         raise ConfigError(f"dropout is {dropout}; expected a probability in [0, 1)")
 
 
-def check_sides(resolution: Sequence[int], strides: Sequence[int], remedy: str = "") -> None:
+def check_sides(
+    resolution: Sequence[int], aspect: Size, strides: Sequence[int], remedy: str = ""
+) -> None:
     """Raise if the smallest image is smaller than the product of the strides.
 
     Args:
-        resolution: Options for the side of the input, in pixels.
+        resolution: Options for the longer side of the input, in pixels.
+        aspect: Height and width of the input, as a ratio.
         strides: Strides of all layers that shrink a feature map.
         remedy: Remedy besides changing strides or resolution, for the message, with a comma before.
+
+    Raises:
+        ConfigError: The images are too small, or the ratio is not above 0.
     """
-    total = math.prod(strides)
-    if min(resolution) < total:
+    if min(aspect) < 1:
+        raise ConfigError(f"aspect is {aspect}; expected a height and a width of at least 1")
+    total, size = math.prod(strides), input_size(min(resolution), aspect)
+    if min(size) < total:
+        shape = f"{size[0]}" if size[0] == size[1] else f"{size[0]} x {size[1]}"
+        least = -(-total * max(aspect) // min(aspect))
         raise ConfigError(
-            f"images of {min(resolution)} pixels are too small for the space: its strides multiply "
+            f"images of {shape} pixels are too small for the space: its strides multiply "
             f"to {total}. Lower space.stem_stride or the strides of the stages{remedy}, or set "
-            f"space.resolution to at least {total}"
+            f"space.resolution to at least {least}"
         )
 
 

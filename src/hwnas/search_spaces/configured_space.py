@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.map_sizes import SQUARE, Size, input_size
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, Option
 from hwnas.search_spaces.supernet.block_space import BlockSpace
@@ -29,7 +30,7 @@ class Configuration(Protocol):
 
     @property
     def resolution(self) -> tuple[int, ...]:
-        """Options for height and width of the input, in pixels."""
+        """Options for the longer side of the input, in pixels."""
 
     @property
     def in_channels(self) -> int:
@@ -80,8 +81,14 @@ class ConfiguredSpace(BlockSpace, Generic[C]):
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Return channels, height and width of one input image."""
-        side = int(self.values(architecture)["resolution"])
-        return self.config.in_channels, side, side
+        resolution = int(self.values(architecture)["resolution"])
+        height, width = input_size(resolution, self.aspect)
+        return self.config.in_channels, height, width
+
+    @property
+    def aspect(self) -> Size:
+        """Height and width of the inputs, as a ratio; square unless a subclass differs."""
+        return SQUARE
 
     def values(self, architecture: Architecture) -> dict[str, Any]:
         """Return the option of every choice, including choices of a single option.

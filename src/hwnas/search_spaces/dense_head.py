@@ -21,6 +21,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature
 from hwnas.search_spaces.layers import ConvNormAct
+from hwnas.search_spaces.map_sizes import Size
 from hwnas.search_spaces.space.choices import Choice, checked_whole
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
 
@@ -170,7 +171,7 @@ def _layers(head: DenseHead, outputs: int, channels: int) -> nn.Sequential:
 
 
 def dense_head_parts(
-    head: DenseHead, outputs: int, networks: Sequence[Sequence[tuple[int, int]]]
+    head: DenseHead, outputs: int, networks: Sequence[Sequence[tuple[int, Size]]]
 ) -> list[list[Counter[OperatorSignature]]]:
     """Return the operator counts of each lateral layer, in order, and then of the head.
 
@@ -179,7 +180,7 @@ def dense_head_parts(
     Args:
         head: Configuration of the head.
         outputs: Number of maps.
-        networks: For each network, channels and side of each map that the pyramid uses.
+        networks: For each network, channels and size of each map that the pyramid uses.
     """
     sizes = [(maps, channels) for maps in networks for channels in head.channels]
     laterals = [
@@ -190,22 +191,22 @@ def dense_head_parts(
 
 
 def _lateral_counts(
-    maps: Sequence[tuple[int, int]], level: int, pyramid: int
+    maps: Sequence[tuple[int, Size]], level: int, pyramid: int
 ) -> Counter[OperatorSignature]:
     """Return the operator counts of a lateral layer, and of adding the next coarser map."""
-    inputs, side = maps[level]
-    lateral = OperatorCounter(inputs, side).conv(pyramid, activation=False)
+    inputs, size = maps[level]
+    lateral = OperatorCounter(inputs, *size).conv(pyramid, activation=False)
     if level + 1 < len(maps):
-        OperatorCounter(pyramid, maps[level + 1][1], steps=lateral.steps).enlarge(side)
+        OperatorCounter(pyramid, *maps[level + 1][1], steps=lateral.steps).enlarge(*size)
         lateral.simple("elementwise", inputs=2)
     return lateral.steps
 
 
 def _head_counts(
-    head: DenseHead, outputs: int, channels: int, side: int
+    head: DenseHead, outputs: int, channels: int, size: Size
 ) -> Counter[OperatorSignature]:
     """Return the operator counts of the layers from the finest map to the outputs."""
-    counter = OperatorCounter(channels, side)
+    counter = OperatorCounter(channels, *size)
     for _ in range(head.layers):
         counter.conv(channels, 3, groups=channels).conv(channels)
     return counter.conv(outputs, activation=False, norm=False, biased=True).steps

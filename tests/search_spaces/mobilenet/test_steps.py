@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import (
+    DenseHead,
     MobileNetConfig,
     MobileNetSpace,
     OperatorCountTable,
@@ -41,6 +42,8 @@ stages = st.builds(
     width=st.sampled_from([(1.0,), (0.5, 1.0, 1.4)]),
     stem_stride=st.sampled_from([1, 2]),
     in_channels=st.sampled_from([1, 3, 8]),
+    aspect=st.sampled_from([(1, 1), (2, 3), (5, 4)]),
+    dense_head=st.none() | st.builds(DenseHead, st.sampled_from([2, 8]), st.just((8, 24))),
     features=st.sampled_from([(20, True), (20, False), (0, True)]),
     seed=st.integers(0, 2**32 - 1),
 )

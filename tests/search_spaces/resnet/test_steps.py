@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import (
+    DenseHead,
     OperatorCountTable,
     OperatorSignature,
     ResNetConfig,
@@ -45,6 +46,8 @@ def steps_of(table: OperatorCountTable) -> list[dict[OperatorSignature, int]]:
     resolution=st.sampled_from([(33,), (32, 47)]),
     width=st.sampled_from([(1.0,), (0.5, 1.0, 1.5)]),
     stem=st.sampled_from([(1, 1), (3, 1), (7, 2), (5, 4), (7, 4)]),
+    aspect=st.sampled_from([(1, 1), (2, 3), (5, 4)]),
+    dense_head=st.none() | st.builds(DenseHead, st.sampled_from([2, 8]), st.just((8, 24))),
     stem_pool=st.booleans(),
     in_channels=st.sampled_from([1, 3]),
     seed=st.integers(0, 2**32 - 1),

@@ -122,7 +122,7 @@ def _drafted(
 ) -> Counter[OperatorSignature]:
     steps: Counter[OperatorSignature] = Counter()
     for channels, height, width in stages:
-        draft(OperatorCounter(channels, height, cells, dead, steps, width))
+        draft(OperatorCounter(channels, height, width, cells, dead, steps))
     return steps
 
 

@@ -20,18 +20,18 @@ class OperatorCounter:
     Attributes:
         channels: Channels of the feature map.
         side: Height of the feature map, and its width too if ``width`` is 0.
+        width: Width of the feature map, or 0.
         repeat: Number of times that the sketched part occurs in a network.
         dead: Whether a compiler may remove the part.
         steps: Counts of the operators applied so far; batch normalisations are separate operators.
-        width: Width of the feature map if it is not square, otherwise 0.
     """
 
     channels: int
     side: int
+    width: int = 0
     repeat: int = 1
     dead: bool = False
     steps: Counter[OperatorSignature] = field(default_factory=Counter)
-    width: int = 0
 
     @property
     def pixels(self) -> int:
@@ -85,10 +85,10 @@ class OperatorCounter:
         self._add(OperatorSignature(kind, 0, read, self._bytes, dead=self.dead))
         return self
 
-    def enlarge(self, side: int) -> OperatorCounter:
-        """Interpolate the feature map to a side of this many pixels."""
+    def enlarge(self, side: int, width: int) -> OperatorCounter:
+        """Interpolate the feature map to this height and width."""
         read = self._bytes
-        self.side, self.width = side, 0
+        self.side, self.width = side, width
         self._add(OperatorSignature("pool", 0, read, self._bytes, dead=self.dead))
         return self
 

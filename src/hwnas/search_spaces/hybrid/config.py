@@ -16,6 +16,7 @@ from hwnas.search_spaces.checks import (
 )
 from hwnas.search_spaces.dense_head import DenseHead, pyramid_stages
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
+from hwnas.search_spaces.map_sizes import SQUARE, Size
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
 __all__ = ["BlockKind", "Fused", "HybridConfig", "HybridStage", "heads_of"]
@@ -99,7 +100,7 @@ class HybridConfig:
 
     Attributes:
         stages: Stages from the stem to the head.
-        resolution: Options for height and width of the input, in pixels.
+        resolution: Options for the longer side of the input, in pixels.
         width: Options for the width multiplier of all channels.
         head_width: Channels of an attention head. Attention works on half the channels of a stage.
         in_channels: Channels of the images.
@@ -110,6 +111,7 @@ class HybridConfig:
         feature_channels: Length of the vector before the last linear layer.
         dropout: Dropout probability, in [0, 1), before the last linear layer.
         dense_head: Head for maps, in place of all layers after the stages; None for a vector.
+        aspect: Height and width of the input, as a ratio.
     """
 
     stages: tuple[HybridStage, ...]
@@ -124,6 +126,7 @@ class HybridConfig:
     feature_channels: int = 1600
     dropout: float = 0.0
     dense_head: DenseHead | None = None
+    aspect: Size = SQUARE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
@@ -134,7 +137,7 @@ class HybridConfig:
         check_counts(self, "head_width", "in_channels", "outputs")
         check_counts(self, "stem_channels", "head_channels", "feature_channels")
         check_dropout(self.dropout)
-        check_sides(self.resolution, self.strides)
+        check_sides(self.resolution, self.aspect, self.strides)
         assert self.pyramid is not None  # raises if no stage is fine enough
         _check_heads(self)
         _check_distinct(self)

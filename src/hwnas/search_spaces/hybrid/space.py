@@ -25,6 +25,7 @@ from hwnas.search_spaces.hybrid.network import Hybrid, block, head, stem
 from hwnas.search_spaces.hybrid.presets import PRESETS
 from hwnas.search_spaces.hybrid.steps import chosen_parts, part_table
 from hwnas.search_spaces.layers import scaled_channels
+from hwnas.search_spaces.map_sizes import Size, aspect_of
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
@@ -58,6 +59,11 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
         if self.config.dense_head is not None:
             yield self.config.dense_head.choice
 
+    @property
+    def aspect(self) -> Size:
+        """Height and width of the inputs, as a ratio."""
+        return self.config.aspect
+
     @cached_property
     def places(self) -> tuple[BlockSpec, ...]:
         """Blocks, stem, and head or dense head; most depend on the width."""
@@ -89,8 +95,9 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
     def identity(self) -> Mapping[str, Any]:
         """Whole configuration; fields that were added later only where they are not the default."""
         found = dataclasses.asdict(self.config)
-        if self.config.dense_head is None:
-            del found["dense_head"]
+        for name in ("dense_head", "aspect"):
+            if found[name] == getattr(HybridConfig, name):
+                del found[name]
         return found
 
     def part_table(self) -> PartTable:
@@ -136,7 +143,8 @@ def hybrid(
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96), ``"large"`` or
             ``"lowformer-b0"`` (that one network); chosen by the size of the images if None.
         stages: Stages in place of the preset's; this and all that follow are as in `HybridConfig`.
-        resolution: Options for the input's height and width, in pixels.
+        resolution: Options for the longer side of the input, in pixels; its aspect ratio is that of
+            the images.
         width: Options for the width multiplier.
         head_width: Channels of an attention head.
         stem_channels: Channels of the first convolution.
@@ -165,6 +173,7 @@ def hybrid(
         feature_channels=feature_channels,
         dropout=dropout,
         dense_head=DenseHead() if maps and dense_head is None else dense_head,
+        aspect=aspect_of(image_shape),
     )
     return HybridSpace(config)
 

@@ -16,6 +16,7 @@ from hwnas.search_spaces.dense_head import CHANNELS, dense_head_parts
 from hwnas.search_spaces.hybrid.config import HybridConfig
 from hwnas.search_spaces.hybrid.network import attention, convolution, head, stem
 from hwnas.search_spaces.layers import Context, scaled_channels
+from hwnas.search_spaces.map_sizes import Size, input_size, map_sizes
 
 __all__ = ["chosen_parts", "part_table"]
 
@@ -38,8 +39,8 @@ def part_table(config: HybridConfig) -> PartTable:
         context: list[Parts] = [[Counter()], [Counter()], [Counter()]]
         for width, resolution in itertools.product(config.width, config.resolution):
             inputs, outputs = _channels(config, s, width)
-            sides = _sides(config, resolution)
-            before, after = (inputs, *[sides[s + 1]] * 2), (outputs, *[sides[s + 2]] * 2)
+            maps = _maps(config, resolution)
+            before, after = (inputs, *maps[s + 1]), (outputs, *maps[s + 2])
             for ratio in stage.expand_ratio:
                 make = partial(convolution, stage, inputs, outputs, ratio, True)
                 first.append(traced_steps(make, before))
@@ -56,15 +57,12 @@ def part_table(config: HybridConfig) -> PartTable:
     if config.dense_head is None:
         rest = [s + _head(config, *size) for s, size in zip(stems, sizes, strict=True)]
         return PartTable.of([*places, rest])
-    maps = [
-        [
-            (_channels(config, s, width)[1], _sides(config, resolution)[2 + s])
-            for s in config.pyramid
-        ]
+    used = [
+        [(_channels(config, s, width)[1], _maps(config, resolution)[2 + s]) for s in config.pyramid]
         for width, resolution in sizes
     ]
     return PartTable.of(
-        [*places, stems, *dense_head_parts(config.dense_head, config.outputs, maps)]
+        [*places, stems, *dense_head_parts(config.dense_head, config.outputs, used)]
     )
 
 
@@ -97,11 +95,9 @@ def chosen_parts(config: HybridConfig, indices: Indices) -> npt.NDArray[np.int64
     return np.column_stack([*columns, size])
 
 
-def _sides(config: HybridConfig, resolution: int) -> list[int]:
-    """Return the sides of the images, of each stage's input, and of the head's input."""
-    return list(
-        itertools.accumulate(config.strides, lambda side, by: -(-side // by), initial=resolution)
-    )
+def _maps(config: HybridConfig, resolution: int) -> list[Size]:
+    """Return the sizes of the images, of each stage's input, and of the head's input."""
+    return map_sizes(input_size(resolution, config.aspect), config.strides)
 
 
 def _channels(config: HybridConfig, stage: int, width: float) -> tuple[int, int]:
@@ -111,11 +107,11 @@ def _channels(config: HybridConfig, stage: int, width: float) -> tuple[int, int]
 
 
 def _stem(config: HybridConfig, width: float, resolution: int) -> Counter[OperatorSignature]:
-    images = (config.in_channels, resolution, resolution)
+    images = (config.in_channels, *_maps(config, resolution)[0])
     return traced_steps(partial(stem, config, width), images)
 
 
 def _head(config: HybridConfig, width: float, resolution: int) -> Counter[OperatorSignature]:
-    side = _sides(config, resolution)[-1]
+    size = _maps(config, resolution)[-1]
     _, channels = _channels(config, len(config.stages) - 1, width)
-    return traced_steps(partial(head, config, width), (channels, side, side))
+    return traced_steps(partial(head, config, width), (channels, *size))

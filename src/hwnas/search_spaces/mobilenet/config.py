@@ -15,6 +15,7 @@ from hwnas.search_spaces.checks import (
 )
 from hwnas.search_spaces.dense_head import DenseHead, pyramid_stages
 from hwnas.search_spaces.layers import Activation, hidden_channels, scaled_channels
+from hwnas.search_spaces.map_sizes import SQUARE, Size
 from hwnas.search_spaces.mobilenet.operators import check_fit, checked_operators
 from hwnas.search_spaces.space.choices import Option, checked_options, checked_whole
 
@@ -75,7 +76,7 @@ class MobileNetConfig:
 
     Attributes:
         stages: Stages from the stem to the head.
-        resolution: Options for height and width of the input, in pixels.
+        resolution: Options for the longer side of the input, in pixels.
         width: Options for the width multiplier of all channels.
         in_channels: Channels of the images.
         outputs: Length of the output vector, e.g. the number of classes.
@@ -88,6 +89,7 @@ class MobileNetConfig:
         activation: Activation after the first and after the last convolution.
         feature_bias: Whether the layer of ``feature_channels`` has a bias.
         dense_head: Head for maps, in place of all layers after the stages; None for a vector.
+        aspect: Height and width of the input, as a ratio.
     """
 
     stages: tuple[Stage, ...]
@@ -103,6 +105,7 @@ class MobileNetConfig:
     activation: Activation = "hard_swish"
     feature_bias: bool = True
     dense_head: DenseHead | None = None
+    aspect: Size = SQUARE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
@@ -115,7 +118,7 @@ class MobileNetConfig:
             raise ConfigError(f"feature_channels is {self.feature_channels}; expected at least 0")
         _check_activation("activation", self.activation)
         check_dropout(self.dropout)
-        check_sides(self.resolution, self.strides)
+        check_sides(self.resolution, self.aspect, self.strides)
         assert self.pyramid is not None  # raises if no stage is fine enough
         _check_distinct(self)
         _check_operators(self)

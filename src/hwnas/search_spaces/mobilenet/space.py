@@ -19,6 +19,7 @@ from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.dense_head import DenseHead, DenseNetwork, head_spec, lateral_spec
 from hwnas.search_spaces.layers import Activation, scaled_channels
+from hwnas.search_spaces.map_sizes import Size, aspect_of
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.network import MobileNet, block, classifier, head, stem
 from hwnas.search_spaces.mobilenet.operators import block_shape
@@ -70,6 +71,11 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         if self.config.dense_head is not None:
             yield self.config.dense_head.choice
 
+    @property
+    def aspect(self) -> Size:
+        """Height and width of the inputs, as a ratio."""
+        return self.config.aspect
+
     @cached_property
     def places(self) -> tuple[BlockSpec, ...]:
         """Stem, blocks, and head and classifier or dense head; most depend on the width."""
@@ -118,7 +124,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         for stage in found["stages"]:
             if not stage["operators"]:
                 del stage["operators"]
-        for name in ("activation", "feature_bias", "dense_head"):
+        for name in ("activation", "feature_bias", "dense_head", "aspect"):
             if found[name] == getattr(MobileNetConfig, name):
                 del found[name]
         return found
@@ -208,7 +214,8 @@ def mobilenet(
             the size of the images if None.
         stages: Stages in place of the preset's; this and all that follow are as in
             `MobileNetConfig`.
-        resolution: Options for the input's height and width, in pixels.
+        resolution: Options for the longer side of the input, in pixels; its aspect ratio is that of
+            the images.
         width: Options for the width multiplier.
         stem_channels: Channels of the first convolution.
         stem_stride: Stride of the first convolution.
@@ -239,6 +246,7 @@ def mobilenet(
         activation=activation,
         feature_bias=feature_bias,
         dense_head=DenseHead() if maps and dense_head is None else dense_head,
+        aspect=aspect_of(image_shape),
     )
     return MobileNetSpace(config)
 

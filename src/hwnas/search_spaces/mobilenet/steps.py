@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 import numpy as np
@@ -13,6 +12,7 @@ from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
 from hwnas.search_spaces.dense_head import CHANNELS, dense_head_parts
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
+from hwnas.search_spaces.map_sizes import Size, input_size, map_sizes
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.operators import SKIP, BlockShape, block_shape
 
@@ -29,7 +29,7 @@ def part_table(config: MobileNetConfig) -> PartTable:
     chosen, by width, resolution and operator.
     """
     sizes = [
-        (width, _sides(config, resolution))
+        (width, map_sizes(input_size(resolution, config.aspect), config.strides))
         for width in config.width
         for resolution in config.resolution
     ]
@@ -37,21 +37,21 @@ def part_table(config: MobileNetConfig) -> PartTable:
     for s, stage in enumerate(config.stages):
         first: list[Counter[OperatorSignature]] = [Counter()]
         later: list[Counter[OperatorSignature]] = [Counter()]
-        for width, sides in sizes:
+        for width, maps in sizes:
             inputs, outputs = _channels(config, s, width)
-            first += _blocks(stage, inputs, outputs, sides[1 + s], stage.stride)
-            later += _blocks(stage, outputs, outputs, sides[2 + s], 1)
+            first += _blocks(stage, inputs, outputs, maps[1 + s], stage.stride)
+            later += _blocks(stage, outputs, outputs, maps[2 + s], 1)
         places += [first, *[later] * (max(stage.depth) - 1)]
     if config.dense_head is None:
-        rest = [_rest(config, width, sides[0], sides[-1]) for width, sides in sizes]
+        rest = [_rest(config, width, maps[0], maps[-1]) for width, maps in sizes]
         return PartTable.of([*places, rest])
-    stems = [_stem(config, width, sides[0]).steps for width, sides in sizes]
-    maps = [
-        [(_channels(config, s, width)[1], sides[2 + s]) for s in config.pyramid]
-        for width, sides in sizes
+    stems = [_stem(config, width, maps[0]).steps for width, maps in sizes]
+    used = [
+        [(_channels(config, s, width)[1], maps[2 + s]) for s in config.pyramid]
+        for width, maps in sizes
     ]
     return PartTable.of(
-        [*places, stems, *dense_head_parts(config.dense_head, config.outputs, maps)]
+        [*places, stems, *dense_head_parts(config.dense_head, config.outputs, used)]
     )
 
 
@@ -84,13 +84,6 @@ def skipped(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
     return blocks
 
 
-def _sides(config: MobileNetConfig, resolution: int) -> list[int]:
-    """Return the sides of the images, of each stage's input, and of the head's input."""
-    return list(
-        itertools.accumulate(config.strides, lambda side, by: -(-side // by), initial=resolution)
-    )
-
-
 def _channels(config: MobileNetConfig, stage: int, width: float) -> tuple[int, int]:
     """Return the input and output channels of a stage."""
     before = config.stages[stage - 1].channels if stage else config.stem_channels
@@ -98,13 +91,13 @@ def _channels(config: MobileNetConfig, stage: int, width: float) -> tuple[int, i
 
 
 def _blocks(
-    stage: Stage, inputs: int, outputs: int, side: int, stride: int
+    stage: Stage, inputs: int, outputs: int, size: Size, stride: int
 ) -> list[Counter[OperatorSignature]]:
     if stage.operators:
-        sizes = (inputs, outputs, side, stride)
+        sizes = (inputs, outputs, size, stride)
         return [_operator(stage, *sizes, block_shape(name)) for name in stage.operators]
     return [
-        _block(stage, inputs, hidden_channels(inputs, ratio), outputs, side, kernel_size, stride)
+        _block(stage, inputs, hidden_channels(inputs, ratio), outputs, size, kernel_size, stride)
         for kernel_size in stage.kernel_size
         for ratio in stage.expand_ratio
     ]
@@ -115,14 +108,14 @@ def _block(
     inputs: int,
     hidden: int,
     outputs: int,
-    side: int,
+    size: Size,
     kernel_size: int,
     stride: int,
     groups: int = 1,
     always_expand: bool = False,
 ) -> Counter[OperatorSignature]:
     """Return the operator counts of a `hwnas.search_spaces.layers.InvertedBottleneck`."""
-    block = OperatorCounter(inputs, side)
+    block = OperatorCounter(inputs, *size)
     if always_expand or hidden != inputs:
         block.conv(hidden, groups=groups)
     if groups > 1:
@@ -137,24 +130,24 @@ def _block(
 
 
 def _operator(
-    stage: Stage, inputs: int, outputs: int, side: int, stride: int, shape: BlockShape | None
+    stage: Stage, inputs: int, outputs: int, size: Size, stride: int, shape: BlockShape | None
 ) -> Counter[OperatorSignature]:
     """Return the operator counts of a block by its name, or of what replaces a skipped one."""
     if shape is not None:
         hidden, kernel_size = inputs * shape.expand_ratio, shape.kernel_size
-        return _block(stage, inputs, hidden, outputs, side, kernel_size, stride, shape.groups, True)
+        return _block(stage, inputs, hidden, outputs, size, kernel_size, stride, shape.groups, True)
     if stride == 1 and inputs == outputs:
         return Counter()
-    return OperatorCounter(inputs, side).conv(outputs, 1, stride).steps
+    return OperatorCounter(inputs, *size).conv(outputs, 1, stride).steps
 
 
 def _rest(
-    config: MobileNetConfig, width: float, side: int, head_side: int
+    config: MobileNetConfig, width: float, size: Size, head_size: Size
 ) -> Counter[OperatorSignature]:
     """Return the operator counts of stem, head and classifier."""
-    stem = _stem(config, width, side)
+    stem = _stem(config, width, size)
     channels = scaled_channels(config.stages[-1].channels, width)
-    head = OperatorCounter(channels, head_side, steps=stem.steps)
+    head = OperatorCounter(channels, *head_size, steps=stem.steps)
     head.conv(scaled_channels(config.head_channels, width)).pool()
     if config.feature_channels:
         head.linear(scaled_channels(config.feature_channels, width), biased=config.feature_bias)
@@ -162,7 +155,7 @@ def _rest(
     return head.linear(config.outputs).steps
 
 
-def _stem(config: MobileNetConfig, width: float, side: int) -> OperatorCounter:
+def _stem(config: MobileNetConfig, width: float, size: Size) -> OperatorCounter:
     """Return the counter after the stem."""
-    stem = OperatorCounter(config.in_channels, side)
+    stem = OperatorCounter(config.in_channels, *size)
     return stem.conv(scaled_channels(config.stem_channels, width), 3, config.stem_stride)

@@ -9,6 +9,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import check_counts, check_dropout, check_sides, check_stride
 from hwnas.search_spaces.dense_head import DenseHead, pyramid_stages
 from hwnas.search_spaces.layers import make_divisible
+from hwnas.search_spaces.map_sizes import SQUARE, Size
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
 __all__ = ["BlockKind", "ResNetConfig", "ResNetStage"]
@@ -70,7 +71,7 @@ class ResNetConfig:
 
     Attributes:
         stages: Stages from the stem to the classifier.
-        resolution: Options for height and width of the input, in pixels.
+        resolution: Options for the longer side of the input, in pixels.
         width: Options for the width multipliers of the stem and of each stage, chosen one by one.
         in_channels: Channels of the images.
         outputs: Length of the output vector, e.g. the number of classes.
@@ -80,6 +81,7 @@ class ResNetConfig:
         stem_pool: Whether 3x3 max pooling of stride 2 follows.
         dropout: Dropout probability, in [0, 1), before the linear layer.
         dense_head: Head for maps, in place of the linear layer; None for a vector.
+        aspect: Height and width of the input, as a ratio.
     """
 
     stages: tuple[ResNetStage, ...]
@@ -93,6 +95,7 @@ class ResNetConfig:
     stem_pool: bool = True
     dropout: float = 0.0
     dense_head: DenseHead | None = None
+    aspect: Size = SQUARE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
@@ -109,7 +112,7 @@ class ResNetConfig:
                 "one skips pixels"
             )
         check_dropout(self.dropout)
-        check_sides(self.resolution, self.strides, ", leave out space.stem_pool")
+        check_sides(self.resolution, self.aspect, self.strides, ", leave out space.stem_pool")
         assert self.pyramid is not None  # raises if no stage is fine enough
         _check_distinct(self)
 

@@ -19,6 +19,7 @@ from torch import nn
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.dense_head import DenseHead, DenseNetwork, head_spec, lateral_spec
+from hwnas.search_spaces.map_sizes import Size, aspect_of
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 from hwnas.search_spaces.resnet.network import ResNet, block, classifier, first_block, stem
@@ -66,6 +67,11 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
         if config.dense_head is not None:
             yield config.dense_head.choice
 
+    @property
+    def aspect(self) -> Size:
+        """Height and width of the inputs, as a ratio."""
+        return self.config.aspect
+
     @cached_property
     def places(self) -> tuple[BlockSpec, ...]:
         """Stem, blocks, and classifier or dense head.
@@ -107,8 +113,9 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
         for stage in found["stages"]:
             if stage["block"] == "bottleneck":
                 del stage["block"]
-        if self.config.dense_head is None:
-            del found["dense_head"]
+        for name in ("dense_head", "aspect"):
+            if found[name] == getattr(ResNetConfig, name):
+                del found[name]
         return found
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
@@ -161,7 +168,8 @@ def resnet(
             convolutions on small maps, and ``"mixed"``, of dense convolutions on large maps and
             depthwise ones on small maps.
         stages: Stages in place of the preset's; this and all that follow are as in `ResNetConfig`.
-        resolution: Options for the input's height and width, in pixels.
+        resolution: Options for the longer side of the input, in pixels; its aspect ratio is that of
+            the images.
         width: Options for the width multipliers of the stem and of each stage.
         stem_channels: Channels of the first convolution.
         stem_kernel_size: Kernel size of the first convolution.
@@ -190,6 +198,7 @@ def resnet(
         stem_pool=stem_pool,
         dropout=dropout,
         dense_head=DenseHead() if maps and dense_head is None else dense_head,
+        aspect=aspect_of(image_shape),
     )
     return ResNetSpace(config)
 

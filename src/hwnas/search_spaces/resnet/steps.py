@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 import numpy as np
@@ -12,6 +11,7 @@ from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
 from hwnas.search_spaces.dense_head import CHANNELS, dense_head_parts
+from hwnas.search_spaces.map_sizes import Size, input_size, map_sizes
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 
 __all__ = ["chosen_parts", "part_table"]
@@ -26,26 +26,29 @@ def part_table(config: ResNetConfig) -> PartTable:
     First blocks of stages are ordered by resolution, input width, own width and expansion; later
     ones by resolution, width and expansion, after an entry for no block.
     """
-    sides = [_sides(config, resolution) for resolution in config.resolution]
-    places = [[_stem(config, side[0], width) for side in sides for width in config.width]]
+    sizes = [
+        map_sizes(input_size(resolution, config.aspect), config.strides)
+        for resolution in config.resolution
+    ]
+    places = [[_stem(config, maps[0], width) for maps in sizes for width in config.width]]
     before = [config.stem_at(width) for width in config.width]
     for s, stage in enumerate(config.stages):
         first, later = [], [Counter[OperatorSignature]()]
-        for side in sides:
+        for maps in sizes:
             for inputs in before:
-                first += _blocks(stage, config.width, side[2 + s], inputs)
-            later += _blocks(stage, config.width, side[3 + s])
+                first += _blocks(stage, config.width, maps[2 + s], inputs)
+            later += _blocks(stage, config.width, maps[3 + s])
         places += [first, *[later] * (max(stage.depth) - 1)]
         before = [stage.channels_at(width) for width in config.width]
     if config.dense_head is not None:
-        maps = [
-            [(config.stages[s].channels_at(width), side[3 + s]) for s in config.pyramid]
-            for side in sides
+        used = [
+            [(config.stages[s].channels_at(width), maps[3 + s]) for s in config.pyramid]
+            for maps in sizes
             for width in config.width
         ]
-        return PartTable.of([*places, *dense_head_parts(config.dense_head, config.outputs, maps)])
+        return PartTable.of([*places, *dense_head_parts(config.dense_head, config.outputs, used)])
     places.append(
-        [_classifier(config, side[-1], channels) for side in sides for channels in before]
+        [_classifier(config, maps[-1], channels) for maps in sizes for channels in before]
     )
     return PartTable.of(places)
 
@@ -78,38 +81,29 @@ def chosen_parts(config: ResNetConfig, indices: Indices) -> npt.NDArray[np.int64
     return np.column_stack([*columns, resolution * widths + before])
 
 
-def _sides(config: ResNetConfig, resolution: int) -> list[int]:
-    """Return sides of the input, of the pooling's and each stage's input, and of the last map."""
-    return list(
-        itertools.accumulate(
-            config.strides, lambda side, stride: -(-side // stride), initial=resolution
-        )
-    )
-
-
-def _stem(config: ResNetConfig, side: int, width: float) -> Counter[OperatorSignature]:
-    stem = OperatorCounter(config.in_channels, side)
+def _stem(config: ResNetConfig, size: Size, width: float) -> Counter[OperatorSignature]:
+    stem = OperatorCounter(config.in_channels, *size)
     stem.conv(config.stem_at(width), config.stem_kernel_size, config.stem_stride)
     return (stem.simple("pool", stride=config.strides[1]) if config.stem_pool else stem).steps
 
 
 def _blocks(
-    stage: ResNetStage, widths: tuple[float, ...], side: int, inputs: int | None = None
+    stage: ResNetStage, widths: tuple[float, ...], size: Size, inputs: int | None = None
 ) -> list[Counter[OperatorSignature]]:
     """Return all first blocks of a stage that take ``inputs`` channels; all later ones if None."""
     return [
-        _block(stage, side, inputs, stage.hidden_at(width, ratio), stage.channels_at(width))
+        _block(stage, size, inputs, stage.hidden_at(width, ratio), stage.channels_at(width))
         for width in widths
         for ratio in stage.expand_ratio
     ]
 
 
 def _block(
-    stage: ResNetStage, side: int, inputs: int | None, hidden: int, outputs: int
+    stage: ResNetStage, size: Size, inputs: int | None, hidden: int, outputs: int
 ) -> Counter[OperatorSignature]:
     """Return the operator counts of a block of `hwnas.search_spaces.layers`."""
     stride = 1 if inputs is None else stage.stride
-    block = OperatorCounter(inputs or outputs, side)
+    block = OperatorCounter(inputs or outputs, *size)
     if stage.block in ("fused", "inverted"):
         residual = stride == 1 and inputs in (None, outputs)
         if stage.block == "fused":
@@ -123,10 +117,10 @@ def _block(
     else:
         block.conv(hidden).conv(hidden, 3, stride).conv(outputs, activation=False)
     if inputs is not None:
-        shortcut = OperatorCounter(inputs, side, steps=block.steps)
+        shortcut = OperatorCounter(inputs, *size, steps=block.steps)
         shortcut.conv(outputs, 1, stride, activation=False)
     return block.simple("elementwise", inputs=2).simple("activation").steps
 
 
-def _classifier(config: ResNetConfig, side: int, channels: int) -> Counter[OperatorSignature]:
-    return OperatorCounter(channels, side).pool().linear(config.outputs).steps
+def _classifier(config: ResNetConfig, size: Size, channels: int) -> Counter[OperatorSignature]:
+    return OperatorCounter(channels, *size).pool().linear(config.outputs).steps
