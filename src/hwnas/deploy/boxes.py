@@ -51,19 +51,19 @@ def found_boxes(
     boxes = np.stack(sides, axis=2).clip(0, 1)
     found = np.zeros((n, most, 6), np.float32)
     for image in range(n):
-        chosen = _kept(boxes[image], kinds[image], overlap)[:most]
+        chosen = _kept(boxes[image], kinds[image], overlap, most)
         found[image, : len(chosen), :4] = boxes[image, chosen]
         found[image, : len(chosen), 4] = kinds[image, chosen]
         found[image, : len(chosen), 5] = scores[image, chosen]
     return found
 
 
-def _kept(boxes: NDArray[Any], kinds: NDArray[Any], overlap: float) -> NDArray[Any]:
-    """Return the indices of boxes that no earlier box of their class suppresses."""
+def _kept(boxes: NDArray[Any], kinds: NDArray[Any], overlap: float, most: int) -> NDArray[Any]:
+    """Return the indices of the first boxes that no earlier box of their class suppresses."""
     left, top, right, bottom = boxes.T
     areas = (right - left) * (bottom - top)
     waiting, kept = np.arange(len(boxes)), []
-    while len(waiting):
+    while len(waiting) and len(kept) < most:
         first, others = waiting[0], waiting[1:]
         kept.append(first)
         across = np.minimum(right[others], right[first]) - np.maximum(left[others], left[first])
