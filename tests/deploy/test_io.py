@@ -226,7 +226,7 @@ def test_output_meaning_refuses_wrong_outputs_labels_and_kinds() -> None:
     with pytest.raises(ConfigError, match="two labels"):
         OutputMeaning("class_scores", ("a",))
     with pytest.raises(ConfigError, match="one of class_scores, label_scores, pixel_class"):
-        OutputMeaning("boxes")  # type: ignore[arg-type]
+        OutputMeaning("polygons")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("data", [{}, [], {"schema": 2}, {"schema": 1}, {"schema": 1, "kind": 3}])

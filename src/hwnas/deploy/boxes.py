@@ -62,10 +62,11 @@ def _kept(boxes: NDArray[Any], kinds: NDArray[Any], overlap: float, most: int) -
     """Return the indices of the first boxes that no earlier box of their class suppresses."""
     left, top, right, bottom = boxes.T
     areas = (right - left) * (bottom - top)
-    waiting, kept = np.arange(len(boxes)), []
+    waiting = np.arange(len(boxes))
+    kept: list[int] = []
     while len(waiting) and len(kept) < most:
         first, others = waiting[0], waiting[1:]
-        kept.append(first)
+        kept.append(int(first))
         across = np.minimum(right[others], right[first]) - np.maximum(left[others], left[first])
         down = np.minimum(bottom[others], bottom[first]) - np.maximum(top[others], top[first])
         shared = across.clip(0) * down.clip(0)

@@ -216,9 +216,9 @@ class OutputMeaning:
             )
         if self.kind not in _KINDS:
             raise ConfigError(f"kind is {self.kind!r}; expected one of {', '.join(_KINDS)}")
-        least = {"values": 0, "boxes": 1}.get(self.kind, 2)
-        if len(self.labels) < least:
-            raise ConfigError(f"{self.kind} need {least} labels or more; given: {self.labels}")
+        least, said = (1, "one label") if self.kind == "boxes" else (2, "two labels")
+        if self.kind != "values" and len(self.labels) < least:
+            raise ConfigError(f"{self.kind} need {said} or more; given: {self.labels}")
         if self.kind == "pixel_class_scores" and len(self.labels) > _MOST_PIXEL_CLASSES:
             raise ConfigError(
                 f"{len(self.labels)} pixel classes; a mask can have at most {_MOST_PIXEL_CLASSES}"

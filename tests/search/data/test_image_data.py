@@ -233,7 +233,7 @@ def test_load_data_refuses_arrays_that_contradict_each_other(
 
 def test_image_data_requires_class_names_for_class_targets(load: Load, numbered: str) -> None:
     data = load(numbered)
-    with pytest.raises(DataError, match=r"required for classes, int64 \(N,\), and masks, uint8"):
+    with pytest.raises(DataError, match=r"required for classes, int64 \(N,\), masks, uint8"):
         replace(data, class_names=None)
 
 

@@ -79,8 +79,9 @@ def padded_boxes(boxes: Sequence[Sequence[Sequence[float]]]) -> Boxes:
 
 def box_classes(boxes: Boxes, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the distinct classes of the objects of some images, sorted."""
-    found = np.unique(boxes[rows, :, 4]).astype(np.int64)
-    return found[found != NO_BOX]
+    found: npt.NDArray[np.int64] = np.unique(boxes[rows, :, 4]).astype(np.int64)
+    classes: npt.NDArray[np.int64] = found[found != NO_BOX]
+    return classes
 
 
 def cropped_boxes(boxes: Boxes, places: npt.NDArray[np.int64], size: tuple[int, int]) -> Boxes:

@@ -142,7 +142,8 @@ def _influence(
     less = np.cumsum((used * precision)[::-1])[::-1]
     moved = np.where(hits, falling + after, 0.0) - less
     by_image = np.bincount(owner, moved, minlength=len(objects)) - average * objects
-    return by_image * len(objects) / objects.sum()
+    influence: npt.NDArray[np.float64] = by_image * len(objects) / objects.sum()
+    return influence
 
 
 def _last_record(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

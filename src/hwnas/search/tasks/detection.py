@@ -114,8 +114,8 @@ class Detection:
         return loss / weight.sum().clamp(min=1)
 
     def _parted(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        logits, offsets = outputs.float().split([len(self.class_names), BOX_MAPS], dim=1)
-        return logits, offsets
+        numbers, classes = outputs.float(), len(self.class_names)
+        return numbers[:, :classes], numbers[:, classes:]
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return nothing, since all metrics depend on all images together."""
