@@ -208,6 +208,19 @@ def test_segmentation_script_records_the_score_of_bundle_masks(
 
 
 @pytest.mark.exhaustive
+def test_detection_script_records_the_score_of_bundle_boxes(
+    run: Callable[..., Any], tmp_path: Path, hwnas_data: Path
+) -> None:
+    small = ["run.minutes=3", "data.train_limit=300", "data.test_limit=60"]
+    done = run("detection", *[part for setting in small for part in ("--set", setting)])
+    assert done.status == 0, done.err
+    answers = {(row.metric, row.subject): row for row in read_rows(tmp_path / "out/results.jsonl")}
+    assert answers["map_difference", "boxes of bundles"].value < 0.005
+    for width in ("0.35", "0.75"):
+        assert ("speed_at_map", f"alone mobilenet-v3-small-w{width}") in answers
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("script", OWN)
 def test_script_with_own_options_records_results_and_repeats_nothing(
     script: str, run: Callable[..., Any], tmp_path: Path
