@@ -74,6 +74,13 @@ def test_json_files_beside_the_images(parts: tuple[str, ...], tmp_path: Path) ->
     assert len(data.validation) == (10 if len(parts) == 3 else (2 if parts == ("",) else 3))
 
 
+def test_a_set_that_an_annotation_tool_did_not_divide(tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    write_part(folder / "images", folder / "annotations" / "instances_default.json", 10)
+    data = loaded(folder, tmp_path / "cache")
+    assert (len(data.train) + len(data.validation), len(data.test)) == (8, 2)
+
+
 def test_crowds_and_empty_boxes_are_left_out_but_their_images_stay(tmp_path: Path) -> None:
     boxes = [
         {**BOX, "image_id": 1},

@@ -101,7 +101,8 @@ def read_coco(
 def _annotation_files(folder: Path) -> dict[str, tuple[str, str]]:
     """Return the JSON file of each part, and the folder of its images, relative to ``folder``.
 
-    The part is ``"all"``, or one of `PARTS`. COCO's parts may end in a year, such as ``train2017``.
+    The part is ``"all"``, or one of `PARTS`. COCO's parts may end in a year, such as ``train2017``;
+    annotation tools call a set that is not divided ``default``.
     """
     if (folder / _BESIDE).is_file():
         return {"all": (_BESIDE, "")}
@@ -114,9 +115,10 @@ def _annotation_files(folder: Path) -> dict[str, tuple[str, str]]:
         return found
     for path in sorted((folder / _ANNOTATIONS).glob(f"{_PREFIX}*.json")):
         name = path.stem.removeprefix(_PREFIX)
-        if name.rstrip("0123456789") in PARTS:
+        part = "all" if name == "default" else name.rstrip("0123456789")
+        if part in ("all", *PARTS):
             images = f"{name}/" if (folder / name).is_dir() else "images/"
-            found[name.rstrip("0123456789")] = (f"{_ANNOTATIONS}/{path.name}", images)
+            found[part] = (f"{_ANNOTATIONS}/{path.name}", images)
     return found
 
 
