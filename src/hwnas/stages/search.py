@@ -188,8 +188,8 @@ def _search(
     )
     if patience is not None and result.tried < trials:
         job.reporter.note(
-            f"the search ended after {result.tried} of {trials} trials: none of the last "
-            f"{patience} is on the front"
+            f"the search ended after {result.tried} of {trials} trials; "
+            f"search.patience is {patience}"
         )
 
 
