@@ -232,7 +232,7 @@ class OutputMeaning:
 
     @property
     def is_map(self) -> bool:
-        """Whether an image gives maps (K, h, w) instead of a vector (K,)."""
+        """True if an image gives maps (K, h, w), False if it gives a vector (K,)."""
         return self.kind in ("pixel_class_scores", "boxes")
 
     @property

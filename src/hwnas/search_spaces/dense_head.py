@@ -70,16 +70,18 @@ class DenseHead:
         return Choice(CHANNELS, self.channels)
 
 
-def pyramid_stages(head: DenseHead, strides: Sequence[int]) -> tuple[int, ...]:
+def pyramid_stages(head: DenseHead | None, strides: Sequence[int]) -> tuple[int, ...]:
     """Return the stages whose maps the pyramid uses, in order: the last stage of each stride.
 
     Args:
-        head: Configuration of the head.
+        head: Configuration of the head; None for no head, which uses no stage.
         strides: Strides before the first stage, multiplied, then the stride of each stage.
 
     Raises:
         ConfigError: No stage has a map as fine as the head's stride.
     """
+    if head is None:
+        return ()
     totals = list(accumulate(strides, mul))[1:]
     last = {total: stage for stage, total in enumerate(totals)}
     fine = [total for total in last if total <= head.stride]

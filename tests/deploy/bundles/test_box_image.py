@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hwnas.deploy.bundles.box_image import image_with_boxes, write_png
+from hwnas.deploy.bundles.box_image import image_with_boxes, write_image
 from hwnas.errors import ConfigError
 
 BOX = {"label": "cat", "score": 0.8, "left": 0.25, "top": 0.5, "right": 0.75, "bottom": 1.0}
@@ -34,8 +34,8 @@ def test_labels_have_their_own_colours() -> None:
 
 def test_images_are_written_as_png_only(tmp_path: Path) -> None:
     image = Image.new("RGB", (4, 4))
-    write_png(tmp_path / "a.png", image)
+    write_image(tmp_path / "a.png", image)
     with Image.open(tmp_path / "a.png") as written:
         assert written.format == "PNG"
     with pytest.raises(ConfigError, match=r"use the ending \.png"):
-        write_png(tmp_path / "a.jpg", image)
+        write_image(tmp_path / "a.jpg", image)

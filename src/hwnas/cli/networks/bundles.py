@@ -94,14 +94,14 @@ def _text(answer: Mapping[str, Any]) -> str:
 
 def _write_answer(opened: Bundle | Cascade, images: Sequence[Path], path: Path) -> None:
     """Write the mask of one image, or the image with its boxes."""
-    from hwnas.deploy.bundles.box_image import write_png
+    from hwnas.deploy.bundles.box_image import write_image
     from hwnas.deploy.bundles.bundle import Bundle
     from hwnas.deploy.bundles.mask_image import write_mask
 
     if len(images) != 1:
         raise ConfigError(f"--out is for one image; {len(images)} were given")
     if isinstance(opened, Bundle) and opened.outputs.kind == "boxes":
-        write_png(path, opened.drawn(images[0]))
+        write_image(path, opened.drawn(images[0]))
         return
     (mask,) = opened.masks(images)
     write_mask(path, mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from hwnas.atomic import replacing
-from hwnas.deploy.bundles.mask_image import palette
-from hwnas.errors import ConfigError
+from hwnas.deploy.bundles.mask_image import palette, write_png
 
-__all__ = ["image_with_boxes", "write_png"]
+__all__ = ["image_with_boxes", "write_image"]
 
 
 def image_with_boxes(
@@ -44,18 +43,8 @@ def image_with_boxes(
     return image
 
 
-def write_png(path: Path, image: Image.Image) -> None:
-    """Write an image as a PNG.
-
-    Args:
-        path: PNG file to write, which ends in ``.png``; an existing file is replaced.
-        image: Image to write.
-
-    Raises:
-        ConfigError: The name does not end in ``.png``.
-        StorageError: The file cannot be written.
-    """
-    if path.suffix.lower() != ".png":
-        raise ConfigError(f"images are written as PNG, but the file is {path}; use the ending .png")
-    with replacing(path) as temporary:
-        image.save(temporary, format="PNG")
+def write_image(path: Path, image: Image.Image) -> None:
+    """Write an image as a PNG; see `hwnas.deploy.bundles.mask_image.write_png`."""
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    write_png(path, file.getvalue(), "images")

@@ -13,7 +13,7 @@ from PIL import Image
 from hwnas.atomic import replacing
 from hwnas.errors import ConfigError
 
-__all__ = ["mask_png", "palette", "write_mask"]
+__all__ = ["mask_png", "palette", "write_mask", "write_png"]
 
 
 def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
@@ -27,10 +27,25 @@ def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
         ConfigError: The name does not end in ``.png``; other formats would change the classes.
         StorageError: The file cannot be written.
     """
+    write_png(path, mask_png(mask), "masks")
+
+
+def write_png(path: Path, content: bytes, what: str) -> None:
+    """Write an encoded PNG.
+
+    Args:
+        path: PNG file to write, which ends in ``.png``; an existing file is replaced.
+        content: Content of the file.
+        what: What is written, in the plural, for the message.
+
+    Raises:
+        ConfigError: The name does not end in ``.png``.
+        StorageError: The file cannot be written.
+    """
     if path.suffix.lower() != ".png":
-        raise ConfigError(f"masks are written as PNG, but the file is {path}; use the ending .png")
+        raise ConfigError(f"{what} are written as PNG, but the file is {path}; use the ending .png")
     with replacing(path) as temporary:
-        temporary.write_bytes(mask_png(mask))
+        temporary.write_bytes(content)
 
 
 def mask_png(mask: NDArray[np.uint8]) -> bytes:

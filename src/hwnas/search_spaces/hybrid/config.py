@@ -151,7 +151,7 @@ class HybridConfig:
     @property
     def pyramid(self) -> tuple[int, ...]:
         """Stages whose maps the dense head uses; empty without one."""
-        return () if self.dense_head is None else pyramid_stages(self.dense_head, self.strides)
+        return pyramid_stages(self.dense_head, self.strides)
 
 
 def heads_of(channels: int, head_width: int) -> int:

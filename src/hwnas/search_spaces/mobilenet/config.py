@@ -132,7 +132,7 @@ class MobileNetConfig:
     @property
     def pyramid(self) -> tuple[int, ...]:
         """Stages whose maps the dense head uses; empty without one."""
-        return () if self.dense_head is None else pyramid_stages(self.dense_head, self.strides)
+        return pyramid_stages(self.dense_head, self.strides)
 
 
 def _check_activation(name: str, activation: str) -> None:

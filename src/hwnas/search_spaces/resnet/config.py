@@ -125,8 +125,6 @@ class ResNetConfig:
     @property
     def pyramid(self) -> tuple[int, ...]:
         """Stages whose maps the dense head uses; empty without one."""
-        if self.dense_head is None:
-            return ()
         first, pool, *stages = self.strides
         return pyramid_stages(self.dense_head, (first * pool, *stages))
 
