@@ -11,7 +11,7 @@ from typing import Any
 from hwnas.errors import DataError
 from hwnas.search.data.boxes import Boxes, padded_boxes
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.image_folder import FolderFiles, decode_files, entries
+from hwnas.search.data.image_folder import FolderFiles, FolderListing, decode_files
 from hwnas.search.data.image_size import ImageSize
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.raw_images import PARTS, RawImages, held_out_parts, main_part
@@ -159,9 +159,10 @@ def _part(folder: Path, file: str, images: str, states: dict[str, str]) -> _Part
         raise DataError(
             f"{path} is not in COCO's format ({type(error).__name__}: {error}); {_LAYOUT}"
         ) from error
-    found = _image_states(folder, path, images, files)
+    listing = FolderListing(folder, _LAYOUT)
+    found = _image_states(folder, path, images, files, listing)
     states |= found
-    states[file] = entries(path.parent, _LAYOUT)[1][path.name]
+    states[file] = listing.state(PurePosixPath(file)) or ""
     return _Part(found, boxes, names)
 
 
@@ -189,22 +190,21 @@ def _shares(box: Sequence[float], image: Mapping[str, Any]) -> tuple[float, ...]
     return left, top, right, bottom
 
 
-def _image_states(folder: Path, path: Path, images: str, files: Sequence[str]) -> FolderFiles:
+def _image_states(
+    folder: Path, path: Path, images: str, files: Sequence[str], listing: FolderListing
+) -> FolderFiles:
     """Return the image files by their path in the folder, with their states, in the given order."""
-    listed: dict[str, FolderFiles] = {}
     found: dict[str, str] = {}
     for file in files:
         name = PurePosixPath(images, file)
         if name.is_absolute() or ".." in name.parts:
             raise DataError(f"{path}: {file} is not in the folder; {_LAYOUT}")
-        inside = str(name.parent)
-        if inside not in listed:
-            listed[inside] = entries(folder / inside, _LAYOUT)[1]
-        if name.name not in listed[inside]:
+        state = listing.state(name)
+        if state is None:
             raise DataError(
                 f"{path}: there is no image {folder / name}; add it, or remove it from the file"
             )
         if str(name) in found:
             raise DataError(f"{path}: {file} is listed twice; remove one of them")
-        found[str(name)] = listed[inside][name.name]
+        found[str(name)] = state
     return found

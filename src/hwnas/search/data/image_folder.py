@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import numpy as np
@@ -30,6 +30,7 @@ from hwnas.search.data.raw_images import RawImages, Targets, held_out_parts
 
 __all__ = [
     "FolderFiles",
+    "FolderListing",
     "channels_of",
     "decode_files",
     "entries",
@@ -225,6 +226,29 @@ def entries(folder: Path, layout: str) -> tuple[list[str], FolderFiles]:
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror}); {layout}") from error
     return sorted(folders), dict(sorted(files.items()))
+
+
+class FolderListing:
+    """Files in a folder and in the folders within it, each of which is listed once, when needed.
+
+    Args:
+        folder: Folder of the data set.
+        layout: Text about the expected layout, for messages.
+    """
+
+    def __init__(self, folder: Path, layout: str) -> None:
+        self._folder, self._layout = folder, layout
+        self._listed: dict[PurePosixPath, FolderFiles] = {}
+
+    def state(self, file: PurePosixPath) -> str | None:
+        """Return the state of a file by its path in the folder; None if there is no such file.
+
+        Raises:
+            DataError: The folder of the file cannot be read.
+        """
+        if file.parent not in self._listed:
+            self._listed[file.parent] = entries(self._folder / file.parent, self._layout)[1]
+        return self._listed[file.parent].get(file.name)
 
 
 def channels_of(

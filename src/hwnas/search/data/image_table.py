@@ -14,7 +14,7 @@ import numpy as np
 
 from hwnas.errors import DataError
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.image_folder import FolderFiles, decode_files, entries
+from hwnas.search.data.image_folder import FolderFiles, FolderListing, decode_files, entries
 from hwnas.search.data.image_size import ImageSize
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.raw_images import (
@@ -160,28 +160,24 @@ def _table(folder: Path, prefix: str, states: dict[str, str]) -> _Table:
     groups = columns.pop(_GROUP, None)
     if not columns:
         raise DataError(f"{path} has no column of targets; {_LAYOUT}")
-    listed: dict[str, FolderFiles] = {}
+    listing = FolderListing(folder, _LAYOUT)
     found: dict[str, str] = {}
     for number, row in enumerate(rows, start=2):
         name = PurePosixPath(row[_FILE])
-        inside = f"{prefix}{name.parent}/".removeprefix("./").replace("/./", "/")
         if name.is_absolute() or ".." in name.parts:
             raise DataError(f"{path}, line {number}: {name} is not in the folder; {_LAYOUT}")
-        if inside not in listed:
-            listed[inside] = entries(folder / inside, _LAYOUT)[1]
-        image = f"{inside}{name.name}"
-        if name.name not in listed[inside]:
+        image = str(PurePosixPath(prefix, name))
+        state = listing.state(PurePosixPath(image))
+        if state is None:
             raise DataError(
                 f"{path}, line {number}: there is no image {folder / image}; add it, or remove the "
                 "line"
             )
         if image in found:
             raise DataError(f"{path}, line {number}: {name} is in the table twice; remove one line")
-        found[image] = listed[inside][name.name]
-    if prefix not in listed:
-        listed[prefix] = entries(path.parent, _LAYOUT)[1]
+        found[image] = state
     states |= found
-    states[f"{prefix}{TABLE}"] = listed[prefix][TABLE]
+    states[f"{prefix}{TABLE}"] = listing.state(PurePosixPath(prefix, TABLE)) or ""
     return _Table(path, found, columns, groups)
 
 
