@@ -1,7 +1,7 @@
 """What is each part of the planned training worth on photographs?
 
-A preset's network of one block per stage, at width 1, is trained on one core for the same minutes:
-once with all parts, and once without each part.
+A preset's network of one block per stage is trained on one core for the same minutes: once with all
+parts, and once without each part.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "moving average": {"ema": 0.0},
     "label smoothing": {"label_smoothing": 0.0},
     "mirroring": {"flip": False},
+    "weight decay": {"weight_decay": 0.0},
 }
 """Part that each arm lacks, and the settings that switch it off."""
 
@@ -39,7 +40,8 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
 def main() -> None:
     parser = parser_of(Path(__file__).parent, __doc__, seeds=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=5.0, metavar="M")
-    parser.add_argument("--preset", choices=["compact", "mixed"], default="compact")
+    parser.add_argument("--preset", choices=["compact", "mixed"], default="mixed")
+    parser.add_argument("--width", type=float, default=0.5, metavar="FACTOR")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     run_command(parser, work)
 
@@ -48,6 +50,7 @@ def work(arguments: argparse.Namespace) -> None:
     config: dict[str, Any] = {
         "images": name_of_images(arguments),
         "preset": arguments.preset,
+        "width": arguments.width,
         "minutes": arguments.minutes,
         "precision": arguments.precision,
         "set": arguments.set,
@@ -56,7 +59,8 @@ def work(arguments: argparse.Namespace) -> None:
     results = Results(arguments.out / "results.jsonl", config)
     for seed in arguments.seeds:
         if not [row for row in results.rows if row.seed == seed]:
-            results.put(_rows(arguments, seed, arguments.work / "ablation" / arguments.preset))
+            folder = arguments.work / "ablation" / f"{arguments.preset}-{arguments.width:g}"
+            results.put(_rows(arguments, seed, folder))
     print(markdown(results.rows))
 
 
@@ -70,7 +74,9 @@ def _rows(arguments: argparse.Namespace, seed: int, folder: Path) -> list[Row]:
     config = TrainConfig(**{**settings, "precision": arguments.precision, "workers": 0})
     shape, side = run_inputs.data.image_shape, max(run_inputs.data.image_shape[:2])
     space = resnet(
-        shape, run_inputs.task.outputs, arguments.preset, resolution=(side,), width=(1.0,)
+        *(shape, run_inputs.task.outputs, arguments.preset),
+        resolution=(side,),
+        width=(arguments.width,),
     )
     network = partial(
         Alone,
