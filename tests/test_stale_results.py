@@ -271,6 +271,7 @@ def test_resume_redoes_the_run_after_one_image_of_a_folder_changed(
         ("deploy.finetune_epochs=2", 0),
         ("train.checkpoint_seconds=1", 0),
         ("train.workers=1", 0),
+        ("train.patience=1", 0),
         ("search.workers=2", 0),
         ("search.retries=2", 0),
         ("name=other", 0),

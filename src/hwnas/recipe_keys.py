@@ -102,6 +102,7 @@ DECIDES: Mapping[str, KeyDependency] = {
         "redone", ("train", "reference"), "an unfinished training continues from its checkpoint"
     ),
     "train.weights": KeyDependency("by content", ("train",)),
+    "train.patience": KeyDependency("redone", ("finalists", "reference")),
     "train.workers": KeyDependency("kept"),
     "train.*_per_worker": KeyDependency("kept"),
     "train.checkpoint_seconds": KeyDependency("kept"),

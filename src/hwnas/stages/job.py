@@ -171,7 +171,7 @@ class Job:
             **self.learned,
             **self.start,
             **code_of(recipe, "train"),
-            train=recipe.train.continued_identity,
+            train=recipe.train.of_supernet.continued_identity,
         )
 
     def evaluator(self, weights: Mapping[str, Any] | None) -> Evaluator:

@@ -68,5 +68,5 @@ def _training(job: Job) -> SupernetTraining:
     recipe, i = job.recipe, job.run_inputs
     folder, key = job.folder.path / "supernet", job.continued_training.key
     return SupernetTraining(
-        i.space, i.task, i.data, recipe.train, recipe.seed, key, folder, i.start
+        i.space, i.task, i.data, recipe.train.of_supernet, recipe.seed, key, folder, i.start
     )

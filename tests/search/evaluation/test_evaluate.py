@@ -32,6 +32,7 @@ from hwnas.search.evaluation.evaluate import (
 from hwnas.search.evaluation.lineage import GrowEvaluator
 from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import TrainConfig
+from hwnas.search.training.checkpoint import read_position
 from hwnas.search_spaces import Candidate, MobileNetSpace, TrainingSpace, batch_norms
 
 SHAPE = (1, 8, 8)
@@ -288,6 +289,22 @@ def test_train_evaluator_continues_a_candidate_as_if_uninterrupted(
     kept = keeping.kept_weights(one)
     assert kept is not None
     assert weights_hash(kept) == weights_hash(alone.trained(one).state_dict())
+
+
+def test_train_evaluator_ends_a_training_that_gets_no_better(
+    small_space: MobileNetSpace,
+    digits_task: Classification,
+    few_digits: ImageData,
+    tmp_path: Path,
+) -> None:
+    config = TrainConfig(epochs=30, patience=1, batch_size=75, learning_rate=1e-9, workers=0)
+    alone = TrainEvaluator(small_space, digits_task, few_digits, config, folder=tmp_path)
+    alone.evaluate(candidate(small_space), Fidelity())
+    (checkpoint,) = tmp_path.glob("*.checkpoint.safetensors")
+    ended = read_position(checkpoint)
+    assert ended is not None
+    assert ended.step == 2 * len(few_digits.train) // 75
+    assert alone.key != replace(alone, train=replace(config, patience=2)).key
 
 
 def test_train_evaluator_ignores_weights_of_another_seed(

@@ -45,10 +45,12 @@ __all__ = [
     "SupernetEvaluator",
     "TrainEvaluator",
     "check_finite",
+    "merit",
     "own_training",
     "recalibrate",
     "score",
     "shorter",
+    "train_network",
     "weights_hash",
 ]
 
@@ -255,6 +257,63 @@ def recalibrate(
         norm.momentum = momentum
 
 
+def train_network(
+    step: NetworkStep,
+    data: ImageData,
+    config: TrainConfig,
+    seed: int,
+    *,
+    recalibration_images: int = _RECALIBRATION_IMAGES,
+    checkpoint: Path | None = None,
+    run: str = "",
+    until: float = 1.0,
+) -> None:
+    """Train a network, and recalibrate its BatchNorm.
+
+    Args:
+        step: Step of the network's training.
+        data: Training images; validation images decide when the training ends, if
+            ``config.patience`` is given.
+        config: Training settings.
+        seed: Seed of the random numbers.
+        recalibration_images: Number of training images to recalibrate on.
+        checkpoint: Checkpoint file; if it exists, the training resumes from it.
+        run: Hash of the network, the data and the settings; a checkpoint of another hash is
+            refused.
+        until: Share of the budget, in (0, 1], at which to stop.
+
+    Raises:
+        DivergedError: A loss is not finite.
+        DeviceError: Memory ran out, even with half as many images at a time.
+        NonFiniteOutput: An output for a validation image is NaN or infinite.
+        RunError: The checkpoint belongs to another training.
+        ArtifactError: The checkpoint is damaged.
+    """
+    task, shape = step.task, step.input_shape
+    images = data.train.first(recalibration_images)
+
+    def validate(network: nn.Module) -> float:
+        recalibrate(network, task, images, shape)
+        found = score(network, task, data.validation, shape, "validation")
+        return merit(task, found)
+
+    fit(
+        *(step.network, step, data.train, config, seed),
+        checkpoint=checkpoint,
+        run=run,
+        until=until,
+        validate=validate,
+    )
+    recalibrate(step.network, task, images, shape)
+
+
+def merit(task: Task, found: Evaluation) -> float:
+    """Return the first metric of a task, negated if lower is better."""
+    metric = task.metrics[0]
+    value = found.values[metric.name]
+    return value if metric.direction == "maximize" else -value
+
+
 def weights_hash(weights: Mapping[str, Tensor]) -> str:
     """Return a hash of a state dict: names, shapes, dtypes and values."""
     digest = hashlib.sha256()
@@ -401,15 +460,14 @@ class TrainEvaluator:
         network.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
         train = own_training(self.train, self.recipe, candidate)
         step = NetworkStep.of(network, self.task, shape, train)
-        images, run = self.data.rounds[number].train, self._identity(candidate).key
+        run = self._identity(candidate).key
         with torch_threads(self.threads):
-            fit(
-                *(network, step, images, train, self.seed),
+            train_network(
+                *(step, self.data.rounds[number], train, self.seed),
                 checkpoint=self._checkpoint(candidate, run, number),
                 run=run,
                 until=share,
             )
-            recalibrate(network, self.task, images.first(_RECALIBRATION_IMAGES), shape)
         return network
 
     def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:

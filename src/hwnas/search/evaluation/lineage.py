@@ -22,14 +22,21 @@ from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.devices import working_device
 from hwnas.search.engine.remote_files import fetch_folder, fetched, send
 from hwnas.search.engine.threads import torch_threads
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity, recalibrate, score, shorter
+from hwnas.search.evaluation.evaluate import (
+    Evaluation,
+    Fidelity,
+    merit,
+    score,
+    shorter,
+    train_network,
+)
 from hwnas.search.tasks.task import Task
 from hwnas.search.training.checkpoint import (
     load_weights,
     save_weights,
     weights_identity,
 )
-from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
+from hwnas.search.training.trainer import NetworkStep, TrainConfig
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, SearchSpace
 from hwnas.search_spaces.mobilenet.growth import can_grow, grow
 
@@ -37,7 +44,6 @@ __all__ = ["PLUGINS", "GrowEvaluator", "Lineage", "check_growable"]
 
 _SHARE_OF_TRAINING = 0.25
 _SHARE_OF_LEARNING_RATE = 0.2
-_RECALIBRATION_IMAGES = 512
 
 
 @dataclass(frozen=True)
@@ -246,15 +252,10 @@ class GrowEvaluator:
         shape = self.space.input_shape(architecture)
         step = NetworkStep.of(network, self.task, shape, config)
         config = shorter(config, fidelity.share)
-        fit(network, step, self.data.train, config, self._seed(architecture))
-        # After so few steps the running statistics lag behind the weights.
-        recalibrate(network, self.task, self.data.train.first(_RECALIBRATION_IMAGES), shape)
+        train_network(step, self.data, config, self._seed(architecture))
         images = replace(fidelity, share=1.0).of(self.data.validation)
         found = score(network, self.task, images, shape, "validation")
-        metric = self.task.metrics[0]
-        value = found.values[metric.name]
-        good = value if metric.direction == "maximize" else -value
-        self.lineage.keep(architecture, network.state_dict(), good)
+        self.lineage.keep(architecture, network.state_dict(), merit(self.task, found))
         return found
 
     def _seed(self, architecture: Architecture) -> int:

@@ -110,7 +110,7 @@ class RankingCheck:
     def of(cls, training: SupernetTraining) -> RankingCheck:
         """Return the check that ``[train] ranking_check`` asks for."""
         config = training.config
-        alone = replace(config, epochs=config.ranking_epochs, budget_minutes=None)
+        alone = replace(config, epochs=config.ranking_epochs, budget_minutes=None, patience=None)
         return cls(
             training.space,
             training.task,

@@ -19,6 +19,7 @@ from hwnas.errors import ArtifactError, RunError
 from hwnas.search.engine.remote_files import send
 from hwnas.search.training.averaging import MovingAverage
 from hwnas.search.training.config import TrainConfig
+from hwnas.search.training.early_stopping import EarlyStopping
 
 __all__ = [
     "Position",
@@ -81,13 +82,16 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     position: Position,
     average: MovingAverage | None = None,
+    stopping: EarlyStopping | None = None,
 ) -> None:
-    """Write weights, optimiser state and position; the old file is replaced atomically."""
+    """Write the state of a training and its position; the old file is replaced atomically."""
     tensors = {f"network.{k}": v for k, v in network.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
     if average is not None:
         tensors |= {f"average.{name}": tensor for name, tensor in average.tensors.items()}
+    if stopping is not None:
+        tensors |= {f"stopping.{name}": tensor for name, tensor in stopping.tensors.items()}
     _save(path, tensors, {"schema": SCHEMA, **vars(position)})
 
 
@@ -97,8 +101,9 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     run: str,
     average: MovingAverage | None = None,
+    stopping: EarlyStopping | None = None,
 ) -> Position:
-    """Load the saved state into a network, its optimiser and the moving average of its weights.
+    """Load the saved state into a network, its optimiser, moving average and early stopping.
 
     Raises:
         ArtifactError: The file is damaged.
@@ -131,6 +136,8 @@ def load_checkpoint(
         optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
         if average is not None:
             average.load(_under("average.", tensors))
+        if stopping is not None:
+            stopping.load(_under("stopping.", tensors))
         return Position.of(about)
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise _damaged(path, str(error).splitlines()[0]) from error

@@ -50,6 +50,7 @@ _ABOVE_ZERO = (
     "batch_size",
     "accumulate",
     "checkpoint_seconds",
+    "patience",
     "ranking_epochs",
 )
 _FEWEST_RANKED = 4
@@ -71,6 +72,10 @@ class TrainConfig:
         epochs: Number of passes over the training images; with ``weights`` it may be 0.
         budget_minutes: Training time in minutes, without start-up. If both are given, the one that
             is nearer to its end decides the end of the training and the learning rate.
+        patience: Number of epochs after which the training of a single network ends, if its score
+            on validation images (the first metric of the task) was not the best in any of them;
+            it then has the weights of its best score (early stopping). The learning rate remains
+            that of the whole training. None for no such end, which supernets never have.
         weights: Trained weights that a supernet starts from: a run with a supernet of the same
             space, or a safetensors file; None for random ones. If the number of outputs differs,
             the output layer starts at random. A relative path starts from the recipe's folder.
@@ -157,6 +162,7 @@ class TrainConfig:
 
     epochs: float | None = None
     budget_minutes: float | None = None
+    patience: int | None = None
     weights: str | None = None
     sampling: str = "auto"
     random_subnets: int = 1
@@ -261,6 +267,11 @@ class TrainConfig:
                 f"{self.batch_size} images for each part of each worker's share; normalisation "
                 "needs two, so lower train.accumulate"
             )
+
+    @property
+    def of_supernet(self) -> TrainConfig:
+        """These settings for a supernet, whose training has no score to end early by."""
+        return replace(self, patience=None)
 
     def worker_resources(self, nodes: Sequence[Node]) -> WorkerResources:
         """Return what each worker gets on a cluster; see `training_resources`."""

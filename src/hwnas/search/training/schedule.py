@@ -46,6 +46,10 @@ class Schedule:
         """Return the number of passes over the images before a step."""
         return (step + self.offset) / self.steps_per_epoch
 
+    def ends_epoch(self, step: int) -> bool:
+        """Return whether a step is the last one of an epoch."""
+        return (step + 1 + self.offset) % self.steps_per_epoch == 0
+
     def share(self, step: int, seconds: float) -> float:
         """Return the used share of the budget, in steps or in seconds, whichever is larger."""
         shares = []

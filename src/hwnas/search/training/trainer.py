@@ -29,6 +29,7 @@ from hwnas.search.training.checkpoint import (
     save_checkpoint,
 )
 from hwnas.search.training.config import TrainConfig
+from hwnas.search.training.early_stopping import EarlyStopping
 from hwnas.search.training.memory import ran_out_of_memory
 from hwnas.search.training.optimizers import frozen, make_optimizer
 from hwnas.search.training.schedule import Schedule
@@ -89,9 +90,10 @@ def fit(
     rank: int = 0,
     world: int = 1,
     until: float = 1.0,
+    validate: Callable[[nn.Module], float] | None = None,
     on_row: Callable[[TrainingPoint], None] = lambda row: None,
 ) -> Position:
-    """Train until the budget is used up.
+    """Train until the budget is used up, or until no epoch of ``config.patience`` was the best.
 
     If memory runs out in a step, that step and all later ones split each batch into twice as many
     parts, and a row's note says so. If memory runs out again, the training stops. With several
@@ -103,7 +105,7 @@ def fit(
 
     Args:
         network: Network to train, on its device. If ``config.ema`` is not 0, it ends with the
-            moving average of its weights.
+            moving average of its weights; with ``validate``, it ends with the best weights.
         step: Step that leaves the gradients of a batch in the network's parameters.
         split: Training images.
         config: Training settings.
@@ -115,6 +117,8 @@ def fit(
         world: Number of workers that train together, each on its part of every batch.
         until: Share of the budget, in (0, 1], at which to stop; with a checkpoint, the training can
             be resumed from there.
+        validate: Function that scores the network after each epoch, higher is better, for
+            ``config.patience``; None if the training does not end early.
         on_row: Function that is called after every step, on every worker.
 
     Returns:
@@ -132,7 +136,7 @@ def fit(
         with frozen(network, config):
             return _fit(
                 *(network, step, Schedule(config, split, seed), workers),
-                *(checkpoint, run, until, on_row),
+                *(checkpoint, run, until, validate, on_row),
             )
     except Exception as error:
         workers.agree(error)  # raises the error once all workers know of it
@@ -147,15 +151,19 @@ def _fit(
     checkpoint: Path | None,
     run: str,
     until: float,
+    validate: Callable[[nn.Module], float] | None,
     on_row: Callable[[TrainingPoint], None],
 ) -> Position:
     config = schedule.config
     optimizer = make_optimizer(network, config)
     average = MovingAverage(network, config.ema) if config.ema else None
+    stopping = None
+    if config.patience is not None and validate is not None and workers.rank == 0:
+        stopping = EarlyStopping(network, validate, config.patience)
     position, notice = Position(0, 0.0, run, settings=config.continuable), ""
     if checkpoint is not None and fetched(checkpoint):
         schedule, position, notice = _resumed(
-            checkpoint, network, optimizer, average, schedule, run
+            checkpoint, network, optimizer, average, stopping, schedule, run
         )
     device = next(network.parameters()).device
     autocast = _autocast(config, device)
@@ -163,7 +171,12 @@ def _fit(
     clock = _Clock(position.seconds)
     last_saved, begun, index, rate = clock.seconds, position.step, position.step, 0.0
     parts = position.parts or config.accumulate
-    while (share := workers.agree(None, schedule.share(index, clock.seconds))) < until:
+
+    def used() -> float:
+        over = stopping is not None and stopping.over(schedule.epoch(index))
+        return 1.0 if over else schedule.share(index, clock.seconds)
+
+    while (share := workers.agree(None, used())) < until:
         rate, resolution = schedule.learning_rate(share), config.resolution(share)
         for group in optimizer.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)
@@ -181,6 +194,8 @@ def _fit(
             optimizer.step()
         if average is not None:
             average.update(index)
+        if stopping is not None and schedule.ends_epoch(index):
+            stopping.look(schedule.epoch(index + 1), average)
         seconds = clock.seconds
         note = "; ".join(each for each in (notice, found.note) if each)
         on_row(TrainingPoint(index, schedule.epoch(index), seconds, *losses, rate, share, note))
@@ -189,15 +204,20 @@ def _fit(
         due = workers.rank == 0 and seconds - last_saved > config.checkpoint_seconds
         if checkpoint is not None and due and _is_finite(network):
             position = replace(position, step=index, seconds=clock.seconds, parts=parts)
-            save_checkpoint(checkpoint, network, optimizer, position, average)
+            save_checkpoint(checkpoint, network, optimizer, position, average, stopping)
             last_saved = seconds
     end = replace(position, step=index, seconds=clock.seconds, parts=parts)
     if not _is_finite(network):
         raise DivergedError(index - 1, rate)
-    if checkpoint is not None and workers.rank == 0 and end.step > begun:
-        save_checkpoint(checkpoint, network, optimizer, end, average)
+    if end.step > begun:
+        if stopping is not None and until == 1 and not schedule.ends_epoch(index - 1):
+            stopping.look(schedule.epoch(index), average)
+        if checkpoint is not None and workers.rank == 0:
+            save_checkpoint(checkpoint, network, optimizer, end, average, stopping)
     if average is not None:
         average.give()
+    if stopping is not None:
+        stopping.give()
     return end
 
 
@@ -206,6 +226,7 @@ def _resumed(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: MovingAverage | None,
+    stopping: EarlyStopping | None,
     schedule: Schedule,
     run: str,
 ) -> tuple[Schedule, Position, str]:
@@ -221,7 +242,7 @@ def _resumed(
             "current settings ask for"
         )
         return schedule, Position(0, 0.0, run, settings=schedule.config.continuable), notice
-    loaded = load_checkpoint(checkpoint, network, optimizer, run, average)
+    loaded = load_checkpoint(checkpoint, network, optimizer, run, average, stopping)
     continued = schedule.continued(loaded)
     assert continued is not None
     return *continued, ""

@@ -16,13 +16,11 @@ from hwnas.recipe_keys import code_of
 from hwnas.search import Scored
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.engine.devices import device_here, working_device
-from hwnas.search.evaluation.evaluate import own_training, recalibrate, weights_hash
-from hwnas.search.tasks.task import smoothed
+from hwnas.search.evaluation.evaluate import own_training, recalibrate, train_network, weights_hash
 from hwnas.search.training import (
     NetworkStep,
     Teacher,
     TrainConfig,
-    fit,
     save_weights,
     teacher_of,
     weights_identity,
@@ -164,12 +162,11 @@ def train_finalist(
         network.load_state_dict(inherited)
         config = recipe.fine_tuning
     if config is not None:
-        learned = smoothed(task, config.label_smoothing)
-        distillation = config.distillation, config.distillation_loss
         teacher = None if teacher is None else teacher.to(device)
-        step = NetworkStep(network, learned, shape, teacher, *distillation)
-        fit(network, step, data.train, config, seed)
-    recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+        step = NetworkStep.of(network, task, shape, config, teacher)
+        train_network(step, data, config, seed, recalibration_images=_RECALIBRATION_IMAGES)
+    else:
+        recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
     save_weights(path, network.state_dict(), identity.key)
     return path
 

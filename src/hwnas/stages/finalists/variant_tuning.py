@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hwnas.deploy.variants.conversion import Conversion
 from hwnas.search.engine.devices import device_here
-from hwnas.search.evaluation.evaluate import recalibrate
-from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit
+from hwnas.search.evaluation.evaluate import train_network
+from hwnas.search.training import NetworkStep, Teacher, TrainConfig
 from hwnas.search_spaces import Architecture
 from hwnas.stages.finalists.exporting import export_network
 from hwnas.stages.run_inputs import RunInputs
@@ -49,8 +49,8 @@ def retraining(
         conversion.begin(network)
         network.to(device)  # with what the conversion added
         step = NetworkStep.of(network, task, shape, config, teacher)
-        fit(network, step, data.train, config, run_inputs.recipe.seed)
-        recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+        seed = run_inputs.recipe.seed
+        train_network(step, data, config, seed, recalibration_images=_RECALIBRATION_IMAGES)
         conversion.end(network.cpu())
         return export_network(run_inputs, architecture, network, to).path
 
