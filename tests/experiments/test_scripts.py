@@ -244,6 +244,29 @@ def test_script_reports_bad_input_in_one_line_with_status_2(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
+def test_data_parallel_script_compares_workers_that_train_together(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments.data_parallel.run", "--out", str(tmp_path)]
+    command += ["--seeds", "0", "--workers", "2", "--preset", "tiny", "--side", "32"]
+    command += ["--batch", "4", "--steps", "2", "--rounds", "2", "--scored", "8"]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2)
+    )
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert "seed 0: " in first.stdout
+    assert "seed 0: " not in second.stdout
+    found = {(row.metric, row.subject): row for row in read_rows(tmp_path / "results.jsonl")}
+    alone = found["images_per_s", "without-averaging"].value
+    assert alone > 0.5 * found["images_per_s", "hwnas"].value > 0
+    assert found["speed_over_ddp", "hwnas"].value > 0
+
+
+def test_data_parallel_script_refuses_an_empty_measurement(
+    refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    assert "--steps is 0" in refusal("data_parallel", "--out", tmp_path, "--steps", "0")
+
+
 @pytest.mark.slow
 def test_predictors_script_scores_published_tables_once(
     run_twice: Callable[..., tuple[str, str]], tmp_path: Path
