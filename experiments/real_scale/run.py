@@ -2,9 +2,9 @@
 
 Photographs of 400 x 300 pixels are stored as JPEG files. In each round, all ways read the same
 files on all cores, one after the other: a bare loop in processes that only decode and resize;
-hwnas, which fills its cache and then makes training batches from it; PyTorch's DataLoader and Ray
-Data, which decode in each epoch. For memory, hwnas loads folders of many links to these files and
-makes an epoch of batches.
+hwnas, which fills its cache and then makes training batches from it; PyTorch's DataLoader, Ray Data
+and WebDataset (from shards of the files), which decode in each epoch. For memory, hwnas loads
+folders of many links to these files and makes an epoch of batches.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+import webdataset
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
@@ -42,6 +44,7 @@ from hwnas.search.training.schedule import Schedule
 SIZE = 112
 _PIXELS = (400, 300)
 _QUALITY = 90
+_SHARDS = 8
 _CLASSES = 2
 BATCH = 64
 _TRAINING = TrainConfig(epochs=1, batch_size=BATCH, crop=0.4, flip=True, shift_pixels=0)
@@ -108,6 +111,9 @@ def speeds(files: Sequence[Path], seed: int) -> list[Row]:
     with local_ray(os.cpu_count() or 1):
         ray_epoch(files[: 2 * BATCH])  # starts Ray's workers
         found["ray-data"] = timed(len(files), lambda: ray_epoch(files))
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        shards = written_shards(files, Path(place))
+        found["webdataset"] = timed(len(files), lambda: shard_epoch(shards, len(files)))
     rows = [
         Row("images_per_s", name, seed, speed, "images/s", len(files))
         for name, speed in found.items()
@@ -185,6 +191,29 @@ def ray_epoch(files: Sequence[Path]) -> None:
     pixels = images.map(_decoded_row)
     count = sum(len(batch["image"]) for batch in pixels.iter_batches(batch_size=BATCH))
     assert count == len(files)
+
+
+def written_shards(files: Sequence[Path], folder: Path) -> list[str]:
+    """Write the files into shards in the format of WebDataset, and return their paths."""
+    shards = []
+    for number in range(_SHARDS):
+        shards.append(str(folder / f"{number:06}.tar"))
+        with tarfile.open(shards[-1], "w") as shard:
+            for file in files[number::_SHARDS]:
+                shard.add(file, file.name)
+    return shards
+
+
+def shard_epoch(shards: Sequence[str], count: int) -> None:
+    """Read all photographs in batches by WebDataset, with a process for each core."""
+    read = webdataset.WebDataset(list(shards), shardshuffle=_SHARDS).shuffle(4 * BATCH)
+    images = read.to_tuple("jpg").map_tuple(_decoded_bytes)
+    loader = DataLoader(images, batch_size=BATCH, num_workers=os.cpu_count() or 1)
+    assert sum(len(batch) for (batch,) in loader) == count
+
+
+def _decoded_bytes(file: bytes) -> torch.Tensor:
+    return torch.from_numpy(decoded(io.BytesIO(file)).copy())
 
 
 def _decoded_row(row: dict[str, Any]) -> dict[str, Any]:
