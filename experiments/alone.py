@@ -17,7 +17,7 @@ from hwnas.atomic import write_json
 from hwnas.deploy import export_onnx
 from hwnas.hashing import content_hash
 from hwnas.search.engine.cluster import map_tasks
-from hwnas.search.evaluation.evaluate import Evaluation, recalibrate, score
+from hwnas.search.evaluation.scoring import Evaluation, recalibrate, score
 from hwnas.search.tasks.task import smoothed
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
 from hwnas.search_spaces.cost_model.workload import trace

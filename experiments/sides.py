@@ -18,7 +18,7 @@ from hwnas.deploy.bundles.bundle import MODEL
 from hwnas.errors import ConfigError
 from hwnas.experiment import Experiment
 from hwnas.run_folder import RunFolder
-from hwnas.search.evaluation.evaluate import score
+from hwnas.search.evaluation.scoring import score
 from hwnas.search_spaces import Workload
 from hwnas.stages.finalists.bundles import read_bundles, score_of
 from hwnas.stages.run_inputs import RunInputs

@@ -6,7 +6,7 @@ import random
 
 from torch import nn
 
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Architecture, Candidate, Choice, SearchSpace
 
 

@@ -22,7 +22,7 @@ from hwnas.errors import RunError
 from hwnas.progress import make_reporter
 from hwnas.recipe_keys import decides, redone_by
 from hwnas.run_folder import RunFolder
-from hwnas.search.evaluation.evaluate import score
+from hwnas.search.evaluation.scoring import score
 from hwnas.stages import RunInputs
 from hwnas.stages.split_evaluator import Executed
 

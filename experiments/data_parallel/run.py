@@ -32,7 +32,7 @@ from experiments.record import Results, Row
 from hwnas.errors import ConfigError
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.data.split import Split
-from hwnas.search.evaluation.evaluate import score
+from hwnas.search.evaluation.scoring import score
 from hwnas.search.tasks.classification import Classification, classification
 from hwnas.search.training import NetworkStep, TrainConfig, TrainingPoint, fit
 from hwnas.search.training.optimizers import make_optimizer

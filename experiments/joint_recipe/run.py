@@ -31,7 +31,7 @@ from hwnas.search import (
     TrainEvaluator,
     run_search,
 )
-from hwnas.search.evaluation.evaluate import score
+from hwnas.search.evaluation.scoring import score
 from hwnas.search.objectives.front import Losses, hypervolume, non_dominated, reference_point
 from hwnas.search_spaces import Candidate
 from hwnas.stages.run_inputs import RunInputs

@@ -28,8 +28,8 @@ from hwnas.deploy import Target, TimingSettings, export_onnx, measure
 from hwnas.errors import ConfigError
 from hwnas.hashing import content_hash
 from hwnas.search.engine.cluster import map_tasks
-from hwnas.search.evaluation.evaluate import Evaluation, score
 from hwnas.search.evaluation.ranking import spread_over_macs
+from hwnas.search.evaluation.scoring import Evaluation, score
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
 from hwnas.stages.run_inputs import RunInputs

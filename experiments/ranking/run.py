@@ -27,8 +27,8 @@ from hwnas.hashing import content_hash
 from hwnas.plugin import closest
 from hwnas.search import Fidelity, SupernetEvaluator, SupernetTraining, train_supernet
 from hwnas.search.engine.cluster import map_tasks
-from hwnas.search.evaluation.evaluate import Evaluation, recalibrate, score
 from hwnas.search.evaluation.ranking import spread_over_macs
+from hwnas.search.evaluation.scoring import Evaluation, recalibrate, score
 from hwnas.search.training import NetworkStep, fit, load_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.stages.run_inputs import RunInputs

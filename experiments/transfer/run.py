@@ -19,7 +19,7 @@ import numpy as np
 from experiments.record import Row
 from experiments.setting import Setting, main
 from hwnas.hashing import content_hash
-from hwnas.search.evaluation.evaluate import recalibrate, score
+from hwnas.search.evaluation.scoring import recalibrate, score
 from hwnas.search.training import SupernetTraining, load_weights, train_supernet
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.run_inputs import RunInputs

@@ -20,7 +20,8 @@ from hwnas.search import (
 )
 from hwnas.search.engine.cluster import local_ray
 from hwnas.search.engine.executor import Executor
-from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
+from hwnas.search.evaluation.evaluate import Evaluator
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Candidate
 from own_parts import Dials, EvenDials
 

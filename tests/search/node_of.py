@@ -6,7 +6,7 @@ import time
 import zlib
 from dataclasses import dataclass, replace
 
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Candidate
 from own_parts import EvenDials
 

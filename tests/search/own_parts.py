@@ -30,7 +30,7 @@ from hwnas.search import (
     StudyStorage,
     run_search,
 )
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import (
     Architecture,
     Candidate,

@@ -19,7 +19,7 @@ from torch.utils.backend_registration import (
 )
 
 from hwnas.search.engine.devices import working_device
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Candidate
 from own_parts import EvenDials
 

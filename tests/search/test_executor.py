@@ -11,7 +11,8 @@ import pytest
 from hwnas.errors import WorkerError
 from hwnas.search.engine.executor import Executor, InProcess, RayActors
 from hwnas.search.engine.failure import Failure
-from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
+from hwnas.search.evaluation.evaluate import Evaluator
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Candidate
 
 ALL = Fidelity()

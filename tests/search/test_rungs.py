@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from hwnas.errors import ConfigError
 from hwnas.search import Objective, SearchResult
 from hwnas.search.engine.rungs import Rungs, best, best_of_similar
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search.objectives.front import non_dominated
 from hwnas.search_spaces import Candidate
 

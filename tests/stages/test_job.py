@@ -43,9 +43,21 @@ def test_specialised_goal_needs_a_known_target_and_a_cost_on_it(job: Job) -> Non
         SearchGoal.specialised(accuracy, OTHER)
 
 
-def test_specialised_goal_refuses_number_formats_that_bundles_do_not_have(job: Job) -> None:
-    with pytest.raises(ConfigError, match=r"bundles hold fp32 networks.*openvino-fp32-b1-t1"):
-        SearchGoal.specialised(job.recipe, "cpu-openvino-bf16-b1-t1")
+def test_specialised_goal_has_the_number_format_of_its_target(job: Job, goal: SearchGoal) -> None:
+    assert goal.number_format == "fp32"
+    rounded = SearchGoal.specialised(job.recipe, "cpu-openvino-int8-b1-t1")
+    assert rounded.number_format == "int8"
+    tensors = job.run_inputs.space.supernet().shared.state_dict()
+    weights = {name: tensor.numpy() for name, tensor in tensors.items()}
+    keys = [job.evaluator(weights, each).key for each in (goal, rounded)]
+    assert keys[0] != keys[1]
+
+
+def test_goal_refuses_targets_in_several_number_formats(job: Job) -> None:
+    targets = TARGET, "cpu-onnxruntime-int8-b1-t1"
+    both = Objective("latency_ms", "minimize", None, None, targets, "worst")
+    with pytest.raises(ConfigError, match=r"fp32, int8, but each network of a search ships in one"):
+        SearchGoal((job.recipe.objective[0], both)).check()
 
 
 def test_job_training_identity_depends_only_on_training_settings(job: Job) -> None:

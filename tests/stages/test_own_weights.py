@@ -13,7 +13,7 @@ from torch import nn
 from hwnas import experiment
 from hwnas.progress import make_reporter
 from hwnas.recipe import read_recipe
-from hwnas.search.evaluation.evaluate import score
+from hwnas.search.evaluation.scoring import score
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
 from hwnas.stages import RunInputs
 from hwnas.stages.finalists.bundles import read_bundles, score_of

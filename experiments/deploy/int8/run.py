@@ -24,8 +24,8 @@ from hwnas.deploy import export_onnx
 from hwnas.deploy.variants import VARIANTS, VariantInputs
 from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ConfigError
-from hwnas.search.evaluation.evaluate import recalibrate
 from hwnas.search.evaluation.ranking import spread_over_macs
+from hwnas.search.evaluation.scoring import recalibrate
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
 from hwnas.stages.finalists.variant_tuning import retraining

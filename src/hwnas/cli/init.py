@@ -101,9 +101,9 @@ def _minutes(answer: str) -> float:
 
 
 def _target(answer: str) -> str:
-    from hwnas.stages.goal import searchable
+    from hwnas.deploy import Target
 
-    return searchable(answer).name
+    return Target.parse(answer).name
 
 
 def _limit(answer: str) -> float:

@@ -24,7 +24,7 @@ from hwnas.recipe import Recipe, parse_recipe, read_recipe
 from hwnas.recipe_keys import parts_of
 from hwnas.run_folder import IMAGES, RunFolder, all_or_nothing
 from hwnas.search.data.image_archive import write_npz
-from hwnas.stages.goal import SearchGoal, goals_of, searchable
+from hwnas.stages.goal import SearchGoal, goals_of
 from hwnas.stages.images import tell_changed_images
 from hwnas.stages.job import Job
 from hwnas.stages.older_runs import adopt
@@ -131,8 +131,7 @@ class Experiment:
                 recipe, text, data = self.recipe, self.text, None
                 self._keep_arrays(path)
                 if recipe.run.minutes is not None:
-                    for target in goals[0].targets:
-                        searchable(target)
+                    goals[0].check()
                     data = data_of(recipe, self.folder, self.objects, reporter)
                     recipe, text = with_plan(
                         recipe, text, data, self.folder, path, reporter, self.objects, begun

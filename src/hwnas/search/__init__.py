@@ -8,17 +8,12 @@ from hwnas.search.engine.loop import run_search
 from hwnas.search.engine.options import SearchCallbacks, SearchOptions, StudyStorage
 from hwnas.search.engine.result import Scored, SearchResult
 from hwnas.search.engine.rungs import Rungs
-from hwnas.search.evaluation.evaluate import (
-    Evaluation,
-    Evaluator,
-    Fidelity,
-    SupernetEvaluator,
-    TrainEvaluator,
-)
+from hwnas.search.evaluation.evaluate import Evaluator, SupernetEvaluator, TrainEvaluator
 from hwnas.search.evaluation.lineage import GrowEvaluator
 from hwnas.search.evaluation.ranking import RankingCheck
 from hwnas.search.evaluation.registry import EVALUATORS
 from hwnas.search.evaluation.scores import ScoreStore
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search.evolution import Box, EvolutionResult, evolve
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import SAMPLERS

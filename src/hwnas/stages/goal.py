@@ -6,28 +6,12 @@ from dataclasses import dataclass, replace
 
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
+from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.recipe import Recipe
 from hwnas.run_folder import RunFolder
 from hwnas.search.objectives.objective import Objective
 
-__all__ = ["SearchGoal", "goals_of", "searchable"]
-
-
-def searchable(target: str) -> Target:
-    """Parse the name of a target that networks can be searched for.
-
-    Raises:
-        ConfigError: The target is unknown, or a bundle for it would hold another network than the
-            one that was measured.
-    """
-    parsed = Target.parse(target)
-    if parsed.format != "fp32":
-        plain = Target(parsed.device).name
-        raise ConfigError(
-            f"target {parsed.name}: bundles hold fp32 networks, so they would differ from what "
-            f"was measured; search for {plain}, and time {parsed.format} with `hwnas measure`"
-        )
-    return parsed
+__all__ = ["SearchGoal", "goals_of"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +36,7 @@ class SearchGoal:
         Raises:
             ConfigError: The target is unknown, or no objective of the recipe has a target.
         """
-        name = searchable(target).name
+        name = Target.parse(target).name
         moved: dict[str, Objective] = {}
         for each in recipe.objective:
             if each.all_targets and each.metric not in moved:
@@ -81,6 +65,33 @@ class SearchGoal:
     def targets(self) -> list[str]:
         """Targets that the objectives name, each once."""
         return list(dict.fromkeys(target for o in self.objectives for target in o.all_targets))
+
+    @property
+    def number_format(self) -> str:
+        """Number format that networks are scored, measured and shipped in.
+
+        Raises:
+            ConfigError: The targets have several formats.
+        """
+        found = {Target.parse(target).format: target for target in self.targets}
+        if len(found) > 1:
+            raise ConfigError(
+                f"the objectives name targets in several number formats, {', '.join(found)}, but "
+                "each network of a search ships in one; name targets in one format, and search "
+                "for the others in runs of their own"
+            )
+        return next(iter(found), "fp32")
+
+    def check(self) -> None:
+        """Check the targets.
+
+        Raises:
+            ConfigError: A target is unknown, or cannot be measured in a metric, or the targets have
+                several number formats.
+        """
+        for metric, target in self.costs:
+            DEVICE_METRICS[metric].check(Target.parse(target))
+        _ = self.number_format
 
     @property
     def costs(self) -> list[tuple[str, str]]:

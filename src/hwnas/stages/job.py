@@ -24,10 +24,11 @@ from hwnas.recipe_keys import (
     settings_of,
 )
 from hwnas.run_folder import RunFolder
-from hwnas.search.evaluation.evaluate import Evaluator, Fidelity, KeepsWeights, weights_hash
+from hwnas.search.evaluation.evaluate import Evaluator, KeepsWeights, weights_hash
 from hwnas.search.evaluation.lineage import GrowEvaluator, Lineage
 from hwnas.search.evaluation.own_identity import check_key
 from hwnas.search.evaluation.registry import OwnCodeEvaluator
+from hwnas.search.evaluation.scoring import Fidelity
 from hwnas.search_spaces import Candidate
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.run_inputs import RunInputs, needs_weights
@@ -174,22 +175,29 @@ class Job:
             train=recipe.train.of_supernet.continued_identity,
         )
 
-    def evaluator(self, weights: Mapping[str, Any] | None) -> Evaluator:
+    def evaluator(self, weights: Mapping[str, Any] | None, goal: SearchGoal) -> Evaluator:
         """Return the evaluator of the recipe, called with the arguments that it takes.
 
         If the user's own code affects scores, it is part of the evaluator's key.
+
+        Args:
+            weights: Weights of the supernet, if there is one.
+            goal: Goal, in whose number format networks are scored.
         """
-        evaluator = self._plain_evaluator(weights)
+        evaluator = self._plain_evaluator(weights, goal)
         check_key(self.recipe.search.evaluator, evaluator)
         code = code_of(self.recipe, "search")
         return OwnCodeEvaluator(evaluator, code) if code else evaluator
 
-    def _plain_evaluator(self, weights: Mapping[str, Any] | None) -> Evaluator:
-        i = self.run_inputs
+    def _plain_evaluator(
+        self, weights: Mapping[str, Any] | None, goal: SearchGoal | None = None
+    ) -> Evaluator:
+        i, goal = self.run_inputs, goal or SearchGoal(self.recipe.objective)
         known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
         known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
         known |= {"folder": self._evaluator_folder, **i.searched.roles}
         known |= {"threads": self.recipe.search.cpus_per_worker or 1}
+        known |= {"number_format": goal.number_format}
         wanted = inspect.signature(self.run_inputs.evaluator).parameters
         return self.run_inputs.evaluator(**{k: v for k, v in known.items() if k in wanted})
 

@@ -45,7 +45,7 @@ def stages_of(job: Job, goal: SearchGoal) -> Iterator[RunStage]:
         if recipe.train.ranking_check:
             yield ranking(job, weights)
     arrays = None if weights is None else {k: v.numpy() for k, v in weights.items()}
-    yield from searching(job, goal, job.evaluator(arrays), costs)
+    yield from searching(job, goal, job.evaluator(arrays, goal), costs)
     result = found(folder, goal)
     yield finalising(job, goal, result, weights)
     if recipe.deploy.reference and goal.target is None:

@@ -267,7 +267,7 @@ def _delivered(
         measurement=measured.get(first) if first else None,
         macs=counted["macs"],
         params=counted["params"],
-        size_bytes=bundle.onnx_file.stat().st_size,
+        size_bytes=bundle.file_in(goal.number_format).stat().st_size,
         max_relative_error=bundle.description["max_relative_error"],
         bundle=str(bundle.folder.relative_to(job.folder.output(goal.target))),
         picks=picked,

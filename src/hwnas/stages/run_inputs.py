@@ -16,7 +16,6 @@ from hwnas.errors import ConfigError
 from hwnas.given_objects import GivenObjects, given_object
 from hwnas.hashing import content_hash
 from hwnas.plugin import build
-from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.progress import Reporter, SilentReporter
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import EVALUATORS, TASKS
@@ -35,7 +34,7 @@ from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search.training.start import StartWeights
 from hwnas.search_spaces import ChoiceSpace, SearchSpace, TrainingSpace
 from hwnas.search_spaces.registry import joint_space
-from hwnas.stages.goal import SearchGoal, searchable
+from hwnas.stages.goal import SearchGoal
 from hwnas.stages.start_weights import start_weights
 
 __all__ = ["RunInputs", "data_of", "evaluator_of", "needs_weights", "space_of_recipe", "task_of"]
@@ -114,8 +113,7 @@ class RunInputs:
             )
         _check_roles(space.roles, evaluator, recipe, task, len(data.train))
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
-        for metric, target in SearchGoal(recipe.objective).costs:
-            DEVICE_METRICS[metric].check(searchable(target))
+        SearchGoal(recipe.objective).check()
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
         if recipe.deploy.reference and task.meaning.is_map:

@@ -34,7 +34,8 @@ from hwnas.search.engine.failure import Outcome
 from hwnas.search.engine.placement import live_nodes
 from hwnas.search.engine.result import FailedTrial, failed_trials, scored_trials
 from hwnas.search.engine.rungs import rung_counts
-from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
+from hwnas.search.evaluation.evaluate import Evaluator
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import from_optuna, make_sampler
 from hwnas.search.samplers.stratified import Stratified

@@ -18,7 +18,7 @@ from hwnas.deploy.targets.number_format import number_format
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants.sweep import Quality
 from hwnas.search.data.image_data import Split
-from hwnas.search.evaluation.evaluate import check_finite
+from hwnas.search.evaluation.scoring import check_finite
 from hwnas.search.tasks.delta_method import MetricValue
 from hwnas.search.tasks.split_metrics import SplitMetrics
 from hwnas.search.tasks.task import Task

@@ -77,7 +77,7 @@ from hwnas.errors import DeviceError
 from hwnas.search import RayActors
 from hwnas.search.engine.cluster import connected_ray, map_tasks
 from hwnas.search.engine.placement import evaluator_resources, live_nodes
-from hwnas.search.evaluation.evaluate import Fidelity
+from hwnas.search.evaluation.scoring import Fidelity
 from hwnas.search_spaces import Candidate
 
 cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1, "num_gpus": 0}})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hwnas.errors import WorkerError
 from hwnas.search.engine.failure import Failure, FailureLimit, checked, failure_of
-from hwnas.search.evaluation.evaluate import Evaluation
+from hwnas.search.evaluation.scoring import Evaluation
 
 BAD = Failure("raised", "ValueError: no")
 

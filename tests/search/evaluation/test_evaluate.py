@@ -20,16 +20,9 @@ from hwnas.search import Objective, SearchOptions, run_search
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.engine.executor import InProcess
 from hwnas.search.engine.failure import Failure
-from hwnas.search.evaluation.evaluate import (
-    Evaluation,
-    Fidelity,
-    SupernetEvaluator,
-    TrainEvaluator,
-    recalibrate,
-    score,
-    weights_hash,
-)
+from hwnas.search.evaluation.evaluate import SupernetEvaluator, TrainEvaluator, weights_hash
 from hwnas.search.evaluation.lineage import GrowEvaluator
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity, recalibrate, score
 from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import TrainConfig
 from hwnas.search.training.checkpoint import read_position
@@ -291,6 +284,15 @@ def test_train_evaluator_continues_a_candidate_as_if_uninterrupted(
     assert weights_hash(kept) == weights_hash(alone.trained(one).state_dict())
 
 
+def test_supernet_evaluator_scores_in_the_number_format(evaluator: SupernetEvaluator) -> None:
+    one = Candidate.of(evaluator.space.largest())
+    rounded = replace(evaluator, number_format="int8")
+    assert rounded.key != evaluator.key
+    assert replace(evaluator, number_format="fp32").key == evaluator.key
+    again = rounded.evaluate(one, Fidelity())
+    assert rounded.evaluate(one, Fidelity()).values == again.values
+
+
 def test_train_evaluator_ends_a_training_that_gets_no_better(
     small_space: MobileNetSpace,
     digits_task: Classification,
@@ -305,6 +307,26 @@ def test_train_evaluator_ends_a_training_that_gets_no_better(
     assert ended is not None
     assert ended.step == 2 * len(few_digits.train) // 75
     assert alone.key != replace(alone, train=replace(config, patience=2)).key
+
+
+@pytest.mark.parametrize("number_format", ["int8", "bf16"])
+def test_train_evaluator_keeps_plain_weights_in_every_number_format(
+    number_format: str,
+    small_space: MobileNetSpace,
+    digits_task: Classification,
+    few_digits: ImageData,
+    tmp_path: Path,
+) -> None:
+    config = TrainConfig(epochs=1, batch_size=32, workers=0)
+    plain = TrainEvaluator(small_space, digits_task, few_digits, config, folder=tmp_path / "plain")
+    rounded = replace(plain, folder=tmp_path / "rounded", number_format=number_format)
+    assert rounded.key != plain.key
+    one = candidate(small_space)
+    found = [each.evaluate(one, Fidelity()).values for each in (plain, rounded)]
+    kept = [each.kept_weights(one) for each in (plain, rounded)]
+    assert weights_hash(kept[0]) == weights_hash(kept[1])
+    assert replace(plain, number_format=number_format).kept_weights(one) is not None
+    assert (found[0] == found[1]) == (number_format == "bf16")
 
 
 def test_train_evaluator_ignores_weights_of_another_seed(
@@ -421,7 +443,6 @@ class TestNonFiniteOutputs:
                     parameter.data.fill_(math.nan)
 
             monkeypatch.setattr("hwnas.search.evaluation.evaluate.fit", broken)
-            monkeypatch.setattr("hwnas.search.evaluation.lineage.fit", broken)
         [(_, outcome)] = InProcess(made).map([candidate(small_space)], Fidelity())
         assert isinstance(outcome, Failure)
         assert outcome.kind == "bad result"

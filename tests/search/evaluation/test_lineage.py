@@ -20,7 +20,7 @@ from hwnas.search import (
     TrainConfig,
     run_search,
 )
-from hwnas.search.evaluation.evaluate import score
+from hwnas.search.evaluation.scoring import score
 from hwnas.search.training import NetworkStep, load_weights, save_weights
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, mobilenet, nasbench201
 from hwnas.search_spaces.mobilenet.growth import moves
@@ -196,11 +196,11 @@ def test_grow_evaluator_uses_the_label_smoothing_of_the_recipe(
 ) -> None:
     learned: list[float] = []
 
-    def watched(network: object, step: NetworkStep, *given: object) -> None:
+    def watched(network: object, step: NetworkStep, *given: object, **named: object) -> None:
         assert isinstance(step.task, Classification)
         learned.append(step.task.label_smoothing)
 
-    monkeypatch.setattr("hwnas.search.evaluation.lineage.fit", watched)
+    monkeypatch.setattr("hwnas.search.evaluation.evaluate.fit", watched)
     config = replace(CONFIG, label_smoothing=smoothing)
     smallest = Candidate.of(small_space.smallest())
     replace(growing, train=config).evaluate(smallest, Fidelity())

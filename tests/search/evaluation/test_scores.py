@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hwnas.errors import RunError, StorageError
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
 from hwnas.search.evaluation.scores import ScoreStore
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Candidate, mobilenet
 
 SPACE = mobilenet((8, 8, 1), 10)

@@ -109,7 +109,7 @@ def session(digits_task: Classification, few_digits: ImageData, tmp_path: Path) 
 
 def test_training_ends_early_with_its_best_weights(session: Session) -> None:
     rows, weights = session.train(CONFIG, [0.5, 0.7, 0.6, 0.7, 0.9, 0.9])
-    assert rows[-1].epoch == pytest.approx(4, abs=rows[1].epoch)
+    assert 3.5 < rows[-1].epoch < 4
     assert rows[-1].share < 0.7
     again, finished = session.train(CONFIG, [])
     assert again == []

@@ -9,7 +9,7 @@ import torch
 
 from hwnas.errors import ConfigError, DivergedError, RunError, StorageError
 from hwnas.search.data.image_data import ImageData
-from hwnas.search.evaluation.evaluate import recalibrate, score
+from hwnas.search.evaluation.scoring import recalibrate, score
 from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import (
     Batch,

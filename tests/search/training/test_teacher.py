@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
 from hwnas.search.data.image_data import ImageData
-from hwnas.search.evaluation.evaluate import recalibrate, score
+from hwnas.search.evaluation.scoring import recalibrate, score
 from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import (
     Batch,

@@ -28,11 +28,11 @@ def test_retraining_uses_the_label_smoothing_of_the_recipe(
 ) -> None:
     learned: list[float] = []
 
-    def watched(network: nn.Module, step: NetworkStep, *given: object) -> None:
+    def watched(step: NetworkStep, *given: object, **named: object) -> None:
         assert isinstance(step.task, Classification)
         learned.append(step.task.label_smoothing)
 
-    monkeypatch.setattr(variant_tuning, "fit", watched)
+    monkeypatch.setattr(variant_tuning, "train_network", watched)
     run_inputs = RunInputs.prepare(read_recipe(tiny_recipe)[0], tmp_path)
     space = run_inputs.space
     config = replace(run_inputs.recipe.train, label_smoothing=smoothing)

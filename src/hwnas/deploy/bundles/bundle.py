@@ -136,7 +136,11 @@ class Bundle:
     @property
     def onnx_file(self) -> Path:
         """Path of the ONNX file in single precision, or of the first artifact if there is none."""
-        plain = [each for each in self.artifacts if each.variant == "fp32"]
+        return self.file_in("fp32")
+
+    def file_in(self, number_format: str) -> Path:
+        """Return the path of the plain ONNX file in a number format, or of the first artifact."""
+        plain = [each for each in self.artifacts if each.variant == number_format]
         return inside(self.folder, (plain or self.artifacts)[0].file)
 
     @cached_property

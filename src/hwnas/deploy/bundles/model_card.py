@@ -108,7 +108,18 @@ def _summary(description: Mapping[str, Any]) -> str:
         f"The network takes images of {inputs['height']} x {inputs['width']} pixels with "
         f"{inputs['channels']} channel{'s' * (inputs['channels'] > 1)} and gives {gives}. "
         f"Created on {description['created']} by hwnas; its ONNX file agrees with PyTorch within "
-        f"{description['max_relative_error']:.1e} of the largest output."
+        f"{description['max_relative_error']:.1e} of the largest output.{_shipped(description)}"
+    )
+
+
+def _shipped(description: Mapping[str, Any]) -> str:
+    """Return a sentence on the number format, if it is not single precision; no sweep chose it."""
+    first, *others = description.get("artifacts", [{}])
+    if not others or "measurement" in first:
+        return ""
+    return (
+        f" It is shipped in {first['number_format']}, as {first['files'][0]}; its scores and "
+        f"latencies are those of that file in {first['runtime']}."
     )
 
 

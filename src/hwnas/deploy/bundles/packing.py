@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hwnas.atomic import replacing_folder, write_text
-from hwnas.deploy.bundles.artifact import Artifact
+from hwnas.deploy.bundles.artifact import GOLDEN_OUTPUTS, ROUNDED_TOLERANCE, Artifact
 from hwnas.deploy.bundles.bundle import CARD, GOLDEN, MODEL, SCHEMA, SEAL, WEIGHTS, Bundle
 from hwnas.deploy.bundles.checksums import sha256
 from hwnas.deploy.bundles.model_card import card
@@ -24,12 +24,28 @@ from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import copy_model, external_files
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.target import Device, Target
+from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search_spaces import Architecture, Candidate
 
-__all__ = ["BundleFacts", "BundleNetwork", "seal", "write_bundle"]
+__all__ = ["BundleFacts", "BundleNetwork", "ShippedVariant", "seal", "write_bundle"]
 
 _KINDS = ("counted", "evaluated", "measured", "modelled", "predicted", "simulated", "table")
+
+
+@dataclass(frozen=True)
+class ShippedVariant:
+    """Variant of a network that ships in its place, beside the network in single precision.
+
+    Attributes:
+        model: ONNX file; that of the network itself if the runtime does the conversion.
+        name: Name of the variant, a key of `hwnas.deploy.variants.VARIANTS`.
+        target: Target of this machine, in whose runtime and number format it runs.
+    """
+
+    model: Path
+    name: str
+    target: Target
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,7 @@ class BundleNetwork:
         golden_images: A few images, uint8 (N, H, W, C), which are stored with their outputs.
         roles: Other searched parts of the candidate by role, such as the ``recipe`` that it was
             trained by.
+        variant: Variant that the bundle runs; None for the network in single precision.
     """
 
     architecture: Architecture
@@ -54,6 +71,7 @@ class BundleNetwork:
     outputs: OutputMeaning
     golden_images: NDArray[np.uint8]
     roles: Mapping[str, Architecture] = field(default_factory=dict)
+    variant: ShippedVariant | None = None
 
 
 @dataclass(frozen=True)
@@ -97,16 +115,42 @@ def write_bundle(folder: Path, network: BundleNetwork, facts: BundleFacts) -> Bu
         ArtifactError: The ONNX file is damaged, or its input does not fit the preprocessing.
         StorageError: The folder cannot be written.
     """
-    golden_outputs = _golden_outputs(network)
-    description = _description(network, facts, golden_outputs.shape[1:])
+    golden: dict[str, Any] = {"images": network.golden_images, GOLDEN_OUTPUTS: _golden_outputs(network)}
+    description = _description(network, facts, golden[GOLDEN_OUTPUTS].shape[1:])
     with replacing_folder(folder) as temporary:
         copy_model(network.export.path, temporary / MODEL)
         write_weights(temporary / WEIGHTS, network.weights)
-        images = network.golden_images
-        np.savez_compressed(temporary / GOLDEN, images=images, outputs=golden_outputs)
-        write_text(temporary / CARD, card(description))
-        seal(temporary, description, [Artifact(MODEL, "fp32", "onnxruntime").to_json()])
+        artifacts = [Artifact(MODEL, "fp32", "onnxruntime")]
+        if network.variant is not None:
+            artifacts.insert(0, _copied_variant(network, network.variant, temporary, golden))
+        listed = [each.to_json() for each in artifacts]
+        np.savez_compressed(temporary / GOLDEN, **golden)
+        write_text(temporary / CARD, card({**description, "artifacts": listed}))
+        seal(temporary, description, listed)
     return Bundle.load(folder)
+
+
+def _copied_variant(
+    network: BundleNetwork,
+    variant: ShippedVariant,
+    folder: Path,
+    golden: dict[str, Any],
+) -> Artifact:
+    """Copy the file of a variant into a bundle, and add its golden outputs."""
+    runtime = variant.target.device.runtime
+    artifact = Artifact(
+        MODEL if variant.model == network.export.path else f"model.{variant.name}.onnx",
+        variant.name,
+        runtime,
+        variant.target.format,
+        f"outputs of {variant.name} on {runtime}",
+        ROUNDED_TOLERANCE,
+    )
+    if not (folder / artifact.file).exists():
+        copy_model(variant.model, folder / artifact.file)
+    inputs = network.preprocessing(network.golden_images).contiguous().numpy()
+    golden[artifact.golden] = outputs_of(variant.model, [inputs], variant.target)
+    return artifact
 
 
 def _description(

@@ -55,11 +55,20 @@ def retime(bundle: Bundle, settings: TimingSettings | None = None) -> list[SealC
 
 def _recorded(bundle: Bundle) -> Iterator[tuple[Path, Measurement]]:
     """Yield the files that were timed, each with its measurement."""
-    yield from ((bundle.onnx_file, measurement) for measurement in bundle.measurements)
+    for measurement in bundle.measurements:
+        yield bundle.file_in(_format(measurement.target)), measurement
     described = zip(bundle.artifacts, bundle.description["artifacts"], strict=True)
     for artifact, about in described:
         if about.get("measurement"):
             yield bundle.folder / artifact.file, Measurement.from_json(about["measurement"])
+
+
+def _format(name: str) -> str:
+    """Return the number format of a target, which need not be known here."""
+    try:
+        return Target.parse(name).format
+    except ConfigError:
+        return "fp32"
 
 
 def _unusable(name: str) -> str | None:

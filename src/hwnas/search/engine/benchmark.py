@@ -18,7 +18,7 @@ from torch import nn
 from hwnas.search.engine.loop import run_search
 from hwnas.search.engine.options import SearchCallbacks, SearchOptions, StudyStorage
 from hwnas.search.engine.result import Scored
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search.objectives.objective import Objective
 from hwnas.search_spaces import (
     Architecture,

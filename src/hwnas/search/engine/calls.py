@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from hwnas.search.engine.executor import Executor
 from hwnas.search.engine.failure import Outcome, checked
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
 from hwnas.search.evaluation.scores import ScoreStore
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Candidate
 
 __all__ = ["EvaluationRunner"]

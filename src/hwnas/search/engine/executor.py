@@ -16,7 +16,8 @@ from hwnas.search.engine.cluster import unwrapped
 from hwnas.search.engine.devices import on_device, reserved_device
 from hwnas.search.engine.failure import Failure, Outcome, failure_of
 from hwnas.search.engine.threads import torch_threads
-from hwnas.search.evaluation.evaluate import Evaluator, Fidelity
+from hwnas.search.evaluation.evaluate import Evaluator
+from hwnas.search.evaluation.scoring import Fidelity
 from hwnas.search_spaces import Candidate
 
 __all__ = ["Executor", "InProcess", "RayActors"]

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from hwnas.errors import NonFiniteOutput, WorkerError
-from hwnas.search.evaluation.evaluate import Evaluation
+from hwnas.search.evaluation.scoring import Evaluation
 
 __all__ = ["Failure", "FailureLimit", "Outcome", "checked", "failure_of"]
 

@@ -31,7 +31,8 @@ from hwnas.search.engine.result import (
     scored_trials,
 )
 from hwnas.search.engine.rungs import RUNGS, rung_counts
-from hwnas.search.evaluation.evaluate import Evaluation, Evaluator
+from hwnas.search.evaluation.evaluate import Evaluator
+from hwnas.search.evaluation.scoring import Evaluation
 from hwnas.search.objectives.candidate_costs import CandidateCosts, check_costs, predict_costs
 from hwnas.search.objectives.objective import Objective, violations
 from hwnas.search.samplers import features_of_space, make_sampler

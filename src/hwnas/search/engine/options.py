@@ -13,8 +13,8 @@ from hwnas.errors import ConfigError
 from hwnas.search.engine.failure import Outcome
 from hwnas.search.engine.result import FailedTrial, Scored
 from hwnas.search.engine.rungs import Rungs
-from hwnas.search.evaluation.evaluate import Fidelity
 from hwnas.search.evaluation.scores import ScoreStore
+from hwnas.search.evaluation.scoring import Fidelity
 from hwnas.search.study.shared_study import Sharing
 from hwnas.search_spaces import Architecture, Candidate
 

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hwnas.errors import ConfigError, NonFiniteOutput
+from hwnas.errors import ConfigError
 from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.registry import Plugin
-from hwnas.search.data.image_data import ImageData, Split
+from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.devices import working_device
 from hwnas.search.engine.remote_files import fetched
 from hwnas.search.engine.threads import torch_threads
-from hwnas.search.tasks.split_metrics import SplitMetrics
+from hwnas.search.evaluation.scoring import (
+    Evaluation,
+    Fidelity,
+    merit,
+    recalibrate,
+    round_as,
+    score,
+)
 from hwnas.search.tasks.task import Task
 from hwnas.search.training.checkpoint import (
     checkpoint_run,
@@ -34,90 +40,25 @@ from hwnas.search.training.checkpoint import (
     weights_identity,
 )
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
-from hwnas.search_spaces import Candidate, SearchSpace, Supernet, TrainingSpace, batch_norms
+from hwnas.search_spaces import Candidate, SearchSpace, Supernet, TrainingSpace
 
 __all__ = [
     "PLUGINS",
-    "Evaluation",
+    "RECALIBRATION_IMAGES",
     "Evaluator",
-    "Fidelity",
     "KeepsWeights",
     "SupernetEvaluator",
     "TrainEvaluator",
-    "check_finite",
-    "merit",
     "own_training",
-    "recalibrate",
-    "score",
     "shorter",
     "train_network",
     "weights_hash",
+    "with_format",
 ]
-
-SplitName = Literal["validation", "test"]
 
 _ALONE_SCHEMA = 2
 """Schema number of the results of `TrainEvaluator`; increased when these change."""
-_RECALIBRATION_IMAGES = 512
-_VALUES_AT_ONCE = 2**26
-"""Most pixel values in a batch: enough for 256 images of 224 x 224 pixels with 3 channels."""
-
-
-@dataclass(frozen=True)
-class Fidelity:
-    """Fidelity of an evaluation: the number of images, and the share of the full cost.
-
-    Attributes:
-        images: Number of images of the split to score; None for all.
-        share: Share of the evaluator's full cost, in (0, 1]: share of the images if a supernet's
-            weights are used, share of the epochs if each network is trained alone.
-    """
-
-    images: int | None = None
-    share: float = 1.0
-
-    @property
-    def key(self) -> str:
-        """Short name of the fidelity, e.g. ``"images=2000"``."""
-        return f"images={self.images or 'all'}{f',share={self.share:g}' * (self.share != 1)}"
-
-    def of(self, split: Split) -> Split:
-        """Return the images of a split to score."""
-        if self.share == 1:
-            return split if self.images is None else split.first(self.images)
-        images = len(split) if self.images is None else min(self.images, len(split))
-        return split.first(max(2, round(self.share * images)))
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Metrics of one candidate, with their standard errors.
-
-    Attributes:
-        values: Value of each metric of the task, in the metric's unit.
-        standard_errors: Standard error of each value, from the sampling of images; see
-            `MetricValue`.
-        n: Number of images scored.
-        split: Name of the split that the images are from.
-        wall_s: Wall time of the evaluation, in seconds.
-        cpu_s: CPU time of the evaluation, in seconds.
-    """
-
-    values: Mapping[str, float]
-    standard_errors: Mapping[str, float]
-    n: int
-    split: SplitName
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with the fields of this evaluation."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
-        """Return the evaluation from the JSON object that `to_json` made."""
-        return cls(**data)
+RECALIBRATION_IMAGES = 512
 
 
 @runtime_checkable
@@ -139,131 +80,13 @@ class Evaluator(Protocol):
         """Return the evaluation of one candidate."""
 
 
-def score(
-    network: nn.Module,
-    task: Task,
-    split: Split,
-    input_shape: tuple[int, int, int],
-    name: SplitName,
-    batch_size: int = 256,
-) -> Evaluation:
-    """Score a network on all images of a split.
-
-    Args:
-        network: Network from (N, *input_shape) to outputs of the task; put into evaluation mode.
-        task: Task that gives preprocessing and metrics.
-        split: Images and targets to score on.
-        input_shape: Channels, height and width that the network takes.
-        name: Name of the split.
-        batch_size: Largest number of images in a batch.
-
-    Raises:
-        NonFiniteOutput: An output of the network is NaN or infinite. Metrics would not show it: the
-            argmax of such outputs is still a class.
-    """
-    wall, cpu = time.perf_counter(), time.process_time()
-    network.eval()
-    metrics = SplitMetrics(task)
-    with torch.no_grad():
-        for images, targets in _batches(split, task, input_shape, batch_size, _device(network)):
-            outputs = network(images).float().cpu()
-            check_finite(outputs, f"{name} images")
-            metrics.add(outputs, targets)
-    found = metrics.values()
-    return Evaluation(
-        {metric.name: found[metric.name].value for metric in task.metrics},
-        {metric.name: found[metric.name].standard_error for metric in task.metrics},
-        len(split),
-        name,
-        time.perf_counter() - wall,
-        time.process_time() - cpu,
-    )
-
-
-def check_finite(outputs: Tensor, of: str) -> None:
-    """Raise if an output is NaN or infinite.
-
-    Args:
-        outputs: Outputs for N images, of shape (N, ...).
-        of: Description of these images, for the message.
-
-    Raises:
-        NonFiniteOutput: An output is NaN or infinite.
-    """
-    if not bool(outputs.isfinite().all()):
-        broken = ~outputs.flatten(1).isfinite().all(dim=1)
-        what = "NaN" if bool(outputs.isnan().any()) else "infinity"
-        raise NonFiniteOutput(
-            f"the network outputs {what} for {int(broken.sum())} of {len(outputs)} {of} in a "
-            "batch, so it has no score; lower train.learning_rate, or correct the operation in the "
-            "network that divides by zero or overflows"
-        )
-
-
-def _device(network: nn.Module) -> torch.device:
-    return next((p.device for p in network.parameters()), torch.device("cpu"))
-
-
-def _batches(
-    split: Split,
-    task: Task,
-    input_shape: tuple[int, int, int],
-    batch_size: int,
-    device: torch.device,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield preprocessed images, on a device, and their targets, on the CPU."""
-    preprocessing = task.preprocessing.at(*input_shape[1:])
-    largest = max(split.images[0].size, math.prod(input_shape))
-    batch_size = max(1, min(batch_size, _VALUES_AT_ONCE // largest))
-    # Batches of equal size: a last batch of one image would have no variance for BatchNorm.
-    for rows in np.array_split(np.arange(len(split)), math.ceil(len(split) / batch_size)):
-        images, targets = split.take(rows)
-        yield preprocessing(torch.from_numpy(images).to(device)), torch.from_numpy(targets)
-
-
-def recalibrate(
-    network: nn.Module,
-    task: Task,
-    split: Split,
-    input_shape: tuple[int, int, int],
-    batch_size: int = 256,
-) -> None:
-    """Recalibrate BatchNorm: set its running statistics to their average over images.
-
-    The average is cumulative: every batch has the same weight, and earlier statistics have none
-    (Yu and Huang, ICCV 2019).
-
-    Args:
-        network: Network, or supernet whose active subnet is recalibrated; left in evaluation mode.
-        task: Task that gives the preprocessing.
-        split: Training images, used without augmentation.
-        input_shape: Channels, height and width that the network takes.
-        batch_size: Largest number of images in a batch.
-    """
-    network.eval()
-    norms = batch_norms(network)
-    if not norms:
-        return
-    before = [norm.momentum for norm in norms]
-    batches = _batches(split, task, input_shape, batch_size, _device(network))
-    with torch.no_grad():
-        for k, (images, _) in enumerate(batches):
-            for norm in norms:
-                norm.train()
-                norm.momentum = 1 / (k + 1)
-            network(images)
-    for norm, momentum in zip(norms, before, strict=True):
-        norm.eval()
-        norm.momentum = momentum
-
-
 def train_network(
     step: NetworkStep,
     data: ImageData,
     config: TrainConfig,
     seed: int,
     *,
-    recalibration_images: int = _RECALIBRATION_IMAGES,
+    recalibration_images: int = RECALIBRATION_IMAGES,
     checkpoint: Path | None = None,
     run: str = "",
     until: float = 1.0,
@@ -307,13 +130,6 @@ def train_network(
     recalibrate(step.network, task, images, shape)
 
 
-def merit(task: Task, found: Evaluation) -> float:
-    """Return the first metric of a task, negated if lower is better."""
-    metric = task.metrics[0]
-    value = found.values[metric.name]
-    return value if metric.direction == "maximize" else -value
-
-
 def weights_hash(weights: Mapping[str, Tensor]) -> str:
     """Return a hash of a state dict: names, shapes, dtypes and values."""
     digest = hashlib.sha256()
@@ -339,6 +155,7 @@ class SupernetEvaluator:
             them through Ray's object store.
         recalibration_images: Number of training images to recalibrate on.
         threads: Number of CPU threads of one evaluation.
+        number_format: Format that networks are rounded to before they are scored; see `round_as`.
     """
 
     space: SearchSpace
@@ -347,13 +164,15 @@ class SupernetEvaluator:
     weights: Mapping[str, npt.NDArray[Any]]
     recalibration_images: int = 512
     threads: int = 1
+    number_format: str = "fp32"
 
     @cached_property
     def key(self) -> str:
-        """Hash of the space, the weights, the recalibration, the data and the task."""
+        """Hash of the space, the weights, the recalibration, the data, the task and the format."""
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
         learned = self.space.fingerprint, self.task, self.data.fingerprint
-        return content_hash(*learned, weights_hash(tensors), self.recalibration_images)
+        key = content_hash(*learned, weights_hash(tensors), self.recalibration_images)
+        return with_format(key, self.number_format)
 
     @cached_property
     def _supernet(self) -> Supernet:
@@ -378,7 +197,9 @@ class SupernetEvaluator:
             shape = self.space.input_shape(candidate.network)
             network = self._supernet.extract(candidate.network)
             network.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
-            recalibrate(network, self.task, self.data.train.first(self.recalibration_images), shape)
+            images = self.data.train.first(self.recalibration_images)
+            recalibrate(network, self.task, images, shape)
+            round_as(network, self.number_format, self.task, images, shape)
             return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -406,6 +227,7 @@ class TrainEvaluator:
         recipe: Space of the candidates' role ``recipe``; None if they have no such role.
         folder: Folder for checkpoints and trained weights; nothing is kept if None.
         threads: Number of CPU threads of one evaluation.
+        number_format: Format that networks are rounded to before they are scored; see `round_as`.
     """
 
     space: SearchSpace
@@ -416,13 +238,18 @@ class TrainEvaluator:
     recipe: TrainingSpace | None = None
     folder: Path | None = None
     threads: int = 1
+    number_format: str = "fp32"
 
     @cached_property
     def key(self) -> str:
-        """Hash of space, task, data, training settings and seed.
+        """Hash of space, task, data, training settings, seed and number format.
 
         A candidate's own training settings are part of the candidate's id.
         """
+        return with_format(self._training_key, self.number_format)
+
+    @cached_property
+    def _training_key(self) -> str:
         learned = self.space.fingerprint, self.task, self.data.fingerprint
         return content_hash(_ALONE_SCHEMA, *learned, self.train.identity, self.seed)
 
@@ -439,10 +266,12 @@ class TrainEvaluator:
         with torch_threads(self.threads):
             for number, data in enumerate(self.data.rounds):
                 network = self.trained(candidate, fidelity.share, number)
-                images = replace(fidelity, share=1.0).of(data.validation)
-                found.append(score(network, self.task, images, shape, "validation"))
+                weights = network.state_dict()
+                images = data.train.first(RECALIBRATION_IMAGES)
+                round_as(network, self.number_format, self.task, images, shape)
+                scored = replace(fidelity, share=1.0).of(data.validation)
+                found.append(score(network, self.task, scored, shape, "validation"))
                 if self.folder is not None and fidelity.share == 1 and number == 0:
-                    weights = network.state_dict()
                     save_weights(self._kept(candidate), weights, self._identity(candidate).key)
         return pooled(found)
 
@@ -482,7 +311,7 @@ class TrainEvaluator:
         return load_weights(path) if may_reuse(weights_identity(path), wanted) else None
 
     def _identity(self, candidate: Candidate) -> Identity:
-        return Identity.of(evaluator=self.key, candidate=candidate.id)
+        return Identity.of(evaluator=self._training_key, candidate=candidate.id)
 
     def _kept(self, candidate: Candidate) -> Path:
         assert self.folder is not None
@@ -498,6 +327,11 @@ class TrainEvaluator:
         if fetched(path) and checkpoint_run(path) != run:
             path.unlink(missing_ok=True)
         return path
+
+
+def with_format(key: str, number_format: str) -> str:
+    """Return the key of scores in a number format; scores in fp32 have the given key."""
+    return key if number_format == "fp32" else content_hash(key, number_format)
 
 
 def pooled(evaluations: Sequence[Evaluation]) -> Evaluation:

@@ -23,13 +23,12 @@ from hwnas.search.engine.devices import working_device
 from hwnas.search.engine.remote_files import fetch_folder, fetched, send
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.evaluation.evaluate import (
-    Evaluation,
-    Fidelity,
-    merit,
-    score,
+    RECALIBRATION_IMAGES,
     shorter,
     train_network,
+    with_format,
 )
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity, merit, round_as, score
 from hwnas.search.tasks.task import Task
 from hwnas.search.training.checkpoint import (
     load_weights,
@@ -178,6 +177,7 @@ class GrowEvaluator:
         folder: Folder for the weights of all evaluated networks, which needs space for all of them.
         seed: Seed of all random draws.
         threads: Number of CPU threads of one evaluation.
+        number_format: Format that networks are rounded to before they are scored; see `round_as`.
 
     Raises:
         ConfigError: Networks of the space cannot grow.
@@ -190,13 +190,18 @@ class GrowEvaluator:
     folder: Path
     seed: int = 0
     threads: int = 1
+    number_format: str = "fp32"
 
     def __post_init__(self) -> None:
         check_growable(self.space)
 
     @cached_property
     def key(self) -> str:
-        """Hash of space, task, data, training settings and seed."""
+        """Hash of space, task, data, training settings, seed and number format."""
+        return with_format(self._training_key, self.number_format)
+
+    @cached_property
+    def _training_key(self) -> str:
         learned = self.space.fingerprint, self.task, self.data.fingerprint
         return content_hash("grow", *learned, self.train.identity, self.seed)
 
@@ -210,8 +215,8 @@ class GrowEvaluator:
 
     @property
     def lineage(self) -> Lineage:
-        """Store of the networks that were evaluated with the same inputs as this evaluator's."""
-        return Lineage(self.folder, Identity.of(evaluator=self.key))
+        """Store of the networks that were trained with the same inputs as this evaluator's."""
+        return Lineage(self.folder, Identity.of(evaluator=self._training_key))
 
     def ancestor(self, architecture: Architecture) -> Architecture | None:
         """Return the network from whose weights a network starts; None if nothing grows to it."""
@@ -253,9 +258,12 @@ class GrowEvaluator:
         step = NetworkStep.of(network, self.task, shape, config)
         config = shorter(config, fidelity.share)
         train_network(step, self.data, config, self._seed(architecture))
-        images = replace(fidelity, share=1.0).of(self.data.validation)
-        found = score(network, self.task, images, shape, "validation")
-        self.lineage.keep(architecture, network.state_dict(), merit(self.task, found))
+        weights = network.state_dict()
+        images = self.data.train.first(RECALIBRATION_IMAGES)
+        round_as(network, self.number_format, self.task, images, shape)
+        scored = replace(fidelity, share=1.0).of(self.data.validation)
+        found = score(network, self.task, scored, shape, "validation")
+        self.lineage.keep(architecture, weights, merit(self.task, found))
         return found
 
     def _seed(self, architecture: Architecture) -> int:

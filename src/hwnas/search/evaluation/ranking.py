@@ -18,7 +18,8 @@ from torch import Tensor
 from hwnas.atomic import appending, storage_errors, write_json
 from hwnas.errors import ConfigError, DivergedError, NonFiniteOutput
 from hwnas.search.data.image_data import ImageData
-from hwnas.search.evaluation.evaluate import Evaluator, Fidelity, SupernetEvaluator, TrainEvaluator
+from hwnas.search.evaluation.evaluate import Evaluator, SupernetEvaluator, TrainEvaluator
+from hwnas.search.evaluation.scoring import Fidelity
 from hwnas.search.tasks.task import Task
 from hwnas.search.training import SupernetTraining, TrainConfig
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from hwnas.hashing import content_hash
 from hwnas.registry import Registry
-from hwnas.search.evaluation.evaluate import Evaluation, Evaluator, Fidelity
+from hwnas.search.evaluation.evaluate import Evaluator
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Candidate
 
 __all__ = ["EVALUATORS", "OwnCodeEvaluator"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hwnas.atomic import storage_errors
 from hwnas.errors import RunError
-from hwnas.search.evaluation.evaluate import Evaluation, Fidelity
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Candidate
 
 __all__ = ["ScoreStore"]

@@ -11,7 +11,7 @@ from hwnas.errors import ConfigError
 from hwnas.predictors import CostSource, Estimate
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.search.engine.failure import Failure, Outcome
-from hwnas.search.evaluation.evaluate import Evaluation
+from hwnas.search.evaluation.scoring import Evaluation
 from hwnas.search.objectives.objective import COUNTED, Objective
 from hwnas.search_spaces import Candidate, SearchSpace, Workload
 

@@ -12,7 +12,8 @@ from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.predictors import CostSource
 from hwnas.search.engine.rungs import Rungs
-from hwnas.search.evaluation.evaluate import Evaluator, Fidelity
+from hwnas.search.evaluation.evaluate import Evaluator
+from hwnas.search.evaluation.scoring import Fidelity
 from hwnas.search.objectives.objective import Objective, stored_label
 from hwnas.search_spaces import ChoiceSpace
 

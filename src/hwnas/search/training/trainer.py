@@ -136,7 +136,8 @@ def fit(
         with frozen(network, config):
             return _fit(
                 *(network, step, Schedule(config, split, seed), workers),
-                *(checkpoint, run, until, validate, on_row),
+                *(checkpoint, run, until),
+                *(validate, on_row),
             )
     except Exception as error:
         workers.agree(error)  # raises the error once all workers know of it

@@ -208,10 +208,11 @@ def _target(job: Job, goal: SearchGoal) -> Target:
             "give a target of `hwnas specialise` with --target"
         )
     target = Target.parse(goal.targets[0])
-    if target.device.batch != 1 or target.device.runtime != "onnxruntime":
+    runtime = target.device.runtime
+    if target.device.batch != 1 or runtime != "onnxruntime" or target.format != "fp32":
         raise ConfigError(
-            f"target {target.name}: a cascade runs in ONNX Runtime at batch size 1; give a target "
-            "cpu-onnxruntime-fp32-b1-tTHREADS with --target"
+            f"target {target.name}: a cascade runs in ONNX Runtime, in fp32, one image at a time; "
+            "give a target cpu-onnxruntime-fp32-b1-tTHREADS with --target"
         )
     return target
 

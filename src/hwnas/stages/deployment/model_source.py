@@ -19,7 +19,7 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import TASKS
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.data.raw_images import TargetKind
-from hwnas.search.evaluation.evaluate import SplitName
+from hwnas.search.evaluation.scoring import SplitName
 from hwnas.search.tasks.task import Task
 from hwnas.stages.finalists.pick import picked
 from hwnas.stages.goal import SearchGoal

@@ -16,7 +16,8 @@ from hwnas.recipe_keys import code_of
 from hwnas.search import Scored
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.engine.devices import device_here, working_device
-from hwnas.search.evaluation.evaluate import own_training, recalibrate, train_network, weights_hash
+from hwnas.search.evaluation.evaluate import own_training, train_network, weights_hash
+from hwnas.search.evaluation.scoring import recalibrate
 from hwnas.search.training import (
     NetworkStep,
     Teacher,

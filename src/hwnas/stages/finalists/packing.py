@@ -11,14 +11,21 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hwnas.deploy.bundles.packing import BundleFacts, BundleNetwork, write_bundle
+from hwnas.deploy.bundles.packing import (
+    BundleFacts,
+    BundleNetwork,
+    ShippedVariant,
+    write_bundle,
+)
 from hwnas.deploy.export.to_onnx import Export
 from hwnas.deploy.measurement.measured_cost import MeasuredCost
 from hwnas.deploy.measurement.measurement import Measurement
+from hwnas.deploy.targets.target import Device, Target
+from hwnas.deploy.variants import VARIANTS, VariantInputs
 from hwnas.errors import ArtifactError
 from hwnas.interval import is_proportion, metric_interval
 from hwnas.search import Evaluation, Scored
-from hwnas.search.evaluation.evaluate import score
+from hwnas.search.evaluation.scoring import score
 from hwnas.search.objectives.objective import label_on, unit_of
 from hwnas.search.training import load_weights
 from hwnas.search_spaces import Architecture
@@ -27,18 +34,22 @@ from hwnas.stages.finalists.limits import LimitCheck, limit_checks
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job
 from hwnas.stages.run_inputs import RunInputs
-from hwnas.stages.split_evaluator import Executed
+from hwnas.stages.split_evaluator import Executed, calibration_batches
 
 __all__ = ["ExportedFinalist", "export_finalist", "pack"]
+
+_CALIBRATION_BATCH = 32
+_SCORED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class ExportedFinalist:
-    """Exported finalist, with its scores in the runtime that it ships for.
+    """Exported finalist, with its scores in the runtime and number format that it ships for.
 
     Attributes:
         weights: File with its weights.
-        export: Exported file.
+        export: Exported file, in single precision.
+        variant: Variant that ships in its place; None if the exported file ships.
         validation: Scores on validation images.
         test: Scores on test images.
         tested: Scores on test images of all fine-tunings, the delivered one among them; empty if
@@ -47,24 +58,36 @@ class ExportedFinalist:
 
     weights: Path
     export: Export
+    variant: ShippedVariant | None
     validation: Evaluation
     test: Evaluation
     tested: tuple[Evaluation, ...] = ()
 
+    @property
+    def shipped(self) -> Path:
+        """ONNX file that ships."""
+        return self.export.path if self.variant is None else self.variant.model
+
+    @property
+    def runtime(self) -> str:
+        """Runtime in which it was evaluated."""
+        return "onnxruntime" if self.variant is None else self.variant.target.device.runtime
+
 
 def export_finalist(
-    run_inputs: RunInputs, trial: Scored, weights: Sequence[Path], folder: Path
+    run_inputs: RunInputs, goal: SearchGoal, trial: Scored, weights: Sequence[Path], folder: Path
 ) -> ExportedFinalist:
-    """Export a finalist with the best of its weights, and evaluate the ONNX file.
+    """Export a finalist with the best of its weights, and evaluate the ONNX file that ships.
 
     Args:
         run_inputs: Data, task and space of the run.
+        goal: Goal, in whose number format the finalist ships.
         trial: Trial of the finalist.
         weights: Files with the weights of its fine-tunings, at least one.
-        folder: Folder for the ONNX file.
+        folder: Folder for the ONNX files.
 
     Raises:
-        ArtifactError: The network cannot be exported, or a metric of it is not finite.
+        ArtifactError: The network cannot be exported or converted, or a metric of it is not finite.
     """
     architecture = trial.candidate.network
     networks = [_network(run_inputs, architecture, file) for file in weights]
@@ -72,7 +95,9 @@ def export_finalist(
     best, tested = _best(run_inputs, networks, shape) if len(networks) > 1 else (0, ())
     path = folder / f"{trial.candidate.id}.onnx"
     export = export_network(run_inputs, architecture, networks[best], path)
-    executed, task, data = Executed(path), run_inputs.task, run_inputs.data
+    variant = _variant(run_inputs, goal, path, shape)
+    executed = Executed(path) if variant is None else Executed(variant.model, variant.target)
+    task, data = run_inputs.task, run_inputs.data
     validation = score(executed, task, data.validation, shape, "validation")
     test = score(executed, task, data.test, shape, "test")
     for evaluation in (validation, test):
@@ -81,7 +106,23 @@ def export_finalist(
                 raise ArtifactError(
                     f"network {trial.candidate.id} has {name} {value} on {evaluation.split} images"
                 )
-    return ExportedFinalist(weights[best], export, validation, test, tested)
+    return ExportedFinalist(weights[best], export, variant, validation, test, tested)
+
+
+def _variant(
+    run_inputs: RunInputs, goal: SearchGoal, model: Path, shape: tuple[int, int, int]
+) -> ShippedVariant | None:
+    """Convert an exported network to the number format of a goal; None if it is in that already."""
+    number_format = goal.number_format
+    if number_format == "fp32":
+        return None
+    preprocessing = run_inputs.task.preprocessing.at(*shape[1:])
+    images = calibration_batches(run_inputs.data.train, preprocessing, _CALIBRATION_BATCH)
+    to = model.with_name(f"{model.stem}.{number_format}.onnx")
+    made = VARIANTS[number_format].make(VariantInputs(model, images), to)
+    runtime = Target.parse(goal.targets[0]).device.runtime
+    target = Target(Device.here(runtime, _SCORED_AT_ONCE), number_format)
+    return ShippedVariant(made.model, number_format, target)
 
 
 def _best(
@@ -135,8 +176,8 @@ def pack(
     images, _ = some.take(np.arange(len(some)))
     units = {metric.name: metric.unit for metric in run_inputs.task.metrics}
     metrics = [
-        *_metrics(file.test, units, file.tested),
-        *_metrics(file.validation, units),
+        *_metrics(file.test, units, file.runtime, file.tested),
+        *_metrics(file.validation, units, file.runtime),
         *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
         *(cost.to_json() for cost in costs),
     ]
@@ -148,6 +189,7 @@ def pack(
         run_inputs.task.meaning,
         images,
         trial.candidate.others,
+        file.variant,
     )
     facts = BundleFacts(
         recipe.space.names[0],
@@ -162,7 +204,10 @@ def pack(
 
 
 def _metrics(
-    evaluation: Evaluation, units: Mapping[str, str], of_seeds: Sequence[Evaluation] = ()
+    evaluation: Evaluation,
+    units: Mapping[str, str],
+    runtime: str,
+    of_seeds: Sequence[Evaluation] = (),
 ) -> list[dict[str, Any]]:
     """Return each metric of an evaluation with its 95% interval, and its values over seeds."""
     rows = []
@@ -176,7 +221,7 @@ def _metrics(
                 "value": value,
                 "unit": units[name],
                 "kind": "evaluated",
-                "runtime": "onnxruntime",
+                "runtime": runtime,
                 "split": evaluation.split,
                 "n": evaluation.n,
                 "standard_error": error,

@@ -54,6 +54,7 @@ def finalising(
         candidates=ids,
         hardware=", ".join(sorted(set(processors))),
         limits=_limits(goal),
+        **_unless_fp32(goal),
     )
 
     def work(advance: ProgressCallback) -> None:
@@ -86,6 +87,11 @@ def finalising(
 
     continued = ("candidates", "limits")
     return RunStage(goal.stage("finalists"), identity, work, made, adopt, continued)
+
+
+def _unless_fp32(goal: SearchGoal) -> dict[str, str]:
+    """Return the number format as an input of the stage; runs in fp32 have none."""
+    return {} if goal.number_format == "fp32" else {"number_format": goal.number_format}
 
 
 def _limits(goal: SearchGoal) -> list[tuple[str, float]]:
@@ -150,9 +156,11 @@ def make_bundles(
                 continue
             advance(0.5 + 0.3 * done / len(trials), f"exporting {name}")
             with failures.of(name):
-                files[name] = export_finalist(job.run_inputs, trial, tuned[name], Path(temporary))
+                files[name] = export_finalist(
+                    job.run_inputs, goal, trial, tuned[name], Path(temporary)
+                )
         advance(0.8, "timing")
-        models = {name: file.export.path for name, file in files.items()}
+        models = {name: file.shipped for name, file in files.items()}
         measured = _measure_able(goal, models, failures)
         costs = _other_costs(job, goal, {name: models[name] for name in measured})
         for trial in trials:

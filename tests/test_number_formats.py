@@ -1,0 +1,84 @@
+"""Search for a target in int8, from the recipe to a bundle that runs the quantised network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwnas.deploy import Bundle
+from hwnas.deploy.targets.number_format import number_format
+from hwnas.run_folder import RunFolder
+from hwnas.search.evaluation.scoring import score
+from hwnas.stages import RunInputs
+from hwnas.stages.split_evaluator import Executed
+
+Command = Callable[..., Any]
+
+TARGET = "cpu-onnxruntime-int8-b1-t1"
+
+
+@pytest.fixture
+def run(hwnas: Command, tiny_recipe: Path, tmp_path: Path) -> Path:
+    recipe = tiny_recipe.read_text().replace("cpu-onnxruntime-fp32-b1-t1", TARGET)
+    tiny_recipe.write_text(recipe)
+    answer = hwnas("search", tiny_recipe, "--run", tmp_path / "int8")
+    assert answer.status == 0, answer.err
+    return tmp_path / "int8"
+
+
+def bundles(run: Path) -> list[Bundle]:
+    return [Bundle.load(path.parent) for path in sorted(run.glob("bundles/*/bundle.json"))]
+
+
+@pytest.mark.slow
+def test_search_in_int8_ships_quantised_networks(hwnas: Command, run: Path) -> None:
+    found = bundles(run)
+    assert found
+    opened = RunFolder.open(run)
+    i = RunInputs.prepare(opened.recipe, opened.recipe_folder)
+    for bundle in found:
+        bundle.verify()
+        first, plain = bundle.artifacts
+        assert (first.variant, first.file, plain.file) == ("int8", "model.int8.onnx", "model.onnx")
+        shipped = bundle.folder / first.file
+        assert (number_format(shipped), number_format(bundle.onnx_file)) == ("int8", "fp32")
+        assert [measurement.target for measurement in bundle.measurements] == [TARGET]
+        tested = next(m for m in bundle.description["metrics"] if m.get("split") == "test")
+        shape = i.space.input_shape(bundle.architecture)
+        again = score(Executed(shipped), i.task, i.data.test, shape, "test")
+        assert tested["value"] == pytest.approx(again.values["accuracy"], abs=1e-6)
+        assert 'InferenceSession("model.int8.onnx")' in (bundle.folder / "README.md").read_text()
+    answer = hwnas("verify", found[0].folder, "--time")
+    assert answer.status == 0, answer.err
+    assert f"time of {TARGET}, model.int8.onnx" in answer.out
+    hwnas("cascade", run, "--target-accuracy", "0.5", "--out", run / "cascade").refused(
+        "in fp32, one image at a time"
+    )
+
+
+@pytest.mark.slow
+def test_finished_run_searches_a_further_number_format(hwnas: Command, finished: Path) -> None:
+    answer = hwnas("specialise", finished, "--target", TARGET)
+    assert answer.status == 0, answer.err
+    own = {bundle.artifacts[0].variant for bundle in bundles(finished)}
+    further = {bundle.artifacts[0].variant for bundle in bundles(finished / "targets" / TARGET)}
+    assert (own, further) == ({"fp32"}, {"int8"})
+    front = json.loads(hwnas("front", finished, "--target", TARGET, "--json").out)
+    assert front
+    assert "nothing is left to do" in hwnas("resume", finished).err
+
+
+def test_search_refuses_targets_in_several_number_formats(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
+    several = f'objective.1.targets=["cpu-onnxruntime-fp32-b1-t1", "{TARGET}"]'
+    answer = hwnas(
+        *("search", quick_recipe, "--run", tmp_path / "run"),
+        *("--set", "objective.1.metric=latency_ms", "--set", several),
+        *("--set", "objective.1.reduce=worst"),
+    )
+    answer.refused("the objectives name targets in several number formats, fp32, int8")
