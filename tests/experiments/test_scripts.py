@@ -248,7 +248,7 @@ def test_script_reports_bad_input_in_one_line_with_status_2(tmp_path: Path) -> N
 def test_data_parallel_script_compares_workers_that_train_together(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "experiments.data_parallel.run", "--out", str(tmp_path)]
     command += ["--seeds", "0", "--workers", "2", "--preset", "tiny", "--side", "32"]
-    command += ["--batch", "4", "--steps", "2", "--rounds", "2", "--scored", "8"]
+    command += ["--batch", "4", "--steps", "2", "--rounds", "2", "--scored", "16"]
     first, second = (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2)
     )
