@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hwnas.deploy import Bundle
+from hwnas.deploy.bundles.model_repository import write_model_repository
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.scoring import score
@@ -52,6 +53,8 @@ def test_search_in_int8_ships_quantised_networks(hwnas: Command, run: Path) -> N
         again = score(Executed(shipped), i.task, i.data.test, shape, "test")
         assert tested["value"] == pytest.approx(again.values["accuracy"], abs=1e-6)
         assert 'InferenceSession("model.int8.onnx")' in (bundle.folder / "README.md").read_text()
+    served = write_model_repository(found[0], run / "models")
+    assert number_format(served / "1" / "model.onnx") == "int8"
     answer = hwnas("verify", found[0].folder, "--time")
     assert answer.status == 0, answer.err
     assert f"time of {TARGET}, model.int8.onnx" in answer.out

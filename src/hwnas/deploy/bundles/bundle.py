@@ -143,6 +143,11 @@ class Bundle:
         plain = [each for each in self.artifacts if each.variant == number_format]
         return inside(self.folder, (plain or self.artifacts)[0].file)
 
+    def file_on(self, runtime: str) -> Path:
+        """Return the path of the first ONNX file for a runtime, or of `onnx_file` if none is."""
+        made = [each.file for each in self.artifacts if each.runtime == runtime]
+        return inside(self.folder, made[0]) if made else self.onnx_file
+
     @cached_property
     def preprocessing(self) -> Preprocessing:
         """Preprocessing from images to the network's input."""

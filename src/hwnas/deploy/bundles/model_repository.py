@@ -72,7 +72,7 @@ def write_model_repository(
     config = _config(bundle, found, max_batch, max_wait_ms)
     with replacing_folder(folder / found) as temporary:
         (temporary / "1").mkdir()
-        copy_model(bundle.onnx_file, temporary / "1" / MODEL)
+        copy_model(bundle.file_on("onnxruntime"), temporary / "1" / MODEL)
         write_text(temporary / _CONFIG, config)
         if _has_labels(bundle):
             lines = [" ".join(label.split()) for label in bundle.outputs.labels]

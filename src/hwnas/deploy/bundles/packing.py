@@ -115,7 +115,10 @@ def write_bundle(folder: Path, network: BundleNetwork, facts: BundleFacts) -> Bu
         ArtifactError: The ONNX file is damaged, or its input does not fit the preprocessing.
         StorageError: The folder cannot be written.
     """
-    golden: dict[str, Any] = {"images": network.golden_images, GOLDEN_OUTPUTS: _golden_outputs(network)}
+    golden: dict[str, Any] = {
+        "images": network.golden_images,
+        GOLDEN_OUTPUTS: _golden_outputs(network),
+    }
     description = _description(network, facts, golden[GOLDEN_OUTPUTS].shape[1:])
     with replacing_folder(folder) as temporary:
         copy_model(network.export.path, temporary / MODEL)
