@@ -13,9 +13,9 @@ from hwnas.deploy import Bundle
 from hwnas.deploy.bundles.model_repository import write_model_repository
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.run_folder import RunFolder
+from hwnas.search.evaluation.converted import Executed
 from hwnas.search.evaluation.scoring import score
 from hwnas.stages import RunInputs
-from hwnas.stages.split_evaluator import Executed
 
 Command = Callable[..., Any]
 

@@ -22,9 +22,9 @@ from hwnas.errors import RunError
 from hwnas.progress import make_reporter
 from hwnas.recipe_keys import decides, redone_by
 from hwnas.run_folder import RunFolder
+from hwnas.search.evaluation.converted import Executed
 from hwnas.search.evaluation.scoring import score
 from hwnas.stages import RunInputs
-from hwnas.stages.split_evaluator import Executed
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
 QUIET = make_reporter(quiet=True)

@@ -1,8 +1,7 @@
 """Does a search for int8 targets rank networks as their quantised files do?
 
 A supernet is trained, and networks of it are scored on validation images in three ways: in single
-precision, with the rounding of int8 simulated as in a search, and as a file that was quantised for
-deployment and runs in ONNX Runtime, which is the truth.
+precision, as a search for int8 does, and as the quantised file of a finalist, which is the truth.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.hashing import content_hash
 from hwnas.predictors.devices.calibration import drawn_networks
+from hwnas.search.evaluation.converted import Executed, calibration_batches
 from hwnas.search.evaluation.evaluate import SupernetEvaluator
 from hwnas.search.evaluation.scoring import Evaluation, Fidelity, recalibrate, score
 from hwnas.search.training import SupernetTraining, load_weights, train_supernet
 from hwnas.search_spaces import Architecture, Candidate, Supernet
 from hwnas.stages.run_inputs import RunInputs
-from hwnas.stages.split_evaluator import Executed, calibration_batches
 
-_WAYS = ("fp32", "simulated", "quantised")
+_WAYS = ("fp32", "search", "finalist")
 _BATCH = 32
 
 
@@ -44,7 +43,7 @@ def work(arguments: argparse.Namespace) -> None:
     overrides = [f"train.budget_minutes={arguments.minutes}"]
     setting = Setting(arguments, {"networks": arguments.networks}, overrides)
     for seed in setting.seeds:
-        if setting.answers.find("kendall_tau", "simulated", seed) is None:
+        if setting.answers.find("kendall_tau", "search", seed) is None:
             rows = observed(setting, seed, arguments.networks)
             setting.observations.put(rows)
             setting.answer(answers(rows, seed))
@@ -72,7 +71,7 @@ def observed(setting: Setting, seed: int, count: int) -> list[Row]:
         ways: Sequence[Callable[[], Evaluation]] = (
             lambda one=one: plain.evaluate(one, Fidelity()),
             lambda one=one: rounded.evaluate(one, Fidelity()),
-            lambda network=network: quantised(i, supernet, network),
+            lambda network=network: as_finalist(i, supernet, network),
         )
         for way, scored in zip(_WAYS, ways, strict=True):
             begun = time.perf_counter()
@@ -85,7 +84,7 @@ def observed(setting: Setting, seed: int, count: int) -> list[Row]:
     return rows
 
 
-def quantised(i: RunInputs, supernet: Supernet, network: Architecture) -> Evaluation:
+def as_finalist(i: RunInputs, supernet: Supernet, network: Architecture) -> Evaluation:
     """Return the score of a network as a file that is quantised as a finalist's."""
     module, shape = supernet.extract(network), i.space.input_shape(network)
     recalibrate(module, i.task, i.data.train.first(512), shape)
@@ -106,9 +105,9 @@ def answers(rows: Sequence[Row], seed: int) -> list[Row]:
         }
         for value in (lambda row: row.value, lambda row: row.details["seconds"])
     )
-    truth, n = accuracy["quantised"], len(accuracy["quantised"])
+    truth, n = accuracy["finalist"], len(accuracy["finalist"])
     found = []
-    for way in ("simulated", "fp32"):
+    for way in ("search", "fp32"):
         tau = float(scipy.stats.kendalltau(accuracy[way], truth).statistic)
         found.append(Row("kendall_tau", way, seed, tau, "ratio", n))
         error = fmean(np.abs(accuracy[way] - truth))
@@ -116,7 +115,7 @@ def answers(rows: Sequence[Row], seed: int) -> list[Row]:
     lost = accuracy["fp32"] - truth
     found.append(Row("accuracy_lost", "mean", seed, fmean(lost), "fraction", n))
     found.append(Row("accuracy_lost", "most", seed, float(lost.max()), "fraction", n))
-    for way in ("simulated", "quantised"):
+    for way in ("search", "finalist"):
         cost = median(seconds[way] / seconds["fp32"])
         found.append(Row("time_over_fp32", way, seed, cost, "ratio", n))
     return found

@@ -8,8 +8,9 @@ import pytest
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import NonFiniteOutput
 from hwnas.search.data.split import Split
+from hwnas.search.evaluation.converted import calibration_batches
 from hwnas.search.tasks.classification import Classification
-from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
+from hwnas.stages.split_evaluator import SplitEvaluator
 
 PREPROCESSING = Preprocessing(8, 8, 1, (0.5,), (0.5,))
 

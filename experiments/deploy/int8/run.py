@@ -24,13 +24,14 @@ from hwnas.deploy import export_onnx
 from hwnas.deploy.variants import VARIANTS, VariantInputs
 from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ConfigError
+from hwnas.search.evaluation.converted import calibration_batches
 from hwnas.search.evaluation.ranking import spread_over_macs
 from hwnas.search.evaluation.scoring import recalibrate
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
 from hwnas.stages.finalists.variant_tuning import retraining
 from hwnas.stages.run_inputs import RunInputs
-from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
+from hwnas.stages.split_evaluator import SplitEvaluator
 
 LOSS, ACCURACY = "loss", "test_accuracy"
 EIGHT_BITS = ("int8", "int8-mixed", "int8-qat")

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from hwnas.deploy.io import Preprocessing
-from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.targets.number_format import number_format
-from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants.sweep import Quality
 from hwnas.search.data.image_data import Split
 from hwnas.search.evaluation.scoring import check_finite
@@ -23,27 +18,7 @@ from hwnas.search.tasks.delta_method import MetricValue
 from hwnas.search.tasks.split_metrics import SplitMetrics
 from hwnas.search.tasks.task import Task
 
-__all__ = ["Executed", "SplitEvaluator", "calibration_batches"]
-
-_CALIBRATION_IMAGES = 256
-
-
-class Executed(nn.Module):
-    """Module that runs an ONNX file in its runtime, in place of the exported network.
-
-    Args:
-        model: ONNX file that accepts batches of any size.
-        target: Target that runs it; ONNX Runtime on this machine if None.
-    """
-
-    def __init__(self, model: Path, target: Target | None = None) -> None:
-        super().__init__()
-        target = target or Target(Device("cpu", "onnxruntime"), number_format(model))
-        self._session = open_session(model, target)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the output (N, ...) of inputs (N, C, H, W)."""
-        return torch.from_numpy(self._session.run(images.contiguous().numpy()))
+__all__ = ["SplitEvaluator"]
 
 
 @dataclass(frozen=True)
@@ -108,13 +83,3 @@ class SplitEvaluator:
         end = count if self.any_size else count - count % self.batch
         for start in range(0, end, self.batch):
             yield np.arange(start, min(start + self.batch, end))
-
-
-def calibration_batches(
-    split: Split, preprocessing: Preprocessing, batch: int
-) -> list[NDArray[np.float32]]:
-    """Return preprocessed training images (batch, C, height, width) to calibrate ranges with."""
-    count = max(1, min(_CALIBRATION_IMAGES, len(split)) // batch)
-    some = split.first(count * batch)
-    parts = (some.take(part)[0] for part in np.array_split(np.arange(len(some)), count))
-    return [preprocessing(part).contiguous().numpy() for part in parts]

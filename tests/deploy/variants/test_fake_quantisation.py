@@ -72,16 +72,3 @@ def test_fake_quantised_weight_commutes_with_channel_scales() -> None:
     folded = FakeQuantisedWeight()(weight * factor[:, None, None, None])
     after = FakeQuantisedWeight()(weight) * factor[:, None, None, None]
     torch.testing.assert_close(folded, after)
-
-
-def test_observed_ranges_are_the_means_over_batches() -> None:
-    network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
-    rounding = FakeQuantisation()
-    rounding.begin(network)
-    batches = [torch.linspace(-low, high, 16).view(4, 1, 2, 2) for low, high in ((1, 2), (3, 6))]
-    statistics = network[1].running_mean.clone()
-    rounding.observe(network, batches)
-    (seen,) = [each for each in network.modules() if isinstance(each, FakeQuantisedInput)]
-    assert (seen.least.item(), seen.largest.item()) == (-2, 4)
-    assert torch.equal(network[1].running_mean, statistics)
-    assert not any(each.training for each in network.modules())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hwnas.atomic import replacing
 from hwnas.deploy.error_line import first_line
-from hwnas.deploy.onnx.graph import check_graph
+from hwnas.deploy.onnx.graph import check_graph, copy_model
 from hwnas.deploy.quantization.ranges import RANGES, Range, activations
 from hwnas.deploy.targets.processor import sums_saturate
 from hwnas.errors import ArtifactError
@@ -126,6 +126,10 @@ class Int8Quantizer:
         """
         from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
+        whole = self._file(self.ranges, "onnx")
+        if only is None and not without and whole.exists():  # written to choose the ranges
+            copy_model(whole, to)
+            return to
         with replacing(to) as temporary, self._refused(), _quiet():
             quantize_static(
                 self._prepared,
@@ -138,7 +142,7 @@ class Int8Quantizer:
                 reduce_range=self._reduce_range,
                 nodes_to_quantize=None if only is None else _names(only),
                 nodes_to_exclude=_names(without),
-                calibration_cache_path=self._file(self.ranges),
+                calibration_cache_path=self._file(self.ranges, "json"),
             )
         return to
 
@@ -150,10 +154,11 @@ class Int8Quantizer:
         _name_nodes(self._prepared)
         seen = activations(self._prepared, batches)
         for name in ranges:
-            _save_ranges({n: RANGES[name](each) for n, each in seen.items()}, self._file(name))
+            ranges_of = {n: RANGES[name](each) for n, each in seen.items()}
+            _save_ranges(ranges_of, self._file(name, "json"))
 
-    def _file(self, ranges: str) -> Path:
-        return Path(self._folder.name, f"{ranges}.json")
+    def _file(self, ranges: str, kind: str) -> Path:
+        return Path(self._folder.name, f"{ranges}.{kind}")
 
     def _closest(self, ranges: Sequence[str], batches: Sequence[NDArray[np.float32]]) -> str:
         """Return the method for ranges with the least mean squared error of the outputs."""
@@ -161,7 +166,7 @@ class Int8Quantizer:
             expected = _outputs(self._source, batches)
         errors = {}
         for self.ranges in ranges:
-            made = self.write(Path(self._folder.name, "compared.onnx"))
+            made = self.write(self._file(self.ranges, "onnx"))
             with self._refused():
                 errors[self.ranges] = float(np.square(_outputs(made, batches) - expected).mean())
         return min(errors, key=errors.__getitem__)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
     import onnx
@@ -56,20 +56,21 @@ class Activation:
         Quantization" (2021), equation 11. A lower power gives the many small values more weight
         against the few large ones.
         """
-        low, high = self.full()
-        if low == high:
-            return low, high
-        counts, edges = np.histogram(self.sample, _BINS, (low, high))
-        middles = (edges[1:] + edges[:-1]) / 2
+        least, most = self.full()
+        if least == most:
+            return least, most
+        counts, edges = np.histogram(self.sample, _BINS, (least, most))
+        middles = (edges[1:] + edges[:-1])[counts > 0] / 2
 
-        def error(range_: Range) -> float:
-            return float(counts @ np.abs(_rounded(middles, range_) - middles) ** power)
+        def errors(low: ArrayLike, high: ArrayLike) -> NDArray[np.float64]:
+            rounded = _rounded(middles, np.reshape(low, (-1, 1)), np.reshape(high, (-1, 1)))
+            return np.asarray(np.abs(rounded - middles) ** power @ counts[counts > 0])
 
-        found = low, high
+        low, high = least, most
         for _ in range(2):  # one end after the other, as they hardly depend on each other
-            found = min(((low * share, found[1]) for share in _SHARES), key=error)
-            found = min(((found[0], high * share) for share in _SHARES), key=error)
-        return found
+            low = least * float(_SHARES[errors(least * _SHARES, high).argmin()])
+            high = most * float(_SHARES[errors(low, most * _SHARES).argmin()])
+        return low, high
 
 
 RANGES: Mapping[str, Callable[[Activation], Range]] = {
@@ -144,9 +145,10 @@ def _together(parts: Sequence[Activation]) -> Activation:
     )
 
 
-def _rounded(values: NDArray[np.float64], range_: Range) -> NDArray[np.float64]:
-    """Return values as eight bits represent them."""
-    low, high = range_
+def _rounded(
+    values: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return values as eight bits represent them, in each of several ranges (R, 1)."""
     step = (high - low) / _STEPS
     zero = np.round(-low / step)
     level = np.clip(np.round(values / step) + zero, 0, _STEPS)

@@ -10,8 +10,6 @@ the normalisation multiplies a whole channel and its scale alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -47,25 +45,6 @@ class FakeQuantisation:
             )
             layer.add_module(_INPUT, FakeQuantisedInput())
             self._hooks.append(layer.register_forward_pre_hook(_round_input))
-
-    @torch.no_grad()
-    def observe(self, network: nn.Module, batches: Iterable[Tensor]) -> None:
-        """Set the range of each activation to the mean of its ranges in some batches.
-
-        Args:
-            network: Network after `begin`; left in evaluation mode.
-            batches: Inputs (N, ...) of the network, on its device.
-        """
-        network.eval()
-        inputs = [each for each in network.modules() if isinstance(each, FakeQuantisedInput)]
-        for k, batch in enumerate(batches):
-            for each in inputs:
-                each.train()
-                each.momentum = 1 / (k + 1)
-            network(batch)
-        for each in inputs:
-            each.eval()
-            each.momentum = _MOMENTUM
 
     def end(self, network: nn.Module) -> None:
         """Remove the rounding; learned weights stay unrounded until they are quantised."""
@@ -104,7 +83,6 @@ class FakeQuantisedInput(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.momentum = _MOMENTUM
         self.register_buffer("least", torch.tensor(float("nan")), persistent=False)
         self.register_buffer("largest", torch.tensor(float("nan")), persistent=False)
 
@@ -123,8 +101,8 @@ class FakeQuantisedInput(nn.Module):
             self.least.copy_(least)
             self.largest.copy_(largest)
         else:
-            self.least.lerp_(least, self.momentum)
-            self.largest.lerp_(largest, self.momentum)
+            self.least.lerp_(least, _MOMENTUM)
+            self.largest.lerp_(largest, _MOMENTUM)
 
 
 def _round_input(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -23,12 +23,12 @@ from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.devices import working_device
 from hwnas.search.engine.remote_files import fetched
 from hwnas.search.engine.threads import torch_threads
+from hwnas.search.evaluation.converted import scorable
 from hwnas.search.evaluation.scoring import (
     Evaluation,
     Fidelity,
     merit,
     recalibrate,
-    round_as,
     score,
 )
 from hwnas.search.tasks.task import Task
@@ -44,7 +44,6 @@ from hwnas.search_spaces import Candidate, SearchSpace, Supernet, TrainingSpace
 
 __all__ = [
     "PLUGINS",
-    "RECALIBRATION_IMAGES",
     "Evaluator",
     "KeepsWeights",
     "SupernetEvaluator",
@@ -58,7 +57,7 @@ __all__ = [
 
 _ALONE_SCHEMA = 2
 """Schema number of the results of `TrainEvaluator`; increased when these change."""
-RECALIBRATION_IMAGES = 512
+_RECALIBRATION_IMAGES = 512
 
 
 @runtime_checkable
@@ -86,7 +85,7 @@ def train_network(
     config: TrainConfig,
     seed: int,
     *,
-    recalibration_images: int = RECALIBRATION_IMAGES,
+    recalibration_images: int = _RECALIBRATION_IMAGES,
     checkpoint: Path | None = None,
     run: str = "",
     until: float = 1.0,
@@ -155,7 +154,7 @@ class SupernetEvaluator:
             them through Ray's object store.
         recalibration_images: Number of training images to recalibrate on.
         threads: Number of CPU threads of one evaluation.
-        number_format: Format that networks are rounded to before they are scored; see `round_as`.
+        number_format: Format that networks are scored in; see `scorable`.
     """
 
     space: SearchSpace
@@ -199,8 +198,9 @@ class SupernetEvaluator:
             network.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
             images = self.data.train.first(self.recalibration_images)
             recalibrate(network, self.task, images, shape)
-            round_as(network, self.number_format, self.task, images, shape)
-            return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
+            scored = fidelity.of(self.data.validation)
+            with scorable(network, self.number_format, self.task, images, shape) as shipped:
+                return score(shipped, self.task, scored, shape, "validation")
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_supernet"}
@@ -227,7 +227,7 @@ class TrainEvaluator:
         recipe: Space of the candidates' role ``recipe``; None if they have no such role.
         folder: Folder for checkpoints and trained weights; nothing is kept if None.
         threads: Number of CPU threads of one evaluation.
-        number_format: Format that networks are rounded to before they are scored; see `round_as`.
+        number_format: Format that networks are scored in; see `scorable`.
     """
 
     space: SearchSpace
@@ -263,15 +263,16 @@ class TrainEvaluator:
             NonFiniteOutput: An output of the network is NaN or infinite.
         """
         shape, found = self.space.input_shape(candidate.network), []
+        scored = replace(fidelity, share=1.0)
         with torch_threads(self.threads):
             for number, data in enumerate(self.data.rounds):
                 network = self.trained(candidate, fidelity.share, number)
-                weights = network.state_dict()
-                images = data.train.first(RECALIBRATION_IMAGES)
-                round_as(network, self.number_format, self.task, images, shape)
-                scored = replace(fidelity, share=1.0).of(data.validation)
-                found.append(score(network, self.task, scored, shape, "validation"))
+                in_format = self.number_format, self.task, data.train, shape
+                with scorable(network, *in_format) as shipped:
+                    images = scored.of(data.validation)
+                    found.append(score(shipped, self.task, images, shape, "validation"))
                 if self.folder is not None and fidelity.share == 1 and number == 0:
+                    weights = network.state_dict()
                     save_weights(self._kept(candidate), weights, self._identity(candidate).key)
         return pooled(found)
 

@@ -22,13 +22,9 @@ from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.devices import working_device
 from hwnas.search.engine.remote_files import fetch_folder, fetched, send
 from hwnas.search.engine.threads import torch_threads
-from hwnas.search.evaluation.evaluate import (
-    RECALIBRATION_IMAGES,
-    shorter,
-    train_network,
-    with_format,
-)
-from hwnas.search.evaluation.scoring import Evaluation, Fidelity, merit, round_as, score
+from hwnas.search.evaluation.converted import scorable
+from hwnas.search.evaluation.evaluate import shorter, train_network, with_format
+from hwnas.search.evaluation.scoring import Evaluation, Fidelity, merit, score
 from hwnas.search.tasks.task import Task
 from hwnas.search.training.checkpoint import (
     load_weights,
@@ -177,7 +173,7 @@ class GrowEvaluator:
         folder: Folder for the weights of all evaluated networks, which needs space for all of them.
         seed: Seed of all random draws.
         threads: Number of CPU threads of one evaluation.
-        number_format: Format that networks are rounded to before they are scored; see `round_as`.
+        number_format: Format that networks are scored in; see `scorable`.
 
     Raises:
         ConfigError: Networks of the space cannot grow.
@@ -258,12 +254,10 @@ class GrowEvaluator:
         step = NetworkStep.of(network, self.task, shape, config)
         config = shorter(config, fidelity.share)
         train_network(step, self.data, config, self._seed(architecture))
-        weights = network.state_dict()
-        images = self.data.train.first(RECALIBRATION_IMAGES)
-        round_as(network, self.number_format, self.task, images, shape)
         scored = replace(fidelity, share=1.0).of(self.data.validation)
-        found = score(network, self.task, scored, shape, "validation")
-        self.lineage.keep(architecture, weights, merit(self.task, found))
+        with scorable(network, self.number_format, self.task, self.data.train, shape) as shipped:
+            found = score(shipped, self.task, scored, shape, "validation")
+        self.lineage.keep(architecture, network.state_dict(), merit(self.task, found))
         return found
 
     def _seed(self, architecture: Architecture) -> int:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
 from hwnas.errors import NonFiniteOutput
 from hwnas.search.data.image_data import Split
 from hwnas.search.tasks.split_metrics import SplitMetrics
@@ -26,7 +25,6 @@ __all__ = [
     "check_finite",
     "merit",
     "recalibrate",
-    "round_as",
     "score",
 ]
 
@@ -209,36 +207,6 @@ def recalibrate(
     for norm, momentum in zip(norms, before, strict=True):
         norm.eval()
         norm.momentum = momentum
-
-
-def round_as(
-    network: nn.Module,
-    number_format: str,
-    task: Task,
-    split: Split,
-    input_shape: tuple[int, int, int],
-    batch_size: int = 256,
-) -> None:
-    """Make a network compute in a number format, as far as that changes its scores.
-
-    In int8, weights and inputs of all convolutions and linear layers are rounded, with ranges of
-    activations from some images (`FakeQuantisation`). Formats of 16 bits round so finely that
-    scores hardly change, so the network stays as it is.
-
-    Args:
-        network: Trained network, changed in place; take its state dict before.
-        number_format: Format of the shipped network, such as ``"int8"``.
-        task: Task that gives the preprocessing.
-        split: Training images, used without augmentation.
-        input_shape: Channels, height and width that the network takes.
-        batch_size: Largest number of images in a batch.
-    """
-    if number_format != "int8":
-        return
-    batches = _batches(split, task, input_shape, batch_size, _device(network))
-    rounding = FakeQuantisation()
-    rounding.begin(network)
-    rounding.observe(network, (images for images, _ in batches))
 
 
 def merit(task: Task, found: Evaluation) -> float:

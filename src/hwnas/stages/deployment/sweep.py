@@ -25,11 +25,12 @@ from hwnas.plugin import closest
 from hwnas.progress import ProgressCallback, Reporter, make_reporter
 from hwnas.recipe import Recipe
 from hwnas.run_folder import RunFolder
+from hwnas.search.evaluation.converted import calibration_batches
 from hwnas.search.evaluation.scoring import SplitName
 from hwnas.search.training import TrainConfig
 from hwnas.stages.deployment.model_source import ModelSource, opened
 from hwnas.stages.finalists.variant_tuning import retraining
-from hwnas.stages.split_evaluator import SplitEvaluator, calibration_batches
+from hwnas.stages.split_evaluator import SplitEvaluator
 
 __all__ = ["SweepOptions", "sweep_network"]
 

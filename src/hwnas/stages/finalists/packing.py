@@ -21,10 +21,10 @@ from hwnas.deploy.export.to_onnx import Export
 from hwnas.deploy.measurement.measured_cost import MeasuredCost
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.targets.target import Device, Target
-from hwnas.deploy.variants import VARIANTS, VariantInputs
 from hwnas.errors import ArtifactError
 from hwnas.interval import is_proportion, metric_interval
 from hwnas.search import Evaluation, Scored
+from hwnas.search.evaluation.converted import Executed, converted_file
 from hwnas.search.evaluation.scoring import score
 from hwnas.search.objectives.objective import label_on, unit_of
 from hwnas.search.training import load_weights
@@ -34,11 +34,9 @@ from hwnas.stages.finalists.limits import LimitCheck, limit_checks
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job
 from hwnas.stages.run_inputs import RunInputs
-from hwnas.stages.split_evaluator import Executed, calibration_batches
 
 __all__ = ["ExportedFinalist", "export_finalist", "pack"]
 
-_CALIBRATION_BATCH = 32
 _SCORED_AT_ONCE = 256
 
 
@@ -117,12 +115,10 @@ def _variant(
     if number_format == "fp32":
         return None
     preprocessing = run_inputs.task.preprocessing.at(*shape[1:])
-    images = calibration_batches(run_inputs.data.train, preprocessing, _CALIBRATION_BATCH)
-    to = model.with_name(f"{model.stem}.{number_format}.onnx")
-    made = VARIANTS[number_format].make(VariantInputs(model, images), to)
+    made = converted_file(model, number_format, run_inputs.data.train, preprocessing)
     runtime = Target.parse(goal.targets[0]).device.runtime
     target = Target(Device.here(runtime, _SCORED_AT_ONCE), number_format)
-    return ShippedVariant(made.model, number_format, target)
+    return ShippedVariant(made, number_format, target)
 
 
 def _best(
