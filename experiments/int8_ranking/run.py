@@ -1,7 +1,8 @@
 """Does a search for int8 targets rank networks as their quantised files do?
 
-A supernet is trained, and networks of it are scored on validation images in three ways: in single
-precision, as a search for int8 does, and as the quantised file of a finalist, which is the truth.
+A supernet is trained, and networks of it are scored on validation images in four ways: in single
+precision, as a search for int8 does, as the quantised file of a finalist, which is the truth, and
+as such a file with ranges from other images.
 """
 
 from __future__ import annotations
@@ -20,18 +21,17 @@ import scipy.stats
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
 from hwnas.deploy.export.to_onnx import export_onnx
-from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.hashing import content_hash
 from hwnas.predictors.devices.calibration import drawn_networks
-from hwnas.search.evaluation.converted import Executed, calibration_batches
+from hwnas.search.data.split import Split
+from hwnas.search.evaluation.converted import Executed, converted_file
 from hwnas.search.evaluation.evaluate import SupernetEvaluator
 from hwnas.search.evaluation.scoring import Evaluation, Fidelity, recalibrate, score
 from hwnas.search.training import SupernetTraining, load_weights, train_supernet
 from hwnas.search_spaces import Architecture, Candidate, Supernet
 from hwnas.stages.run_inputs import RunInputs
 
-_WAYS = ("fp32", "search", "finalist")
-_BATCH = 32
+_WAYS = ("fp32", "search", "finalist", "other-images")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -64,14 +64,15 @@ def observed(setting: Setting, seed: int, count: int) -> list[Row]:
     rounded = replace(plain, number_format="int8")
     supernet = i.space.supernet()
     supernet.shared.load_state_dict(weights)
-    rows = []
+    rows, others = [], i.data.train.first(len(i.data.train) // 2)
     print(f"seed {seed}: scoring {count} networks", flush=True)
     for network in drawn_networks(i.space, seed, count - 2):
         one = Candidate.of(network)
         ways: Sequence[Callable[[], Evaluation]] = (
             lambda one=one: plain.evaluate(one, Fidelity()),
             lambda one=one: rounded.evaluate(one, Fidelity()),
-            lambda network=network: as_finalist(i, supernet, network),
+            lambda network=network: as_finalist(i, supernet, network, i.data.train),
+            lambda network=network: as_finalist(i, supernet, network, others),
         )
         for way, scored in zip(_WAYS, ways, strict=True):
             begun = time.perf_counter()
@@ -84,15 +85,16 @@ def observed(setting: Setting, seed: int, count: int) -> list[Row]:
     return rows
 
 
-def as_finalist(i: RunInputs, supernet: Supernet, network: Architecture) -> Evaluation:
-    """Return the score of a network as a file that is quantised as a finalist's."""
+def as_finalist(
+    i: RunInputs, supernet: Supernet, network: Architecture, images: Split
+) -> Evaluation:
+    """Return the score of a network as a file that is quantised with ranges from some images."""
     module, shape = supernet.extract(network), i.space.input_shape(network)
     recalibrate(module, i.task, i.data.train.first(512), shape)
-    images = calibration_batches(i.data.train, i.task.preprocessing.at(*shape[1:]), _BATCH)
     with tempfile.TemporaryDirectory() as folder:
-        file, int8 = Path(folder, "network.onnx"), Path(folder, "int8.onnx")
+        file = Path(folder, "network.onnx")
         export_onnx(module, shape, file, traceable=i.space.traceable)
-        quantize_int8(file, int8, images)
+        int8 = converted_file(file, "int8", images, i.task.preprocessing.at(*shape[1:]))
         return score(Executed(int8), i.task, i.data.validation, shape, "validation")
 
 
@@ -107,7 +109,7 @@ def answers(rows: Sequence[Row], seed: int) -> list[Row]:
     )
     truth, n = accuracy["finalist"], len(accuracy["finalist"])
     found = []
-    for way in ("search", "fp32"):
+    for way in ("search", "fp32", "other-images"):
         tau = float(scipy.stats.kendalltau(accuracy[way], truth).statistic)
         found.append(Row("kendall_tau", way, seed, tau, "ratio", n))
         error = fmean(np.abs(accuracy[way] - truth))

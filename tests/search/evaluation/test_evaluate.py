@@ -288,18 +288,30 @@ def test_train_evaluator_continues_a_candidate_as_if_uninterrupted(
 
 @pytest.mark.slow
 def test_supernet_evaluator_scores_the_quantised_file_that_would_ship(
-    evaluator: SupernetEvaluator, tmp_path: Path
+    evaluator: SupernetEvaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("hwnas.search.evaluation.converted._CALIBRATION_IMAGES", 64)
     one, task, data = Candidate.of(evaluator.space.largest()), evaluator.task, evaluator.data
-    rounded = replace(evaluator, number_format="int8")
-    assert rounded.key != evaluator.key
+    rounded = replace(evaluator, recalibration_images=100, number_format="int8")
+    assert rounded.key != replace(evaluator, recalibration_images=100).key
     network = rounded._supernet.extract(one.network)
-    recalibrate(network, task, data.train.first(512), SHAPE)
+    recalibrate(network, task, data.train.first(100), SHAPE)
     export_onnx(network, SHAPE, tmp_path / "plain.onnx")
     preprocessing = task.preprocessing.at(*SHAPE[1:])
     file = converted_file(tmp_path / "plain.onnx", "int8", data.train, preprocessing)
-    expected = score(Executed(file), task, data.validation, SHAPE, "validation")
-    assert rounded.evaluate(one, Fidelity()).values == expected.values
+    inputs = preprocessing(torch.from_numpy(data.validation.take(np.arange(20))[0]))
+    outputs: list[Tensor] = []
+
+    def watched(module: nn.Module, *_: object) -> Evaluation:
+        outputs.append(module(inputs))
+        return Evaluation({}, {}, 20, "validation")
+
+    monkeypatch.setattr("hwnas.search.evaluation.evaluate.score", watched)
+    rounded.evaluate(one, Fidelity())
+    expected = Executed(file)(inputs)
+    # Sums differ in their last bits, and rarely that is another step of eight bits.
+    differences = (outputs[0] - expected).abs() / expected.abs().max()
+    assert differences.median() < 1e-4, differences.median()
 
 
 def test_train_evaluator_ends_a_training_that_gets_no_better(

@@ -191,6 +191,7 @@ class SupernetEvaluator:
 
         Raises:
             NonFiniteOutput: An output of the network is NaN or infinite.
+            ArtifactError: The network cannot be converted to the number format.
         """
         with torch_threads(self.threads):
             shape = self.space.input_shape(candidate.network)
@@ -199,7 +200,8 @@ class SupernetEvaluator:
             images = self.data.train.first(self.recalibration_images)
             recalibrate(network, self.task, images, shape)
             scored = fidelity.of(self.data.validation)
-            with scorable(network, self.number_format, self.task, images, shape) as shipped:
+            in_format = self.number_format, self.task, self.data.train, shape
+            with scorable(network, *in_format) as shipped:
                 return score(shipped, self.task, scored, shape, "validation")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -261,6 +263,7 @@ class TrainEvaluator:
         Raises:
             DivergedError: The training loss is not a number.
             NonFiniteOutput: An output of the network is NaN or infinite.
+            ArtifactError: The network cannot be converted to the number format.
         """
         shape, found = self.space.input_shape(candidate.network), []
         scored = replace(fidelity, share=1.0)

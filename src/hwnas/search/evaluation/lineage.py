@@ -242,6 +242,7 @@ class GrowEvaluator:
         Raises:
             DivergedError: The training loss is not a number.
             NonFiniteOutput: An output of the network is NaN or infinite; its weights are not kept.
+            ArtifactError: The network cannot be converted to the number format.
         """
         with torch_threads(self.threads):
             return self._evaluated(candidate, fidelity)
