@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from torch import nn
 
 from hwnas.deploy import Target, TimingSettings
 from hwnas.deploy.measurement.energy import energy_of
@@ -170,3 +172,15 @@ def test_export_chosen_writes_networks_and_a_table_to_fill_in(tmp_path: Path) ->
     assert len(lines) == 3
     for line in lines:
         assert (tmp_path / "out" / line.rstrip(",")).is_file()
+
+
+def test_exported_networks_share_no_constants_as_trained_ones(tmp_path: Path) -> None:
+    network = SPACE.smallest()
+    calibration.quickest_export(SPACE)(SPACE, network, tmp_path / "network.onnx")
+    vectors = [
+        onnx.numpy_helper.to_array(tensor).tobytes()
+        for tensor in onnx.load(tmp_path / "network.onnx").graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 1
+    ]
+    layers = [m for m in SPACE.build(network).modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert len(vectors) == len(set(vectors)) == len(layers)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from torch import nn
 
 from hwnas.atomic import storage_errors, write_text
 from hwnas.deploy.export.to_onnx import export_onnx, export_traced, traces_alike
@@ -340,12 +341,25 @@ _traced_alike: dict[str, bool] = {}
 
 
 def _export_traced(space: SearchSpace, network: Architecture, path: Path) -> None:
-    export_traced(space.build(network), space.input_shape(network), path)
+    export_traced(_untrained(space, network), space.input_shape(network), path)
 
 
 def _export_untrained(space: SearchSpace, network: Architecture, path: Path) -> None:
     shape = space.input_shape(network)
-    export_onnx(space.build(network), shape, path, traceable=space.traceable)
+    export_onnx(_untrained(space, network), shape, path, traceable=space.traceable)
+
+
+def _untrained(space: SearchSpace, network: Architecture) -> nn.Module:
+    """Return a network whose vectors are all different, as those of a trained one are.
+
+    New biases and normalisation are zeros and ones. Equal vectors become one constant of an ONNX
+    file, from which ONNX Runtime makes other operators in fp16 than for trained networks.
+    """
+    module = space.build(network)
+    for tensor in module.state_dict().values():
+        if tensor.dim() == 1 and tensor.is_floating_point():
+            nn.init.uniform_(tensor, 0.5, 1.5)
+    return module
 
 
 def _paths(networks: Sequence[Architecture], folder: Path) -> list[Path]:
