@@ -28,7 +28,14 @@ from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search_spaces import Architecture, Candidate
 
-__all__ = ["BundleFacts", "BundleNetwork", "ShippedVariant", "seal", "write_bundle"]
+__all__ = [
+    "BundleFacts",
+    "BundleNetwork",
+    "ShippedVariant",
+    "put_artifact",
+    "seal",
+    "write_bundle",
+]
 
 _KINDS = ("counted", "evaluated", "measured", "modelled", "predicted", "simulated", "table")
 
@@ -125,7 +132,10 @@ def write_bundle(folder: Path, network: BundleNetwork, facts: BundleFacts) -> Bu
         write_weights(temporary / WEIGHTS, network.weights)
         artifacts = [Artifact(MODEL, "fp32", "onnxruntime")]
         if network.variant is not None:
-            artifacts.insert(0, _copied_variant(network, network.variant, temporary, golden))
+            variant = network.variant
+            artifacts.insert(0, _artifact(network, variant))
+            inputs = network.preprocessing(network.golden_images).contiguous().numpy()
+            put_artifact(temporary, artifacts[0], variant.model, variant.target, inputs, golden)
         listed = [each.to_json() for each in artifacts]
         np.savez_compressed(temporary / GOLDEN, **golden)
         write_text(temporary / CARD, card({**description, "artifacts": listed}))
@@ -133,15 +143,33 @@ def write_bundle(folder: Path, network: BundleNetwork, facts: BundleFacts) -> Bu
     return Bundle.load(folder)
 
 
-def _copied_variant(
-    network: BundleNetwork,
-    variant: ShippedVariant,
+def put_artifact(
     folder: Path,
-    golden: dict[str, Any],
-) -> Artifact:
-    """Copy the file of a variant into a bundle, and add its golden outputs."""
+    artifact: Artifact,
+    model: Path,
+    target: Target,
+    inputs: NDArray[np.float32],
+    golden: dict[str, NDArray[Any]],
+) -> None:
+    """Copy the file of an artifact into a bundle, and add golden outputs, unless they are there.
+
+    Args:
+        folder: Folder of the bundle.
+        artifact: Artifact that names the file and the golden outputs.
+        model: ONNX file to copy.
+        target: Target that computes the golden outputs.
+        inputs: Golden images as inputs of the network, (N, C, H, W).
+        golden: Arrays of golden.npz by name, to which the outputs are added.
+    """
+    if not (folder / artifact.file).exists():
+        copy_model(model, folder / artifact.file)
+    if artifact.golden not in golden:
+        golden[artifact.golden] = outputs_of(model, [inputs], target)
+
+
+def _artifact(network: BundleNetwork, variant: ShippedVariant) -> Artifact:
     runtime = variant.target.device.runtime
-    artifact = Artifact(
+    return Artifact(
         MODEL if variant.model == network.export.path else f"model.{variant.name}.onnx",
         variant.name,
         runtime,
@@ -149,11 +177,6 @@ def _copied_variant(
         f"outputs of {variant.name} on {runtime}",
         ROUNDED_TOLERANCE,
     )
-    if not (folder / artifact.file).exists():
-        copy_model(variant.model, folder / artifact.file)
-    inputs = network.preprocessing(network.golden_images).contiguous().numpy()
-    golden[artifact.golden] = outputs_of(variant.model, [inputs], variant.target)
-    return artifact
 
 
 def _description(

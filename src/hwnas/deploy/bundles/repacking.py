@@ -13,12 +13,12 @@ from hwnas.atomic import replacing_folder, write_json, write_text
 from hwnas.deploy.bundles.artifact import GOLDEN_OUTPUTS, ROUNDED_TOLERANCE, Artifact
 from hwnas.deploy.bundles.bundle import CARD, GOLDEN, MODEL, Bundle
 from hwnas.deploy.bundles.model_card import card
-from hwnas.deploy.bundles.packing import seal
+from hwnas.deploy.bundles.packing import put_artifact, seal
 from hwnas.deploy.export.comparison import TOLERANCE
 from hwnas.deploy.onnx.graph import copy_model
 from hwnas.deploy.runtimes.triton import write_plan
 from hwnas.deploy.targets.target import Target
-from hwnas.deploy.variants.sweep import Sweep, VariantResult, outputs_of
+from hwnas.deploy.variants.sweep import Sweep, VariantResult
 
 __all__ = ["write_variants"]
 
@@ -58,13 +58,9 @@ def _write_bundle(bundle: Bundle, found: Sweep, folder: Path) -> None:
     for result in found.able:
         artifact = _artifact(bundle, result)
         assert result.made is not None
-        if not (folder / artifact.file).exists():
-            copy_model(result.made.model, folder / artifact.file)
+        target = Target.parse(result.target)
+        put_artifact(folder, artifact, result.made.model, target, inputs, golden)
         artifact = replace(artifact, beside=_beside(folder / artifact.file, result))
-        if artifact.golden not in golden:
-            golden[artifact.golden] = outputs_of(
-                result.made.model, [inputs], Target.parse(result.target)
-            )
         artifacts.append({**artifact.to_json(), **_results(result)})
     arrays: dict[str, Any] = golden
     np.savez_compressed(folder / GOLDEN, **arrays)

@@ -59,9 +59,9 @@ class EarlyStopping:
     @torch.no_grad()
     def give(self) -> None:
         """Copy the best weights, if there are any, into the network."""
-        for name, tensor in self._network.state_dict().items():
-            if self._weights:
-                tensor.copy_(self._weights[name])
+        state = self._network.state_dict()
+        for name, tensor in self._weights.items():
+            state[name].copy_(tensor)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
