@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hwnas.search.evaluation.scoring import Evaluation, Fidelity
 from hwnas.search_spaces import Candidate
@@ -15,9 +16,11 @@ def quick() -> int:
     """Return a number that identifies the node, 0 without Ray."""
     import ray
 
-    return (
-        zlib.crc32(ray.get_runtime_context().get_node_id().encode()) if ray.is_initialized() else 0
-    )
+    return number_of(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else 0
+
+
+def number_of(node_id: str) -> int:
+    return zlib.crc32(node_id.encode())
 
 
 def process_of(shared: None) -> int:
@@ -26,7 +29,12 @@ def process_of(shared: None) -> int:
 
 @dataclass
 class Where(EvenDials):
+    """Evaluator that takes a while, until the file `hurry` exists."""
+
+    hurry: Path | None = None
+
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
-        time.sleep(0.3)
+        if self.hurry is None or not self.hurry.exists():
+            time.sleep(0.3)
         found = super().evaluate(candidate, fidelity)
         return replace(found, standard_errors={"accuracy": 0.01, "node": float(quick())})
