@@ -162,6 +162,7 @@ _ABSOLUTE = ("ms", "us", "s")
 
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "accuracy_predictor": crosstab,
+    "energy_search": across,
     "evolution": crosstab,
     "gemm": crosstab,
     "hybrid_latency": crosstab,
@@ -176,7 +177,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "spec_sheets": crosstab,
 }
 """Tables of the experiments that do not use `markdown`."""
-BY_CASE = ("int8", "photographs")
+BY_CASE = ("int8", "photographs", "precision_front")
 """Experiments whose configurations each belong to one case."""
 
 

@@ -20,6 +20,7 @@ from hwnas.stages import RunInputs
 Command = Callable[..., Any]
 
 TARGET = "cpu-onnxruntime-int8-b1-t1"
+PLAIN = "cpu-onnxruntime-fp32-b1-t1"
 
 
 @pytest.fixture
@@ -84,4 +85,59 @@ def test_search_refuses_targets_in_several_number_formats(
         *("--set", "objective.1.metric=latency_ms", "--set", several),
         *("--set", "objective.1.reduce=worst"),
     )
-    answer.refused("the objectives name targets in several number formats, fp32, int8")
+    answer.refused("the objectives name targets in several number formats, int8, fp32")
+
+
+@pytest.fixture
+def both(hwnas: Command, tiny_recipe: Path, tmp_path: Path) -> Path:
+    """Return the folder of a search whose networks ship in int8 or fp32."""
+    recipe = tiny_recipe.read_text().replace(
+        f'target = "{PLAIN}"', f'targets = ["{PLAIN}", "{TARGET}"]\nreduce = "min"'
+    )
+    tiny_recipe.write_text(recipe)
+    answer = hwnas("search", tiny_recipe, "--run", tmp_path / "both")
+    assert answer.status == 0, answer.err
+    return tmp_path / "both"
+
+
+@pytest.mark.slow
+def test_search_over_number_formats_ships_each_network_in_its_own(
+    hwnas: Command, both: Path
+) -> None:
+    rows = json.loads(hwnas("front", both, "--json").out)["front"]
+    formats = {row["id"]: row["architecture"]["precision.number_format"] for row in rows}
+    targets = {"int8": TARGET, "fp32": PLAIN}
+    assert {row["id"]: row["target"] for row in rows} == {
+        name: targets[each] for name, each in formats.items()
+    }
+    found = bundles(both)
+    assert found
+    for bundle in found:
+        bundle.verify()
+        own = formats[bundle.folder.name]
+        assert bundle.artifacts[0].variant == ("int8" if own == "int8" else "fp32")
+        assert [each.target for each in bundle.measurements] == [targets[own]]
+    assert "target" in hwnas("front", both).out
+    assert TARGET in (both / "report.html").read_text()
+    assert "nothing is left to do" in hwnas("resume", both).err
+
+
+@pytest.mark.slow
+def test_run_over_number_formats_adds_a_target_in_one(hwnas: Command, both: Path) -> None:
+    answer = hwnas("specialise", both, "--target", "cpu-onnxruntime-int8-b2-t1")
+    assert answer.status == 0, answer.err
+    further = bundles(both / "targets" / "cpu-onnxruntime-int8-b2-t1")
+    assert {bundle.artifacts[0].variant for bundle in further} == {"int8"}
+    hwnas("cascade", both, "--target-accuracy", "0.5", "--out", both / "cascade").refused(
+        "in fp32, one image at a time"
+    )
+
+
+def test_search_over_number_formats_refuses_an_evaluator_of_one(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
+    several = f'objective.1.targets=["{PLAIN}", "{TARGET}"]'
+    given = "objective.1.metric=latency_ms", several, "objective.1.reduce=min"
+    sets = [part for each in (*given, "search.evaluator=grow") for part in ("--set", each)]
+    answer = hwnas("search", quick_recipe, "--run", tmp_path / "run", *sets)
+    answer.refused("evaluator 'grow' scores all networks in one")

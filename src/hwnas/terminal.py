@@ -59,6 +59,7 @@ def table_of(
 def print_summary(console: Console, summary: RunResult) -> None:
     """Print the front, the paths of report and bundles, and the next commands."""
     columns = ["network", summary.metric, "tested", "predicted ms", "measured ms"]
+    columns += ["target"] if _has_targets(summary) else []
     columns += ["MACs", "params", "size"]
     shown = [*summary.front, *([] if summary.reference is None else [summary.reference])]
     rows = [_front_row(row, summary) for row in shown]
@@ -110,10 +111,16 @@ def _front_row(row: FrontRow, summary: RunResult) -> list[str]:
         metric_text(row.test, _ends(row.test_of_seeds)),
         _ms(row.predicted_latency_ms),
         _ms(row.measured_latency_ms),
+        *([row.target or "-"] if _has_targets(summary) else []),
         count_text(row.macs),
         count_text(row.params),
         size_text(row.weight_bytes),
     ]
+
+
+def _has_targets(summary: RunResult) -> bool:
+    """Return whether networks ship for different targets."""
+    return any(row.target is not None for row in summary.front)
 
 
 def print_measurement(console: Console, name: str, measurement: Measurement) -> None:

@@ -140,6 +140,18 @@ OWN = {
         },
         "seed 0: ",
     ),
+    "precision_front": (
+        [
+            *("--seeds", "0", "--cases", "cifar10"),
+            *(part for setting in PLANNED for part in ("--set", setting)),
+        ],
+        {
+            ("hypervolume_ratio", "cifar10 joint / afterwards"),
+            ("seconds", "cifar10 joint"),
+            ("seconds", "cifar10 afterwards"),
+        },
+        "seed 0: ",
+    ),
 }
 """Options, some expected rows, and a text that is printed only before work is done."""
 
@@ -364,6 +376,22 @@ def test_paired_script_compares_methods_seed_by_seed(
     found = {row.subject: row.spread for row in read_rows(tmp_path / "paired.jsonl")}
     assert set(found) == {"fbnet-F2 over help", "fbnet-F2 over ridge"}
     assert all(spread["least"] < spread["most"] for spread in found.values())
+
+
+@pytest.mark.slow
+def test_energy_search_script_scores_each_search_by_its_energies(
+    run_twice: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
+    if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
+        pytest.skip("HWNAS_DATA names no folder with latency tables")
+    options = ["--cases", "onnx_cifar100", "--seeds", "1", "--evals", "20", "--processes", "1"]
+    first, second = run_twice("energy_search.run", "--out", tmp_path, *options)
+    assert "onnx_cifar100 energy\n" in first
+    assert "onnx_cifar100 energy\n" not in second
+    found = {(row.metric, row.subject): row.value for row in read_rows(tmp_path / "results.jsonl")}
+    for subject in ("onnx_cifar100", "mean"):
+        for lost in ("lost_energy", "lost_latency", "lost_macs", "lost_true_latency"):
+            assert 0 <= found[lost, subject] < 1
 
 
 @pytest.mark.slow

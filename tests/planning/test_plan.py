@@ -187,6 +187,20 @@ def test_plan_chooses_smaller_networks_if_a_family_trains_slowly() -> None:
     assert both["search.options.most_macs"] < alone["search.options.most_macs"]
 
 
+def test_plan_scores_each_network_in_every_number_format() -> None:
+    for minutes in (15, 45, 300):
+        facts = JobFacts(8500, SHAPE, "classes", minutes, 2)
+        one, two = (make_plan(replace(facts, formats=n), speeds(5000)) for n in (1, 2))
+        networks = two.values["search.trials"] // 2
+        assert two.values["search.trials"] == two.values["search.batch"] == 2 * networks
+        assert two.values["search.fidelity.rungs"] == [1.0]
+        assert two.values["deploy.top"] == networks <= one.values["search.trials"]
+        assert "each is scored in 2 number formats" in two.summary[0]
+    given = {"search.trials": 9}
+    made = make_plan(replace(facts, formats=2), speeds(5000), given)
+    assert made.values["search.trials"] == 8
+
+
 def test_plan_keeps_the_number_of_trials_of_the_recipe() -> None:
     facts = JobFacts(8500, SHAPE, "classes", 45, 2)
     many, few = (plan(45, given={"search.trials": number}) for number in (40, 4))

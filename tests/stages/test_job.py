@@ -12,6 +12,7 @@ from hwnas.stages.job import RunStage
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER = "cpu-onnxruntime-fp32-b8-t1"
+INT8 = "cpu-onnxruntime-int8-b1-t1"
 
 
 def test_specialised_goal_differs_only_in_its_target(job: Job, goal: SearchGoal) -> None:
@@ -23,7 +24,7 @@ def test_specialised_goal_differs_only_in_its_target(job: Job, goal: SearchGoal)
     assert (goal.study_name, other.study_name) == ("search", f"search@{OTHER}")
 
 
-@pytest.mark.parametrize(("reduce", "limit"), [("worst", 5.0), ("sum", None)])
+@pytest.mark.parametrize(("reduce", "limit"), [("worst", 5.0), ("min", 5.0), ("sum", None)])
 def test_specialised_goal_replaces_several_targets_by_one(
     job: Job, reduce: Reduction, limit: float | None
 ) -> None:
@@ -54,10 +55,26 @@ def test_specialised_goal_has_the_number_format_of_its_target(job: Job, goal: Se
 
 
 def test_goal_refuses_targets_in_several_number_formats(job: Job) -> None:
-    targets = TARGET, "cpu-onnxruntime-int8-b1-t1"
-    both = Objective("latency_ms", "minimize", None, None, targets, "worst")
-    with pytest.raises(ConfigError, match=r"fp32, int8, but each network of a search ships in one"):
+    both = Objective("latency_ms", "minimize", None, None, (TARGET, INT8), "worst")
+    with pytest.raises(ConfigError, match=r"int8, fp32, but each network ships in one"):
         SearchGoal((job.recipe.objective[0], both)).check()
+
+
+def test_goal_that_chooses_among_targets_searches_their_formats(job: Job) -> None:
+    least = Objective("latency_ms", "minimize", None, None, (TARGET, INT8, OTHER), "min")
+    goal = SearchGoal((job.recipe.objective[0], least))
+    goal.check()
+    space = goal.space(job.run_inputs.searched)
+    assert space.size() == 2 * job.run_inputs.searched.size()
+    small, large = (space.candidate(each) for each in (space.smallest(), space.largest()))
+    assert [goal.format_of(each) for each in (small, large)] == ["int8", "fp32"]
+    assert [goal.targets_of(each) for each in (small, large)] == [[INT8], [TARGET, OTHER]]
+    in_one = replace(least, targets=(TARGET, OTHER))
+    plain = SearchGoal((job.recipe.objective[0], in_one))
+    assert plain.space(job.run_inputs.searched) is job.run_inputs.searched
+    energy = Objective("energy_mj", "minimize", TARGET)
+    with pytest.raises(ConfigError, match="has to be the only one with a target"):
+        SearchGoal((least, energy)).check()
 
 
 def test_job_training_identity_depends_only_on_training_settings(job: Job) -> None:

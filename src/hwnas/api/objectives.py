@@ -37,7 +37,8 @@ def minimize(
             several targets.
         limit: Largest acceptable value, in the metric's unit; None for no limit. For a predicted
             cost, the upper end of the 90% prediction interval has to meet it.
-        reduce: Reduction over several targets: ``"worst"``, the largest, or ``"sum"``.
+        reduce: Reduction over several targets: ``"worst"``, the largest, ``"sum"``, or ``"min"``,
+            the least: each network ships for the target on which it costs least.
 
     Raises:
         ConfigError: A target is missing, or is given for a metric that has none.

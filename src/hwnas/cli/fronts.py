@@ -88,6 +88,8 @@ def _print_front(summary: RunResult) -> None:
     measured = any(row.measured_latency_ms is not None for row in summary.front)
     columns = ["network", *(_shown(label) for label in labels)]
     columns += ["tested", "measured ms"] if measured else []
+    targets = any(row.target is not None for row in summary.front)
+    columns += ["target"] if targets else []
     rows = []
     for row in summary.front:
         cells = [
@@ -99,6 +101,8 @@ def _print_front(summary: RunResult) -> None:
         if measured:
             ms = row.measured_latency_ms
             cells += [metric_text(row.test), "-" if ms is None else number(ms)]
+        if targets:
+            cells.append(row.target or "-")
         rows.append([f"{row.id}{mark_of(row)}  {', '.join(row.picks)}".rstrip(), *cells])
     title = f"Pareto front of {summary.run} ({summary.trials} candidates evaluated)"
     out.print(title, style="bold", soft_wrap=True, markup=False)

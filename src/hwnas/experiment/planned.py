@@ -39,6 +39,7 @@ from hwnas.search.engine.devices import device_here
 from hwnas.search.engine.placement import MOST_ON_A_GPU, live_nodes
 from hwnas.search.tasks.task import Task
 from hwnas.search_spaces import SearchSpace
+from hwnas.stages.goal import SearchGoal
 from hwnas.stages.run_inputs import RunInputs, space_of_recipe, task_of
 from hwnas.stages.untrained_costs import most_macs
 
@@ -82,7 +83,8 @@ def with_plan(
     device = device_here(recipe.search.gpus_per_worker)
     gpus = 0 if device.type == "cpu" else torch.accelerator.device_count()
     cores = _at_once(requested.get("search.workers"), gpus)
-    facts = JobFacts.of(data, recipe.run.minutes, cores, gpus)
+    formats = SearchGoal(recipe.objective).number_formats
+    facts = replace(JobFacts.of(data, recipe.run.minutes, cores, gpus), formats=len(formats))
     reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     space = _space(

@@ -23,6 +23,7 @@ class JobFacts:
         gpus: Number of GPUs that they are trained on; 0 if they are trained on CPUs.
         most_macs: Approximate multiply-accumulates of the largest networks that meet the limits;
             None if all networks do.
+        formats: Number of number formats that each network is scored in.
         spent_minutes: Part of the budget that was spent before the plan, by loading the data and
             measuring the speed of the machine.
     """
@@ -34,6 +35,7 @@ class JobFacts:
     cores: int
     gpus: int = 0
     most_macs: float | None = None
+    formats: int = 1
     spent_minutes: float = 0.0
 
     @classmethod

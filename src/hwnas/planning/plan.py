@@ -165,6 +165,8 @@ def _asks_for_supernet(given: Mapping[str, Any]) -> bool:
 
 def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
     """Plan trainings of single networks by successive halving among networks of similar size."""
+    if wanted is not None:
+        wanted = max(1, wanted // facts.formats)
     candidates, rungs, macs = _choose_halving(facts, rates, wanted)
     epochs = min(_of_data(facts, _MOST_EPOCHS), _epochs(facts, rates, candidates, rungs, macs))
     finalists = candidates
@@ -179,8 +181,8 @@ def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
         **training_values(facts, _SLOWER * longest),
         "train.epochs": _rounded(epochs),
         "search.evaluator": "train",
-        "search.trials": candidates,
-        "search.batch": candidates,
+        "search.trials": candidates * facts.formats,
+        "search.batch": candidates * facts.formats,
         "search.sampler": "stratified",
         "search.options.most_macs": macs,
         "search.fidelity.rungs": list(rungs.rungs),
@@ -197,7 +199,8 @@ def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
     )
     summary = (
         f"{candidates} networks of up to {macs / 1e6:.3g} M multiply-accumulates are trained, "
-        f"{facts.cores} at a time: all for {stops[0]} epochs{halving if len(stops) > 1 else ''}",
+        f"{facts.cores} at a time: all for {stops[0]} epochs{halving if len(stops) > 1 else ''}"
+        f"{f'; each is scored in {facts.formats} number formats' if facts.formats > 1 else ''}",
         f"a full training takes {shortest:.1f} minutes for the smallest, {longest:.1f} for the "
         f"largest; {finalists} become bundles",
     )
@@ -212,7 +215,8 @@ def _choose_halving(
     sizes = np.geomspace(min(2 * least, largest), largest, 50)
     low, high = math.log(least), math.log(largest)
     middle = math.sqrt(math.prod(rates.sizes))
-    options: Sequence[_Halving] = _HALVINGS
+    # Before the last rung, each format of a network is trained apart.
+    options = [each for each in _HALVINGS if facts.formats == 1 or each.rungs == _TRAINED]
     if wanted is not None:
         able = [each for each in options if each.candidates <= wanted] or options[-1:]
         options = [replace(able[0], candidates=wanted)]

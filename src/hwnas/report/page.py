@@ -92,8 +92,8 @@ def _headline(data: ReportData) -> Iterable[str]:
     fastest, slowest = (f(measured, key=lambda found: _latency_ms(found)) for f in (min, max))
     metric = metric_name(fastest.metric)
     networks = "network" if len(measured) == 1 else "networks"
-    where = measured[0].measurement.target if measured[0].measurement else data.target
-    yield f"{len(measured)} measured {networks} for {where}: "
+    where = dict.fromkeys(each.measurement.target for each in measured if each.measurement)
+    yield f"{len(measured)} measured {networks} for {', '.join(where)}: "
     yield element("strong", f"test {metric} {number(fastest.test.mean)}")
     yield " at "
     yield element("strong", f"{number(_latency_ms(fastest))} ms")

@@ -78,13 +78,17 @@ def finalists_table(data: ReportData) -> Html:
         ("size", "ONNX file"),
         ("bundle", "beside this file"),
     ]
-    rows = [_finalist(f, colours[f.id], others) for f in data.finalists]
+    shown = [(f, colours[f.id]) for f in data.finalists]
     if data.reference is not None:
-        rows.append(_finalist(data.reference, GREY, others))
+        shown.append((data.reference, GREY))
+    targets = {f.measurement.target for f, _ in shown if f.measurement is not None}
+    rows = [_finalist(f, colour, others, name_target=len(targets) > 1) for f, colour in shown]
     return table(heads, rows, "finalists")
 
 
-def _finalist(finalist: Finalist, colour: str, others: Sequence[ObjectiveInfo]) -> list[str]:
+def _finalist(
+    finalist: Finalist, colour: str, others: Sequence[ObjectiveInfo], *, name_target: bool
+) -> list[str]:
     dot = element("span", class_="dot", style=f"background:{colour}")
     network = join([dot, element("span", finalist.name, class_="pick")])
     named = with_note(network, finalist.id) if finalist.picks else network
@@ -96,7 +100,7 @@ def _finalist(finalist: Finalist, colour: str, others: Sequence[ObjectiveInfo]) 
     return [
         join([named, *_missed(finalist)]),
         with_note(f"{test.mean:.4f}", *([ends] if ends else []), f"n = {test.n:,}", *seeds),
-        _latency(finalist.measurement),
+        _latency(finalist.measurement, name_target=name_target),
         _prediction(finalist.predicted_latency_ms, finalist.predicted_std_ms),
         *(_on_target(found) for found in finalist.further),
         *(_delivered(finalist, objective) for objective in others),
@@ -120,7 +124,7 @@ def _missed(finalist: Finalist) -> Iterable[Html]:
         yield element("small", line, class_="flag missed")
 
 
-def _latency(measurement: Measurement | None) -> str:
+def _latency(measurement: Measurement | None, *, name_target: bool = False) -> str:
     if measurement is None:
         return "not measured"
     clock = "CPU" if measurement.clock == "cpu" else "wall"
@@ -129,6 +133,7 @@ def _latency(measurement: Measurement | None) -> str:
         f"{number(measurement.latency_ms)} ms",
         f"{number(spread.p20)} to {number(spread.p80)}",
         f"{clock} time, n = {measurement.n}",
+        *([f"on {measurement.target}"] if name_target else []),
     )
     if not measurement.contended:
         return shown

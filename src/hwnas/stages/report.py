@@ -38,7 +38,13 @@ from hwnas.search.training import read_rows
 from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import calibrated
-from hwnas.stages.finalists.bundles import measured_cost, picks, read_bundles, score_of
+from hwnas.stages.finalists.bundles import (
+    chosen_target,
+    measured_cost,
+    picks,
+    read_bundles,
+    score_of,
+)
 from hwnas.stages.finalists.limits import costs_of, limit_messages, of_bundle, overall
 from hwnas.stages.finalists.reference import REFERENCE, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
@@ -127,7 +133,7 @@ def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
         target=", ".join(goal.targets),
         task=f"{job.run_inputs.task.name}, {job.run_inputs.task.outputs} outputs",
         space=" and ".join(folder.recipe.space.names),
-        space_size=job.run_inputs.searched.size(),
+        space_size=goal.space(job.run_inputs.searched).size(),
         objectives=tuple(_objective(job, o) for o in goal.objectives),
         trials=_trials(result, folder.recipe.search.sampler),
         baseline_trials=_trials(baseline, BASELINE) if baseline else (),
@@ -175,7 +181,7 @@ def _where(objective: Objective) -> str | None:
     """Return the target of an objective, or a description of several targets."""
     if objective.reduce is None:
         return objective.target
-    how = "the slowest" if objective.reduce == "worst" else "the sum"
+    how = {"worst": "the slowest", "sum": "the sum", "min": "the lowest"}[objective.reduce]
     return f"{how} of {', '.join(objective.targets)}"
 
 
@@ -219,7 +225,11 @@ def _finalist(
         trial.candidate.id,
         trial.candidate.as_dict(),
         _stages(job.run_inputs.space, trial.candidate.network),
-        {t: trial.estimates[label_on(m, t)] for m, t in goal.costs if m == LATENCY},
+        {
+            target: trial.estimates[label_on(LATENCY, target)]
+            for metric, target in goal.costs
+            if metric == LATENCY and label_on(metric, target) in trial.estimates
+        },
         tuple(name for name, picked in named.items() if picked == trial.candidate.id),
     )
 
@@ -247,7 +257,9 @@ def _delivered(
     metric = job.run_inputs.task.metrics[0].name
     counted = {row["name"]: row["value"] for row in bundle.description["metrics"]}
     measured = {m.target: m for m in bundle.measurements}
-    first = goal.targets[0] if goal.targets else None
+    chosen = chosen_target(bundle, goal.objectives)
+    targets = goal.targets if chosen is None else [chosen]
+    first = targets[0] if targets else None
     expected = predicted.get(first) if first else None
     scores = {split: score_of(bundle, metric, split) for split in ("validation", "test")}
     validation, test = (
@@ -267,7 +279,7 @@ def _delivered(
         measurement=measured.get(first) if first else None,
         macs=counted["macs"],
         params=counted["params"],
-        size_bytes=bundle.file_in(goal.number_format).stat().st_size,
+        size_bytes=_size_bytes(bundle, first),
         max_relative_error=bundle.description["max_relative_error"],
         bundle=str(bundle.folder.relative_to(job.folder.output(goal.target))),
         picks=picked,
@@ -278,7 +290,7 @@ def _delivered(
                 predicted[target].std if target in predicted else None,
                 measured[target],
             )
-            for target in goal.targets[1:]
+            for target in targets[1:]
         ),
         delivered={
             o.label: cost for o in goal.objectives if (cost := measured_cost(bundle, o)) is not None
@@ -286,6 +298,12 @@ def _delivered(
         missed_limits=tuple(limit_messages(checks)),
         limit_state=overall(checks) if checks else None,
     )
+
+
+def _size_bytes(bundle: Bundle, target: str | None) -> int:
+    """Return the size of the file of a network that ships for a target."""
+    number_format = "fp32" if target is None else Target.parse(target).format
+    return bundle.file_in(number_format).stat().st_size
 
 
 def _stages(space: SearchSpace, architecture: Architecture) -> tuple[StagePicture, ...]:

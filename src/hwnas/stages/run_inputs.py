@@ -113,7 +113,9 @@ class RunInputs:
             )
         _check_roles(space.roles, evaluator, recipe, task, len(data.train))
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
-        SearchGoal(recipe.objective).check()
+        goal = SearchGoal(recipe.objective)
+        goal.check()
+        _check_formats(goal, evaluator, recipe)
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
         if recipe.deploy.reference and task.meaning.is_map:
@@ -288,6 +290,19 @@ def _check_resolution(train: TrainConfig, space: SearchSpace) -> None:
             f"train.first_resolution is {train.first_resolution}, but the largest network does not "
             f"accept images of {sides[0]} x {sides[1]} pixels; set it to 1"
         ) from error
+
+
+def _check_formats(goal: SearchGoal, evaluator: Callable[..., Evaluator], recipe: Recipe) -> None:
+    """Raise if the evaluator does not know candidates in several number formats."""
+    if goal.number_format is not None:
+        return
+    name = recipe.search.evaluator
+    if name == "grow" or "number_format" not in inspect.signature(evaluator).parameters:
+        raise ConfigError(
+            f"the targets have the number formats {', '.join(goal.number_formats)}, but evaluator "
+            f"{name!r} scores all networks in one; name targets in one format, or use another "
+            "evaluator"
+        )
 
 
 def _check_folds(recipe: Recipe, data: ImageData) -> None:

@@ -102,7 +102,7 @@ def _trial_identity(
     job: Job, goal: SearchGoal, evaluator: Evaluator, costs: Mapping[str, CostSource]
 ) -> TrialIdentity:
     return TrialIdentity.of(
-        job.run_inputs.searched,
+        goal.space(job.run_inputs.searched),
         goal.objectives,
         evaluator,
         job.fidelity,
@@ -155,7 +155,8 @@ def _search(
     sampler: Callable[..., BaseSampler],
     advance: ProgressCallback,
 ) -> None:
-    config, space, folder = job.recipe.search, job.run_inputs.searched, job.folder.path
+    config, folder = job.recipe.search, job.folder.path
+    space = goal.space(job.run_inputs.searched)
     trials, patience = config.trials, config.patience
     if study_name == BASELINE and patience is not None:  # as many trials as the search had
         trials, patience = found(folder, goal).tried, None

@@ -5,8 +5,10 @@ import pickle
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,13 +24,19 @@ from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.engine.executor import InProcess
 from hwnas.search.engine.failure import Failure
 from hwnas.search.evaluation.converted import Executed, converted_file
-from hwnas.search.evaluation.evaluate import SupernetEvaluator, TrainEvaluator, weights_hash
+from hwnas.search.evaluation.evaluate import (
+    SupernetEvaluator,
+    TrainEvaluator,
+    train_network,
+    weights_hash,
+)
 from hwnas.search.evaluation.lineage import GrowEvaluator
 from hwnas.search.evaluation.scoring import Evaluation, Fidelity, recalibrate, score
 from hwnas.search.tasks.classification import Classification
 from hwnas.search.training import TrainConfig
 from hwnas.search.training.checkpoint import read_position
 from hwnas.search_spaces import Candidate, MobileNetSpace, TrainingSpace, batch_norms
+from hwnas.search_spaces.space.precision import PrecisionSpace
 
 SHAPE = (1, 8, 8)
 
@@ -349,6 +357,40 @@ def test_train_evaluator_keeps_plain_weights_in_every_number_format(
     assert replace(plain, number_format=number_format).kept_weights(one) is not None
     if number_format == "bf16":
         assert found[0] == found[1]
+
+
+def test_train_evaluator_trains_a_network_once_for_all_its_formats(
+    small_space: MobileNetSpace,
+    digits_task: Classification,
+    few_digits: ImageData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = TrainConfig(epochs=1, batch_size=32, workers=0)
+    evaluator = TrainEvaluator(
+        small_space, digits_task, few_digits, config, folder=tmp_path, number_format=None
+    )
+    formats = PrecisionSpace(("bf16", "fp32"))
+    both = [
+        Candidate.of(small_space.smallest(), precision=each)
+        for each in (formats.smallest(), formats.largest())
+    ]
+    assert both[0].id != both[1].id
+    trainings = []
+
+    def counted(*given: Any, **further: Any) -> None:
+        trainings.append(given)
+        train_network(*given, **further)
+
+    monkeypatch.setattr("hwnas.search.evaluation.evaluate.train_network", counted)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda each: evaluator.evaluate(each, Fidelity()).values, both))
+    assert found[0] == found[1]
+    assert len(trainings) == 1
+    kept = [evaluator.kept_weights(each) for each in both]
+    assert weights_hash(kept[0]) == weights_hash(kept[1])
+    replace(evaluator, seed=1).evaluate(both[1], Fidelity())
+    assert len(trainings) == 2, "weights of another seed are not reused"
 
 
 def test_train_evaluator_ignores_weights_of_another_seed(

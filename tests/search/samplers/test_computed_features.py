@@ -21,13 +21,16 @@ from hwnas.search_spaces import (
     mobilenet,
     nasbench201,
 )
+from hwnas.search_spaces.space.precision import PrecisionSpace
 
 CPU, OTHER = "cpu-onnxruntime-fp32-b1-t1", "cpu-openvino-fp32-b1-t1"
+INT8 = "cpu-onnxruntime-int8-b1-t1"
 SPACE = mobilenet((16, 16, 3), 10)
 CELLS = nasbench201((8, 8, 3), 4, channels=4, cells=1)
 ACCURACY = Objective("accuracy", "maximize", limit=0.1)
 LATENCY = Objective("latency_ms", "minimize", CPU, limit=0.03)
 WORST = Objective("latency_ms", "minimize", None, 0.05, (CPU, OTHER), "worst")
+BEST = Objective("latency_ms", "minimize", None, 0.05, (INT8, CPU, OTHER), "min")
 SUM = Objective("latency_ms", "minimize", None, 0.08, (CPU, OTHER), "sum")
 COUNTS = [Objective(name, "minimize") for name in ("macs", "weight_bytes")]
 PARAMS = Objective("params", "minimize", limit=150_000)
@@ -43,7 +46,7 @@ def costs() -> dict[str, CostSource]:
         f"latency_ms@{target}": DevicePredictor(target, shipped_prior()).adapt(
             workloads, [factor * workload.macs / 1e8 + 0.005 for workload in workloads]
         )
-        for target, factor in ((CPU, 1.0), (OTHER, 2.0))
+        for target, factor in ((CPU, 1.0), (OTHER, 2.0), (INT8, 0.5))
     }
 
 
@@ -60,6 +63,26 @@ def test_feature_codes_equal_those_of_suggested_networks() -> None:
     network = SPACE.suggest(trial)  # would warn of another distribution
     assert set(trial.params) == set(features.options)
     assert features.code(trial.params).tolist() == SPACE.encode(network).tolist()
+
+
+def test_features_predict_the_least_cost_in_the_format_of_each_candidate() -> None:
+    space = ProductSpace(SPACE, {"precision": PrecisionSpace(("int8", "fp32"))})
+    rng = random.Random(2)
+    points = [space.smallest(), space.largest(), *(space.sample(rng) for _ in range(6))]
+    codes = np.array([space.encode(point) for point in points])
+    candidates = [space.candidate(point) for point in points]
+    told = predict_costs(space, candidates, [ACCURACY, BEST], costs())
+    features = features_of_space(space, [ACCURACY, BEST], costs())
+    expected = [each.values[BEST.label] for each in told]
+    np.testing.assert_allclose(features.predict(codes)[1].values, expected, rtol=1e-9)
+    kept = [each.estimates[BEST.label].interval90[1] <= 0.05 for each in told]
+    assert features.allowed(codes).tolist() == kept
+    for candidate, costs_of_it in zip(candidates, told, strict=True):
+        own = candidate["precision"].as_dict()["number_format"]
+        able = {target for target in BEST.targets if f"-{own}-" in target}
+        assert {e.target for e in costs_of_it.estimates.values()} == able
+        least = min(able, key=lambda target: costs_of_it.estimates[f"latency_ms@{target}"].mean)
+        assert costs_of_it.estimates[BEST.label].target == least
 
 
 @pytest.mark.slow

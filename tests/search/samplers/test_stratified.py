@@ -12,7 +12,8 @@ from hwnas.errors import ConfigError
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import SpaceFeatures, make_sampler
 from hwnas.search.samplers.computed_features import features_of_space
-from hwnas.search_spaces import Architecture, resnet, union
+from hwnas.search_spaces import Architecture, ProductSpace, resnet, union
+from hwnas.search_spaces.space.precision import PrecisionSpace
 
 SPACE = resnet((32, 32, 3), 10, "compact", resolution=(32,))
 OBJECTIVES = (Objective("accuracy", "maximize"), Objective("macs", "minimize"))
@@ -52,6 +53,23 @@ def test_stratified_networks_have_similar_widths_in_all_stages() -> None:
 def test_stratified_sampler_proposes_large_networks_first() -> None:
     found = proposed()
     assert found == sorted(found, reverse=True)
+
+
+def test_stratified_sampler_proposes_each_network_in_every_number_format() -> None:
+    space = ProductSpace(SPACE, {"precision": PrecisionSpace(("int8", "bf16", "fp32"))})
+    features = features_of_space(space, OBJECTIVES)
+    sampler = make_sampler("stratified", 0, {}, COUNT, COUNT, features)
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    trials = [study.ask(features.distributions) for _ in range(COUNT)]
+    found = [space.candidate(space.architecture(trial.params)) for trial in trials]
+    each = COUNT // 3
+    formats = [candidate["precision"].as_dict()["number_format"] for candidate in found]
+    assert formats == ["fp32"] * each + ["bf16"] * each + ["int8"] * each
+    order = [candidate.network for candidate in found[:each]]
+    assert len(set(order)) == each
+    assert [candidate.network for candidate in found] == order * 3
+    macs = [SPACE.workload(network).macs for network in order]
+    assert macs == sorted(macs, reverse=True)
 
 
 def test_stratified_sampler_draws_families_about_equally_often() -> None:

@@ -50,7 +50,7 @@ class Executed(nn.Module):
 @contextlib.contextmanager
 def scorable(
     network: nn.Module,
-    wanted: str,
+    wanted: str | None,
     task: Task,
     split: Split,
     input_shape: tuple[int, int, int],
@@ -62,7 +62,7 @@ def scorable(
 
     Args:
         network: Trained network; unchanged.
-        wanted: Number format.
+        wanted: Number format; None for that of the network.
         task: Task that gives the preprocessing.
         split: Training images, used without augmentation.
         input_shape: Channels, height and width that the network takes.

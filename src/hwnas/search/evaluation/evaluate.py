@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hwnas.errors import ConfigError
+from hwnas.atomic import locked
+from hwnas.errors import ArtifactError, ConfigError
 from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.registry import Plugin
@@ -41,6 +43,7 @@ from hwnas.search.training.checkpoint import (
 )
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Candidate, SearchSpace, Supernet, TrainingSpace
+from hwnas.search_spaces.space.precision import as_trained, own_format
 
 __all__ = [
     "PLUGINS",
@@ -154,7 +157,8 @@ class SupernetEvaluator:
             them through Ray's object store.
         recalibration_images: Number of training images to recalibrate on.
         threads: Number of CPU threads of one evaluation.
-        number_format: Format that networks are scored in; see `scorable`.
+        number_format: Format that networks are scored in (`scorable`), unless candidates name their
+            own; None if all of them do.
     """
 
     space: SearchSpace
@@ -163,7 +167,7 @@ class SupernetEvaluator:
     weights: Mapping[str, npt.NDArray[Any]]
     recalibration_images: int = 512
     threads: int = 1
-    number_format: str = "fp32"
+    number_format: str | None = "fp32"
 
     @cached_property
     def key(self) -> str:
@@ -200,7 +204,8 @@ class SupernetEvaluator:
             images = self.data.train.first(self.recalibration_images)
             recalibrate(network, self.task, images, shape)
             scored = fidelity.of(self.data.validation)
-            in_format = self.number_format, self.task, self.data.train, shape
+            wanted = own_format(candidate) or self.number_format
+            in_format = wanted, self.task, self.data.train, shape
             with scorable(network, *in_format) as shipped:
                 return score(shipped, self.task, scored, shape, "validation")
 
@@ -229,7 +234,8 @@ class TrainEvaluator:
         recipe: Space of the candidates' role ``recipe``; None if they have no such role.
         folder: Folder for checkpoints and trained weights; nothing is kept if None.
         threads: Number of CPU threads of one evaluation.
-        number_format: Format that networks are scored in; see `scorable`.
+        number_format: Format that networks are scored in (`scorable`), unless candidates name their
+            own; None if all of them do.
     """
 
     space: SearchSpace
@@ -240,13 +246,13 @@ class TrainEvaluator:
     recipe: TrainingSpace | None = None
     folder: Path | None = None
     threads: int = 1
-    number_format: str = "fp32"
+    number_format: str | None = "fp32"
 
     @cached_property
     def key(self) -> str:
         """Hash of space, task, data, training settings, seed and number format.
 
-        A candidate's own training settings are part of the candidate's id.
+        A candidate's own training settings and number format are part of the candidate's id.
         """
         return with_format(self._training_key, self.number_format)
 
@@ -270,27 +276,46 @@ class TrainEvaluator:
         with torch_threads(self.threads):
             for number, data in enumerate(self.data.rounds):
                 network = self.trained(candidate, fidelity.share, number)
-                in_format = self.number_format, self.task, data.train, shape
+                wanted = own_format(candidate) or self.number_format
+                in_format = wanted, self.task, data.train, shape
                 with scorable(network, *in_format) as shipped:
                     images = scored.of(data.validation)
                     found.append(score(shipped, self.task, images, shape, "validation"))
-                if self.folder is not None and fidelity.share == 1 and number == 0:
-                    weights = network.state_dict()
-                    save_weights(self._kept(candidate), weights, self._identity(candidate).key)
         return pooled(found)
 
     def trained(self, candidate: Candidate, share: float = 1.0, number: int = 0) -> nn.Module:
         """Return the candidate's network, trained for a share of the full training.
+
+        If a folder is given, the weights of a full training are kept there, and candidates that
+        differ in their number format only share them; one of them waits for the other.
 
         Args:
             candidate: Candidate of the network.
             share: Share of the training, in (0, 1].
             number: Number of the round of the cross-validation, from 0.
         """
+        if self.folder is None or share < 1 or number > 0:
+            return self._trained(candidate, share, number)
+        path, kept = self._kept(candidate), None
+        with locked(self.folder / "locks" / path.stem):
+            with contextlib.suppress(ArtifactError):  # a damaged file is written again
+                kept = self.kept_weights(candidate)
+            if kept is None:
+                network = self._trained(candidate, share, number)
+                save_weights(path, network.state_dict(), self._identity(candidate).key)
+                return network
+        network = self._built(candidate)
+        network.load_state_dict(kept)
+        return network.eval()
+
+    def _built(self, candidate: Candidate) -> nn.Module:
         torch.manual_seed(self.seed)
-        shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
         network.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network
+
+    def _trained(self, candidate: Candidate, share: float, number: int) -> nn.Module:
+        network, shape = self._built(candidate), self.space.input_shape(candidate.network)
         train = own_training(self.train, self.recipe, candidate)
         step = NetworkStep.of(network, self.task, shape, train)
         run = self._identity(candidate).key
@@ -315,11 +340,11 @@ class TrainEvaluator:
         return load_weights(path) if may_reuse(weights_identity(path), wanted) else None
 
     def _identity(self, candidate: Candidate) -> Identity:
-        return Identity.of(evaluator=self._training_key, candidate=candidate.id)
+        return Identity.of(evaluator=self._training_key, candidate=as_trained(candidate).id)
 
     def _kept(self, candidate: Candidate) -> Path:
         assert self.folder is not None
-        return self.folder / f"{candidate.id}.safetensors"
+        return self.folder / f"{as_trained(candidate).id}.safetensors"
 
     def _checkpoint(self, candidate: Candidate, run: str, number: int) -> Path | None:
         """Return the path of a candidate's checkpoint; remove a checkpoint of another run there."""
@@ -333,9 +358,12 @@ class TrainEvaluator:
         return path
 
 
-def with_format(key: str, number_format: str) -> str:
-    """Return the key of scores in a number format; scores in fp32 have the given key."""
-    return key if number_format == "fp32" else content_hash(key, number_format)
+def with_format(key: str, number_format: str | None) -> str:
+    """Return the key of scores in a number format; scores in fp32 have the given key.
+
+    So have those in several formats (None), since the id of a candidate then names its format.
+    """
+    return key if number_format in (None, "fp32") else content_hash(key, number_format)
 
 
 def pooled(evaluations: Sequence[Evaluation]) -> Evaluation:

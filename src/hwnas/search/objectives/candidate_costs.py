@@ -14,6 +14,7 @@ from hwnas.search.engine.failure import Failure, Outcome
 from hwnas.search.evaluation.scoring import Evaluation
 from hwnas.search.objectives.objective import COUNTED, Objective
 from hwnas.search_spaces import Candidate, SearchSpace, Workload
+from hwnas.search_spaces.space.precision import own_format
 
 __all__ = ["CandidateCosts", "check_costs", "predict_costs"]
 
@@ -25,7 +26,8 @@ class CandidateCosts:
     Attributes:
         values: Cost by objective label.
         estimates: Estimates of the costs that a cost source predicted, by objective label; if an
-            objective reduces several targets, also by ``metric@target``.
+            objective reduces several targets, also by ``metric@target``, as far as the candidate
+            ships in the number format of the target.
         counted: Exact counts of the workload, all of `COUNTED`.
     """
 
@@ -42,7 +44,8 @@ def predict_costs(
 ) -> list[CandidateCosts]:
     """Return the costs of candidates in each objective that is a cost.
 
-    There is an estimate for each objective and, if it reduces several targets, for each target.
+    There is an estimate for each objective and, if it reduces several targets, for each target. If
+    a candidate names its number format, only targets in that format count.
 
     Args:
         space: Space of the candidates.
@@ -62,17 +65,24 @@ def predict_costs(
 
     predicted = [objective for objective in objectives if objective.all_targets]
     found: dict[str, list[Estimate]] = {}
+    formats: dict[str, str] = {}
     for objective in predicted:
         for label, name in zip(objective.costs, objective.all_targets, strict=True):
             if label not in costs:
                 raise ConfigError(f"no cost source for {objective.label}; pass costs[{label!r}]")
             if label not in found:
                 target = Target.parse(name)
+                formats[label] = target.format
                 batch = DEVICE_METRICS[objective.metric].batch(target)
                 found[label] = costs[label].cost(workloads(batch), [target] * len(candidates))
     estimates: list[dict[str, Estimate]] = []
-    for i in range(len(candidates)):
-        row = {label: column[i] for label, column in found.items()}
+    for i, candidate in enumerate(candidates):
+        own = own_format(candidate)
+        row = {
+            label: column[i]
+            for label, column in found.items()
+            if own is None or formats[label] == own
+        }
         estimates.append(row | {o.label: o.estimate(o.on_targets(row)) for o in predicted})
     counted = [{name: count(w) for name, count in COUNTED.items()} for w in workloads(1)]
     return [

@@ -34,7 +34,7 @@ __all__ = [
 
 T = TypeVar("T")
 Direction = Literal["maximize", "minimize"]
-Reduction = Literal["worst", "sum"]
+Reduction = Literal["worst", "sum", "min"]
 
 LATENCY = "latency_ms"
 
@@ -59,8 +59,10 @@ class Objective:
         limit: Worst acceptable value, in the metric's unit; None for no limit. For a predicted
             cost, the upper end of the 90% prediction interval has to meet it.
         targets: Several targets that make one objective, in place of ``target``.
-        reduce: Reduction over ``targets``: ``"worst"``, the largest cost, or ``"sum"``, the total.
-            The upper ends of the prediction intervals are reduced in the same way.
+        reduce: Reduction over ``targets``: ``"worst"``, the largest cost, ``"sum"``, the total, or
+            ``"min"``, the least cost among the targets in the number format of the network, which
+            then ships for that target. For the first two, the upper ends of the prediction
+            intervals are reduced in the same way.
     """
 
     metric: str
@@ -103,24 +105,32 @@ class Objective:
         return tuple(label_on(self.metric, target) for target in self.all_targets)
 
     def on_targets(self, by_label: Mapping[str, T]) -> dict[str, T]:
-        """Return values by target name, given by label of the metric on a target (`label_on`)."""
-        return {t: by_label[each] for t, each in zip(self.all_targets, self.costs, strict=True)}
+        """Return values by target name, given by label of the metric on a target (`label_on`).
+
+        They are empty if a value is missing that the objective depends on. For the least cost one
+        value is enough, since a network runs on the targets in its number format only.
+        """
+        pairs = zip(self.all_targets, self.costs, strict=True)
+        found = {target: by_label[label] for target, label in pairs if label in by_label}
+        return found if self.reduce == "min" or len(found) == len(self.all_targets) else {}
 
     def reduced(self, costs: Mapping[str, float]) -> float:
-        """Return the worst or the sum of the costs on the targets, given by target name."""
+        """Return the worst, the sum or the least of costs, given by target name (`on_targets`)."""
+        if self.reduce == "min":
+            return min(costs.values())
         values = [costs[target] for target in self.all_targets]
         return math.fsum(values) if self.reduce == "sum" else max(values)
 
     def estimate(self, estimates: Mapping[str, Estimate]) -> Estimate:
-        """Return one estimate from those on the targets, given by target name.
+        """Return one estimate from those on the targets, given by target name (`on_targets`).
 
-        Means and upper ends of the prediction intervals are reduced separately. For a sum this
+        The least cost is the estimate with the least mean, which names its target. For the others,
+        means and upper ends of the prediction intervals are reduced separately. For a sum this
         assumes that all costs are underestimated at once: the predictors of the devices are trained
         on the same data, so their errors are not independent.
         """
-        if not self.targets:
-            [target] = self.all_targets
-            return estimates[target]
+        if not self.targets or self.reduce == "min":
+            return min(estimates.values(), key=lambda each: each.mean)
         mean = self.reduced({t: e.mean for t, e in estimates.items()})
         upper = self.reduced({t: e.interval90[1] for t, e in estimates.items()})
         std = mean * math.sinh(math.log(upper / mean) / NORMAL_90)

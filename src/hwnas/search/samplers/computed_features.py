@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.deploy.targets.target import Target
 from hwnas.predictors import CostSource, DevicePredictor
 from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.features.blocks import Blocks, blocks_of_steps
@@ -17,6 +18,7 @@ from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers.space_features import PredictedObjective, SpaceFeatures
 from hwnas.search_spaces import OperatorCountTable, SearchSpace
+from hwnas.search_spaces.space.precision import FORMAT_CHOICE
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["features_of_space"]
@@ -151,11 +153,22 @@ class _Known:
                 for label in objective.costs:
                     if label not in logs:
                         logs[label] = self._logs(label, codes)
-                found[j] = _reduced(objective, [logs[label] for label in objective.costs])
+                each = [logs[label] for label in objective.costs]
+                found[j] = _reduced(objective, each, self._runs(objective, codes))
             else:
                 value = counted[objective.metric].astype(np.float64)
                 found[j] = value, value
         return found
+
+    def _runs(self, objective: Objective, codes: Codes) -> npt.NDArray[np.bool_]:
+        """Return whether each target of an objective is in the format of each network, (T, N)."""
+        names = [choice.name for choice in self.space.choices]
+        if FORMAT_CHOICE not in names:
+            return np.ones((len(objective.all_targets), len(codes)), dtype=bool)
+        place = names.index(FORMAT_CHOICE)
+        own = np.array(self.space.choices[place].options)[codes[:, place]]
+        formats = [Target.parse(target).format for target in objective.all_targets]
+        return np.array([own == number_format for number_format in formats])
 
     def _predicts(self, objective: Objective) -> bool:
         sources = [self.costs.get(label) for label in objective.costs]
@@ -163,12 +176,21 @@ class _Known:
 
 
 def _reduced(
-    objective: Objective, logs: Sequence[tuple[Numbers, Numbers]]
+    objective: Objective, logs: Sequence[tuple[Numbers, Numbers]], runs: npt.NDArray[np.bool_]
 ) -> tuple[Numbers, Numbers]:
-    """Return the costs and the upper ends of their 90% intervals, as `Objective.estimate` does."""
-    reduce = np.sum if objective.reduce == "sum" else np.max
+    """Return the costs and the upper ends of their 90% intervals, as `Objective.estimate` does.
+
+    Args:
+        objective: Objective with targets.
+        logs: Result of `_logs` for each target.
+        runs: Result of `_runs`.
+    """
     means = np.array([np.exp(mean) for mean, _ in logs])
     uppers = np.array([np.exp(mean + NORMAL_90 * std) for mean, std in logs])
+    if objective.reduce == "min":
+        best = np.where(runs, means, np.inf).argmin(0)[np.newaxis]
+        return np.take_along_axis(means, best, 0)[0], np.take_along_axis(uppers, best, 0)[0]
+    reduce = np.sum if objective.reduce == "sum" else np.max
     return np.asarray(reduce(means, axis=0)), np.asarray(reduce(uppers, axis=0))
 
 

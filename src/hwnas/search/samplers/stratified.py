@@ -10,6 +10,7 @@ from hwnas.registry import Plugin
 from hwnas.search.samplers.batch import BatchSampler, History
 from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search_spaces.space.precision import FORMAT_CHOICE
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["PLUGINS", "Stratified"]
@@ -27,7 +28,9 @@ class Stratified(BatchSampler):
     options (compound scaling: Tan & Le, ICML 2019): a network that is narrow in one stage and wide
     in the next is seldom good. From the networks near its middle, every other stratum takes the
     most evenly scaled one; the remaining strata take a random one of the more evenly scaled half.
-    The sampler does not learn from evaluations, so a search is one batch.
+    The sampler does not learn from evaluations, so a search is one batch. If candidates name their
+    number formats, each network is proposed in all formats: once in the largest, in the order of
+    the costs there, and then in the others, since their evaluations need the trained weights.
 
     Args:
         seed: Seed of the random numbers.
@@ -58,9 +61,18 @@ class Stratified(BatchSampler):
         self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `BatchSampler.plan`."""
+        formats = len(_in_formats(features, np.empty((0, len(features.sizes)), dtype=np.int64)))
+        networks = self._networks(features, history, -(-count // formats), rng)
+        return np.concatenate(_in_formats(features, networks))[:count]
+
+    def _networks(
+        self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
+    ) -> Codes:
+        """Return the networks of the strata, all in the largest number format."""
         drawn = _nearly_even(features, history, rng)
         if len(drawn) < count:
-            drawn = np.unique(random_start(features, history, _DRAWN, rng), axis=0)
+            drawn = _in_formats(features, random_start(features, history, _DRAWN, rng))[0]
+            drawn = history.unseen(np.unique(drawn, axis=0))
         if self.most_macs is not None and features.macs is not None and len(drawn):
             small = features.macs(drawn) <= self.most_macs
             drawn = drawn[small] if small.any() else drawn[[np.argmin(features.macs(drawn))]]
@@ -83,9 +95,27 @@ def _nearly_even(features: SpaceFeatures, history: History, rng: np.random.Gener
     drawn = np.rint(places * (features.sizes - 1)).astype(np.int64)
     kinds = ~_scalable(features)
     drawn[:, kinds] = rng.integers(features.sizes[kinds], size=(_DRAWN, kinds.sum()))
-    codes = features.canonical(drawn)
+    codes = _in_formats(features, features.canonical(drawn))[0]
     codes = history.unseen(np.unique(codes, axis=0))
-    return codes[features.allowed(codes)]
+    allowed = [features.allowed(each) for each in _in_formats(features, codes)]
+    return codes[np.any(allowed, axis=0)]
+
+
+def _in_formats(features: SpaceFeatures, codes: Codes) -> list[Codes]:
+    """Return networks in each number format, the largest first, or as they are if they have none.
+
+    Args:
+        features: Description of the space.
+        codes: Codes of the networks, (N, P); the format that they name does not count.
+    """
+    names = list(features.options)
+    if FORMAT_CHOICE not in names:
+        return [codes]
+    place, found = names.index(FORMAT_CHOICE), []
+    for number in reversed(range(int(features.sizes[place]))):
+        found.append(codes.copy())
+        found[-1][:, place] = number
+    return found
 
 
 def _unevenness(features: SpaceFeatures, codes: Codes) -> npt.NDArray[np.float64]:

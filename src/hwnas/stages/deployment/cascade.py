@@ -209,7 +209,7 @@ def _target(job: Job, goal: SearchGoal) -> Target:
         )
     target = Target.parse(goal.targets[0])
     runtime = target.device.runtime
-    if target.device.batch != 1 or runtime != "onnxruntime" or target.format != "fp32":
+    if target.device.batch != 1 or runtime != "onnxruntime" or goal.number_formats != ("fp32",):
         raise ConfigError(
             f"target {target.name}: a cascade runs in ONNX Runtime, in fp32, one image at a time; "
             "give a target cpu-onnxruntime-fp32-b1-tTHREADS with --target"

@@ -17,6 +17,7 @@ from hwnas.search.objectives.objective import LATENCY, Objective
 from hwnas.stages.finalists.limits import best_kept, costs_of, of_bundle
 
 __all__ = [
+    "chosen_target",
     "device_objectives",
     "is_pick",
     "latency_of",
@@ -61,11 +62,19 @@ def main_cost(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
 
 def measured_cost(bundle: Bundle, objective: Objective) -> float | None:
     """Return the measured value of an objective on devices, or None if there is none."""
-    costs = costs_of(bundle)
-    if not objective.all_targets or not costs.keys() >= set(objective.costs):
+    on = objective.on_targets(costs_of(bundle))
+    if not on:
         return None
-    on = objective.on_targets(costs)
     return objective.reduced({target: cost.value for target, cost in on.items()})
+
+
+def chosen_target(bundle: Bundle, objectives: Sequence[Objective]) -> str | None:
+    """Return the target of least measured cost; None if no objective chooses among targets."""
+    for objective in objectives:
+        on = objective.on_targets(costs_of(bundle)) if objective.reduce == "min" else {}
+        if on:
+            return min(on, key=lambda target: on[target].value)
+    return None
 
 
 def is_pick(name: str) -> bool:

@@ -27,6 +27,7 @@ from hwnas.search.training import (
     weights_identity,
 )
 from hwnas.search_spaces import Candidate
+from hwnas.search_spaces.space.precision import as_trained
 from hwnas.stages.finalists.failures import Failures
 from hwnas.stages.finalists.shortlist import is_own_fault
 from hwnas.stages.job import Job
@@ -52,14 +53,15 @@ def fine_tune(
 ) -> dict[str, list[Path]]:
     """Return the files with the weights of the finalists by id, one for each seed.
 
-    A finalist fails if all of its fine-tunings fail.
+    Finalists that differ in their number format only share their weights. A finalist fails if all
+    of its fine-tunings fail.
     """
     tasks = []
-    for trial in finalists:
-        inherited = inherited_weights(job, trial.candidate, weights)
+    for candidate in dict.fromkeys(as_trained(trial.candidate) for trial in finalists):
+        inherited = inherited_weights(job, candidate, weights)
         for number in range(job.recipe.deploy.finetune_seeds):
-            path = weights_path(job, trial.candidate, number)
-            tasks.append((trial.candidate, inherited, path, number))
+            path = weights_path(job, candidate, number)
+            tasks.append((candidate, inherited, path, number))
     tuned: dict[str, list[Path]] = {}
     failed: dict[str, HwnasError] = {}
     shared = job.run_inputs, None if weights is None else _teacher(job.run_inputs)
@@ -71,10 +73,14 @@ def fine_tune(
         else:
             tuned.setdefault(candidate.id, []).append(outcome)
         advance(0.5 * done / len(tasks), f"fine-tuned {done}/{len(tasks)}")
-    for name, error in failed.items():
-        if name not in tuned:
-            failures.take(name, error)
-    return tuned
+    found: dict[str, list[Path]] = {}
+    for trial in finalists:
+        name, trained = trial.candidate.id, as_trained(trial.candidate).id
+        if trained in tuned:
+            found[name] = tuned[trained]
+        else:
+            failures.take(name, failed[trained])
+    return found
 
 
 def weights_path(job: Job, candidate: Candidate, number: int = 0) -> Path:
@@ -87,7 +93,8 @@ def weights_path(job: Job, candidate: Candidate, number: int = 0) -> Path:
     """
     folder = job.folder.path.absolute() / "finalists"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{candidate.id}{f'-{number}' if number else ''}.safetensors"
+    name = as_trained(candidate).id
+    return folder / f"{name}{f'-{number}' if number else ''}.safetensors"
 
 
 def inherited_weights(
@@ -195,7 +202,7 @@ def tuned_identity(
     if inherited is None:
         config = own_training(recipe.train, run_inputs.recipe_space, candidate)
     return Identity.of(
-        candidate=candidate.id,
+        candidate=as_trained(candidate).id,
         space=run_inputs.space.fingerprint,
         task=content_hash(run_inputs.task),
         data=run_inputs.data.fingerprint,

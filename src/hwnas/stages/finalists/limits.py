@@ -200,9 +200,9 @@ def _delivered(
 ) -> list[_Delivered]:
     """Return the known values of an objective: a score on each split, or at most one cost."""
     if objective.all_targets:
-        if not costs.keys() >= set(objective.costs):
-            return []
         on = objective.on_targets(costs)
+        if not on:
+            return []
         value, low, high = (
             objective.reduced({target: getattr(cost, end) for target, cost in on.items()})
             for end in ("value", "low", "high")

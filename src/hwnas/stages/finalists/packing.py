@@ -29,6 +29,7 @@ from hwnas.search.evaluation.scoring import score
 from hwnas.search.objectives.objective import label_on, unit_of
 from hwnas.search.training import load_weights
 from hwnas.search_spaces import Architecture
+from hwnas.stages.finalists.chance import refuse_chance
 from hwnas.stages.finalists.exporting import examples, export_network
 from hwnas.stages.finalists.limits import LimitCheck, limit_checks
 from hwnas.stages.goal import SearchGoal
@@ -79,13 +80,14 @@ def export_finalist(
 
     Args:
         run_inputs: Data, task and space of the run.
-        goal: Goal, in whose number format the finalist ships.
+        goal: Goal, in one of whose number formats the finalist ships.
         trial: Trial of the finalist.
         weights: Files with the weights of its fine-tunings, at least one.
         folder: Folder for the ONNX files.
 
     Raises:
-        ArtifactError: The network cannot be exported or converted, or a metric of it is not finite.
+        ArtifactError: The network cannot be exported or converted, a metric of it is not finite, or
+            the conversion leaves it at chance.
     """
     architecture = trial.candidate.network
     networks = [_network(run_inputs, architecture, file) for file in weights]
@@ -93,7 +95,7 @@ def export_finalist(
     best, tested = _best(run_inputs, networks, shape) if len(networks) > 1 else (0, ())
     path = folder / f"{trial.candidate.id}.onnx"
     export = export_network(run_inputs, architecture, networks[best], path)
-    variant = _variant(run_inputs, goal, path, shape)
+    variant = _variant(run_inputs, goal, trial, path)
     executed = Executed(path) if variant is None else Executed(variant.model, variant.target)
     task, data = run_inputs.task, run_inputs.data
     validation = score(executed, task, data.validation, shape, "validation")
@@ -104,19 +106,22 @@ def export_finalist(
                 raise ArtifactError(
                     f"network {trial.candidate.id} has {name} {value} on {evaluation.split} images"
                 )
+    if variant is not None:
+        refuse_chance(run_inputs, path, variant.name, shape, validation)
     return ExportedFinalist(weights[best], export, variant, validation, test, tested)
 
 
 def _variant(
-    run_inputs: RunInputs, goal: SearchGoal, model: Path, shape: tuple[int, int, int]
+    run_inputs: RunInputs, goal: SearchGoal, trial: Scored, model: Path
 ) -> ShippedVariant | None:
-    """Convert an exported network to the number format of a goal; None if it is in that already."""
-    number_format = goal.number_format
+    """Convert an exported network to its number format; None if it is in that already."""
+    number_format = goal.format_of(trial.candidate)
     if number_format == "fp32":
         return None
+    shape = run_inputs.space.input_shape(trial.candidate.network)
     preprocessing = run_inputs.task.preprocessing.at(*shape[1:])
     made = converted_file(model, number_format, run_inputs.data.train, preprocessing)
-    runtime = Target.parse(goal.targets[0]).device.runtime
+    runtime = Target.parse(goal.target_of(trial)).device.runtime
     target = Target(Device.here(runtime, _SCORED_AT_ONCE), number_format)
     return ShippedVariant(made, number_format, target)
 

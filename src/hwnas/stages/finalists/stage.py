@@ -24,9 +24,15 @@ from hwnas.search import Scored, SearchResult
 from hwnas.search.evaluation.evaluate import weights_hash
 from hwnas.search.objectives.objective import LATENCY
 from hwnas.search.training import load_weights, save_weights
+from hwnas.search_spaces import Candidate
 from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.finalists.failures import Failures
-from hwnas.stages.finalists.fine_tuning import fine_tune, inherited_weights, tuned_identity
+from hwnas.stages.finalists.fine_tuning import (
+    fine_tune,
+    inherited_weights,
+    tuned_identity,
+    weights_path,
+)
 from hwnas.stages.finalists.limits import of_bundle
 from hwnas.stages.finalists.packing import export_finalist, pack
 from hwnas.stages.finalists.shortlist import Made, choose, fill_shortlist, is_own_fault, read_tried
@@ -54,7 +60,7 @@ def finalising(
         candidates=ids,
         hardware=", ".join(sorted(set(processors))),
         limits=_limits(goal),
-        **_unless_fp32(goal),
+        **_formats(goal),
     )
 
     def work(advance: ProgressCallback) -> None:
@@ -77,7 +83,7 @@ def finalising(
 
     def adopt() -> Identity | None:
         for trial in first:
-            path = job.folder.path / "finalists" / f"{trial.candidate.id}.safetensors"
+            path = weights_path(job, trial.candidate)
             if path.exists():
                 inherited = inherited_weights(job, trial.candidate, weights)
                 wanted = tuned_identity(job.run_inputs, trial.candidate, inherited)
@@ -89,9 +95,10 @@ def finalising(
     return RunStage(goal.stage("finalists"), identity, work, made, adopt, continued)
 
 
-def _unless_fp32(goal: SearchGoal) -> dict[str, str]:
-    """Return the number format as an input of the stage; runs in fp32 have none."""
-    return {} if goal.number_format == "fp32" else {"number_format": goal.number_format}
+def _formats(goal: SearchGoal) -> dict[str, str]:
+    """Return the number formats as an input of the stage; runs in fp32 have none."""
+    formats = ", ".join(goal.number_formats)
+    return {} if formats == "fp32" else {"number_format": formats}
 
 
 def _limits(goal: SearchGoal) -> list[tuple[str, float]]:
@@ -144,7 +151,7 @@ def make_bundles(
             None, the error is raised.
 
     Returns:
-        Measurements of each network on every target of the goal, by id.
+        Measurements of each network on every target of the goal in its number format, by id.
     """
     failures = Failures(failed)
     tuned = fine_tune(job, trials, weights, advance, failures)
@@ -160,9 +167,11 @@ def make_bundles(
                     job.run_inputs, goal, trial, tuned[name], Path(temporary)
                 )
         advance(0.8, "timing")
-        models = {name: file.shipped for name, file in files.items()}
+        models = {
+            t.candidate: files[t.candidate.id].shipped for t in trials if t.candidate.id in files
+        }
         measured = _measure_able(goal, models, failures)
-        costs = _other_costs(job, goal, {name: models[name] for name in measured})
+        costs = _other_costs(job, goal, {c: models[c] for c in models if c.id in measured})
         for trial in trials:
             name = trial.candidate.id
             if name not in measured:
@@ -173,44 +182,51 @@ def make_bundles(
 
 
 def _measure_able(
-    goal: SearchGoal, models: Mapping[str, Path], failures: Failures
+    goal: SearchGoal, models: Mapping[Candidate, Path], failures: Failures
 ) -> dict[str, list[Measurement]]:
-    """Return `_measure` of all finalists, or of those that every target accepts."""
+    """Return `_measure` of all finalists, or of those that their targets accept."""
     try:
         return _measure(goal, models)
     except HwnasError as error:
         if not is_own_fault(error):
             raise
     able = {}
-    for name, model in models.items():
-        with failures.of(name):
-            _measure(goal, {name: model})
-            able[name] = model
+    for candidate, model in models.items():
+        with failures.of(candidate.id):
+            _measure(goal, {candidate: model})
+            able[candidate] = model
     return _measure(goal, able) if able else {}
 
 
-def _measure(goal: SearchGoal, models: Mapping[str, Path]) -> dict[str, list[Measurement]]:
-    """Measure every finalist on every target of the goal."""
-    measured: dict[str, list[Measurement]] = {name: [] for name in models}
+def _measure(goal: SearchGoal, models: Mapping[Candidate, Path]) -> dict[str, list[Measurement]]:
+    """Measure every finalist on every target of the goal in its number format."""
+    measured: dict[str, list[Measurement]] = {candidate.id: [] for candidate in models}
     for target in goal.targets:
-        for name, measurement in measure(models, Target.parse(target)).items():
+        able = _running_on(goal, target, models)
+        for name, measurement in measure(able, Target.parse(target)).items() if able else ():
             measured[name].append(measurement)
     return measured
 
 
+def _running_on(goal: SearchGoal, target: str, models: Mapping[Candidate, Path]) -> dict[str, Path]:
+    """Return the files of the candidates in the number format of a target, by id."""
+    return {c.id: model for c, model in models.items() if target in goal.targets_of(c)}
+
+
 def _other_costs(
-    job: Job, goal: SearchGoal, models: Mapping[str, Path]
+    job: Job, goal: SearchGoal, models: Mapping[Candidate, Path]
 ) -> dict[str, list[MeasuredCost]]:
     """Measure every finalist in the goal's metrics other than latency, as far as that can be done.
 
     A metric without a counter on this machine remains predicted.
     """
-    found: dict[str, list[MeasuredCost]] = {name: [] for name in models}
+    found: dict[str, list[MeasuredCost]] = {candidate.id: [] for candidate in models}
     for metric, target in goal.costs:
-        if metric == LATENCY or not models:
+        able = _running_on(goal, target, models)
+        if metric == LATENCY or not able:
             continue
         try:
-            measured = DEVICE_METRICS[metric].measure(models, Target.parse(target))
+            measured = DEVICE_METRICS[metric].measure(able, Target.parse(target))
         except DeviceError as error:
             job.reporter.note(f"{metric} of the finalists remains predicted: {error}")
             continue

@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, Scored, SearchResult
 from hwnas.search.objectives.objective import LATENCY, Objective, label_on
 from hwnas.stages.finalists.bundles import (
+    chosen_target,
     device_objectives,
     latency_of,
     main_cost,
@@ -84,6 +84,8 @@ class FrontRow:
         intervals: Ends of the 95 % intervals of the task's metrics, by name.
         limits: Limit checks of candidates that were made into finalists, including replaced ones;
             empty for all others.
+        target: Target that the network ships for, if an objective chooses among several by
+            ``reduce = "min"``: that of the least cost, measured or else predicted. Otherwise None.
     """
 
     id: str
@@ -105,6 +107,7 @@ class FrontRow:
     predicted: Mapping[str, float] = field(default_factory=dict)
     measured: Mapping[str, float] = field(default_factory=dict)
     test_of_seeds: tuple[float, ...] = ()
+    target: str | None = None
 
     @property
     def limit_state(self) -> LimitState | None:
@@ -278,6 +281,7 @@ def _reference_row(run: Path, goal: SearchGoal, bundle: Bundle, metric: str) -> 
         architecture=bundle.description["architecture"]["values"],
         intervals={metric: tuple(validation["interval"])},
         test_of_seeds=tuple(score_of(bundle, metric, "test").get("of_seeds", ())),
+        target=chosen_target(bundle, goal.objectives),
         limits=of_bundle(bundle, goal.objectives),
     )
 
@@ -361,7 +365,8 @@ def front_row(
     """Return the row of one network; arguments as in `summary_of`."""
     latencies = [trial.values[o.label] for o in goal.objectives if o.metric == LATENCY]
     measurements = bundle.measurements if bundle else ()
-    predicted = {label: trial.estimates[label].mean for label in starmap(label_on, goal.costs)}
+    costs = {(m, t): label_on(m, t) for m, t in goal.costs if label_on(m, t) in trial.estimates}
+    predicted = {label: trial.estimates[label].mean for label in costs.values()}
     tested = {} if bundle is None else score_of(bundle, metric, "test")
     return FrontRow(
         id=trial.candidate.id,
@@ -371,7 +376,7 @@ def front_row(
         test=tested.get("value"),
         predicted_latency_ms=latencies[0] if latencies else None,
         measured_latency_ms=latency_of(bundle, goal.objectives) if bundle else None,
-        predicted_ms={t: predicted[label_on(m, t)] for m, t in goal.costs if m == LATENCY},
+        predicted_ms={t: predicted[label] for (m, t), label in costs.items() if m == LATENCY},
         measured_ms={m.target: m.latency_ms for m in measurements},
         predicted=predicted,
         measured={label: cost.value for label, cost in costs_of(bundle).items()} if bundle else {},
@@ -382,7 +387,16 @@ def front_row(
         architecture=trial.candidate.as_dict(),
         intervals=_intervals(trial, units),
         test_of_seeds=tuple(tested.get("of_seeds", ())),
+        target=_target(goal, trial, bundle),
     )
+
+
+def _target(goal: SearchGoal, trial: Scored, bundle: Bundle | None) -> str | None:
+    """Return the target that a network ships for, if an objective chooses among several."""
+    if not goal.chooses_target:
+        return None
+    measured = None if bundle is None else chosen_target(bundle, goal.objectives)
+    return measured or goal.target_of(trial)
 
 
 def _intervals(trial: Scored, units: Mapping[str, str]) -> dict[str, tuple[float, float]]:
@@ -415,16 +429,21 @@ def cells(row: FrontRow, summary: RunResult) -> dict[str, Any]:
     """Return the cells of a row of the table by column, except the choices of the architecture."""
     cells: dict[str, Any] = {"id": row.id, "picks": " ".join(row.picks)}
     cells |= {o.label: row.values[o.label] for o in summary.objectives}
-    cells |= row.predicted
+    if row.target is not None:
+        cells["target"] = row.target
+    labels = dict.fromkeys(label for each in summary.front for label in each.predicted)
+    cells |= {label: row.predicted.get(label) for label in labels}
     cells[f"test_{summary.metric}"] = row.test
     if any(each.test_of_seeds for each in summary.front):
         for name, end in (("lowest", min), ("highest", max)):
             found = end(row.test_of_seeds, default=None)
             cells[f"{name}_test_{summary.metric}"] = found
     cells["measured_latency_ms"] = row.measured_latency_ms
-    alone = [label_on(LATENCY, target) for target in row.predicted_ms]  # has that column
+    latencies = [label for label in labels if label.startswith(f"{LATENCY}@")]
     cells |= {
-        f"measured_{label}": row.measured.get(label) for label in row.predicted if [label] != alone
+        f"measured_{label}": row.measured.get(label)
+        for label in labels
+        if [label] != latencies  # which has the column measured_latency_ms
     }
     if any(objective.limit is not None for objective in summary.objectives):
         cells["limits"] = row.limit_state
