@@ -17,6 +17,7 @@ from hwnas.search.tables import SearchRow
 from hwnas.stages.results.run_result import FrontRow, RunResult
 
 __all__ = [
+    "has_targets",
     "mark_of",
     "metric_text",
     "print_fingerprint",
@@ -27,6 +28,7 @@ __all__ = [
     "print_summary",
     "size_text",
     "table_of",
+    "target_text",
 ]
 
 _NOTES = ("kernels", "in PyTorch", "note")
@@ -59,7 +61,7 @@ def table_of(
 def print_summary(console: Console, summary: RunResult) -> None:
     """Print the front, the paths of report and bundles, and the next commands."""
     columns = ["network", summary.metric, "tested", "predicted ms", "measured ms"]
-    columns += ["target"] if _has_targets(summary) else []
+    columns += ["target"] if has_targets(summary) else []
     columns += ["MACs", "params", "size"]
     shown = [*summary.front, *([] if summary.reference is None else [summary.reference])]
     rows = [_front_row(row, summary) for row in shown]
@@ -111,16 +113,25 @@ def _front_row(row: FrontRow, summary: RunResult) -> list[str]:
         metric_text(row.test, _ends(row.test_of_seeds)),
         _ms(row.predicted_latency_ms),
         _ms(row.measured_latency_ms),
-        *([row.target or "-"] if _has_targets(summary) else []),
+        *([target_text(row, summary)] if has_targets(summary) else []),
         count_text(row.macs),
         count_text(row.params),
         size_text(row.weight_bytes),
     ]
 
 
-def _has_targets(summary: RunResult) -> bool:
-    """Return whether networks ship for different targets."""
+def has_targets(summary: RunResult) -> bool:
+    """Return whether the networks of a search ship for different targets."""
     return any(row.target is not None for row in summary.front)
+
+
+def target_text(row: FrontRow, summary: RunResult) -> str:
+    """Return the parts of a network's target in which the targets of the search differ."""
+    if row.target is None:
+        return "-"
+    names = [name.split("-") for each in summary.objectives for name in each.all_targets]
+    parts = zip(row.target.split("-"), *names, strict=True)
+    return "-".join(own for own, *every in parts if len(set(every)) > 1)
 
 
 def print_measurement(console: Console, name: str, measurement: Measurement) -> None:

@@ -187,6 +187,17 @@ def test_plan_chooses_smaller_networks_if_a_family_trains_slowly() -> None:
     assert both["search.options.most_macs"] < alone["search.options.most_macs"]
 
 
+def test_plan_leaves_time_for_each_target_and_number_format() -> None:
+    facts = JobFacts(8500, SHAPE, "classes", 15, 2)
+
+    def epochs(**changes: float) -> float:
+        found: float = make_plan(replace(facts, **changes), speeds(5000)).values["train.epochs"]
+        return found
+
+    assert epochs(targets=3) == epochs(spent_minutes=0.7) < epochs()
+    assert epochs(formats=2) == epochs(spent_minutes=0.3) < epochs()
+
+
 def test_plan_scores_each_network_in_every_number_format() -> None:
     for minutes in (15, 45, 300):
         facts = JobFacts(8500, SHAPE, "classes", minutes, 2)
@@ -194,7 +205,8 @@ def test_plan_scores_each_network_in_every_number_format() -> None:
         networks = two.values["search.trials"] // 2
         assert two.values["search.trials"] == two.values["search.batch"] == 2 * networks
         assert two.values["search.fidelity.rungs"] == [1.0]
-        assert two.values["deploy.top"] == networks <= one.values["search.trials"]
+        assert networks <= one.values["search.trials"]
+        assert networks <= two.values["deploy.top"] <= 2 * networks
         assert "each is scored in 2 number formats" in two.summary[0]
     given = {"search.trials": 9}
     made = make_plan(replace(facts, formats=2), speeds(5000), given)

@@ -11,6 +11,7 @@ import typer
 from hwnas.cli.app import SEARCHES, Json, RunPath, app, out, print_json
 
 if TYPE_CHECKING:
+    from hwnas.search.objectives.objective import Objective
     from hwnas.stages.results.comparison import Comparison
     from hwnas.stages.results.run_result import RunResult
 
@@ -18,6 +19,9 @@ CsvFile = Annotated[Path | None, typer.Option("--csv", help="File for the table 
 AddedTarget = Annotated[
     str | None, typer.Option("--target", help="Target that was added with `hwnas specialise`")
 ]
+
+
+_NAMED_TARGETS = 2  # most targets that the head of a column names
 
 
 @app.command(rich_help_panel=SEARCHES)
@@ -82,14 +86,20 @@ def _note_if_stale(*runs: Path) -> None:
 
 def _print_front(summary: RunResult) -> None:
     from hwnas.report.quantities import number
-    from hwnas.terminal import mark_of, metric_text, print_missed_limits, table_of
+    from hwnas.terminal import (
+        has_targets,
+        mark_of,
+        metric_text,
+        print_missed_limits,
+        table_of,
+        target_text,
+    )
 
     labels = [objective.label for objective in summary.objectives]
     measured = any(row.measured_latency_ms is not None for row in summary.front)
-    columns = ["network", *(_shown(label) for label in labels)]
+    columns = ["network", *map(_objective, summary.objectives)]
     columns += ["tested", "measured ms"] if measured else []
-    targets = any(row.target is not None for row in summary.front)
-    columns += ["target"] if targets else []
+    columns += ["target"] if has_targets(summary) else []
     rows = []
     for row in summary.front:
         cells = [
@@ -101,8 +111,8 @@ def _print_front(summary: RunResult) -> None:
         if measured:
             ms = row.measured_latency_ms
             cells += [metric_text(row.test), "-" if ms is None else number(ms)]
-        if targets:
-            cells.append(row.target or "-")
+        if has_targets(summary):
+            cells.append(target_text(row, summary))
         rows.append([f"{row.id}{mark_of(row)}  {', '.join(row.picks)}".rstrip(), *cells])
     title = f"Pareto front of {summary.run} ({summary.trials} candidates evaluated)"
     out.print(title, style="bold", soft_wrap=True, markup=False)
@@ -144,6 +154,13 @@ def _print_comparison(found: Comparison) -> None:
                 soft_wrap=True,
                 markup=False,
             )
+
+
+def _objective(objective: Objective) -> str:
+    """Return the head of an objective's column, without the names of many targets."""
+    if len(objective.targets) <= _NAMED_TARGETS:
+        return _shown(objective.label)
+    return f"{objective.metric} ({objective.reduce} of {len(objective.targets)} targets)"
 
 
 def _shown(label: str) -> str:

@@ -83,8 +83,10 @@ def with_plan(
     device = device_here(recipe.search.gpus_per_worker)
     gpus = 0 if device.type == "cpu" else torch.accelerator.device_count()
     cores = _at_once(requested.get("search.workers"), gpus)
-    formats = SearchGoal(recipe.objective).number_formats
-    facts = replace(JobFacts.of(data, recipe.run.minutes, cores, gpus), formats=len(formats))
+    goal = SearchGoal(recipe.objective)
+    targets, formats = len(goal.targets), len(goal.number_formats)
+    about = {"gpus": gpus, "targets": max(1, targets), "formats": formats}
+    facts = JobFacts.of(data, recipe.run.minutes, cores, **about)
     reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     space = _space(

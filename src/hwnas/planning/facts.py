@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.data.raw_images import TargetKind
@@ -23,6 +24,7 @@ class JobFacts:
         gpus: Number of GPUs that they are trained on; 0 if they are trained on CPUs.
         most_macs: Approximate multiply-accumulates of the largest networks that meet the limits;
             None if all networks do.
+        targets: Number of targets.
         formats: Number of number formats that each network is scored in.
         spent_minutes: Part of the budget that was spent before the plan, by loading the data and
             measuring the speed of the machine.
@@ -35,13 +37,14 @@ class JobFacts:
     cores: int
     gpus: int = 0
     most_macs: float | None = None
+    targets: int = 1
     formats: int = 1
     spent_minutes: float = 0.0
 
     @classmethod
-    def of(cls, data: ImageData, minutes: float, cores: int, gpus: int = 0) -> JobFacts:
-        """Return the facts of a data set."""
-        return cls(len(data.train), data.image_shape, data.kind, minutes, cores, gpus)
+    def of(cls, data: ImageData, minutes: float, cores: int, **further: Any) -> JobFacts:
+        """Return the facts of a data set, and further fields as they are given."""
+        return cls(len(data.train), data.image_shape, data.kind, minutes, cores, **further)
 
     @property
     def trainers(self) -> int:

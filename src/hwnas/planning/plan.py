@@ -31,6 +31,8 @@ _LARGE_IMAGES = 96  # smallest longer side of large images, in pixels
 _SUPERNET_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 
 _OVERHEAD_MINUTES = 1.2  # calibration, export, timing, the report
+_TARGET_MINUTES = 0.35  # calibration of each further target
+_FORMAT_MINUTES = 0.3  # conversion, scoring and timing in each further number format
 _OVERHEAD_SHARE = 0.03
 _LEAST_SHARE = 0.2  # smallest share of the budget for training, whatever the overhead
 _REFERENCE_SHARE = 0.75  # time of the reference network over the mean time of a candidate
@@ -172,6 +174,7 @@ def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
     finalists = candidates
     for _ in rungs.rungs[1:]:
         finalists = rungs.left(finalists)
+    finalists = round(finalists * (1 + facts.formats) / 2)  # about as many as the front has
     trained, most = _candidates(rates, candidates, macs)
     shortest, mean, longest = (
         _minutes(facts, seconds, epochs) for seconds in (trained[0], float(np.mean(trained)), most)
@@ -367,6 +370,7 @@ def _rounded(value: float) -> float:
 def _core_minutes(facts: JobFacts) -> float:
     """Return the core-minutes that are left for training."""
     overhead = facts.spent_minutes + _OVERHEAD_MINUTES + _OVERHEAD_SHARE * facts.minutes
+    overhead += _TARGET_MINUTES * (facts.targets - 1) + _FORMAT_MINUTES * (facts.formats - 1)
     return max(_LEAST_SHARE * facts.minutes, facts.minutes - overhead) * facts.cores
 
 

@@ -20,6 +20,7 @@ from hwnas.search_spaces import (
     TrainingSpace,
     mobilenet,
     nasbench201,
+    union,
 )
 from hwnas.search_spaces.registry import joint_space
 
@@ -62,6 +63,16 @@ def test_product_space_mutants_and_children_have_all_roles(seed: int) -> None:
     mutant, child = SPACE.mutate(a, rng), SPACE.crossover(a, b, rng)
     assert SPACE.candidate(mutant).id != SPACE.candidate(a).id
     assert len(SPACE.candidate(child).roles) == 3
+
+
+def test_product_space_counts_the_networks_of_a_union() -> None:
+    networks = union((16, 16, 3), 10, "cpu", resolution=(16,))
+    space = ProductSpace(networks, {"recipe": RECIPES})
+    points = [space.sample(random.Random(seed)) for seed in range(6)]
+    codes = np.array([space.encode(point) for point in points])
+    macs = [space.workload(point).macs for point in points]
+    assert space.counted(codes)["macs"].tolist() == macs
+    assert space.steps(codes) is not None
 
 
 def test_candidates_with_different_recipes_have_different_ids() -> None:

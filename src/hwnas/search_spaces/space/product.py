@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable, PartTable
 from hwnas.search_spaces.space.architecture import Architecture, Candidate
 from hwnas.search_spaces.space.building import Segments, StageOutline
 from hwnas.search_spaces.space.choice_space import ChoiceSpace
@@ -121,6 +121,14 @@ class ProductSpace(SearchSpace):
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
         """Return the parts of the points' networks."""
         return self._network.parts(self._of_networks(codes))
+
+    def steps(self, codes: npt.NDArray[np.int64]) -> OperatorCountTable | None:
+        """Return the operator counts of the points' networks."""
+        return self._network.steps(self._of_networks(codes))
+
+    def counted(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the exact costs of the points' networks."""
+        return self._network.counted(self._of_networks(codes))
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
         """Return the depths of the points' networks."""
