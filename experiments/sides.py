@@ -31,6 +31,7 @@ __all__ = [
     "of_bundle",
     "of_job",
     "rows_of",
+    "tested_on",
     "usable",
 ]
 
@@ -207,7 +208,7 @@ def measured_rows(
         name = min(found, key=lambda target: found[target][network.subject].latency_ms)
         target = Target.parse(name)
         if target.format != "fp32":
-            network = _tested_on(network, target, run_inputs)
+            network = tested_on(network, target, run_inputs)
         rows += rows_of(network, found[name][network.subject], n, seed)
         rows += [
             Row("latency_on", f"{network.subject} {target}", seed, m.latency_ms, "ms", m.n,
@@ -219,7 +220,7 @@ def measured_rows(
     return rows
 
 
-def _tested_on(network: Network, target: Target, run_inputs: RunInputs) -> Network:
+def tested_on(network: Network, target: Target, run_inputs: RunInputs) -> Network:
     """Return the network with the accuracies that its file has in the format of a target."""
     task, data, runtime = run_inputs.task, run_inputs.data, RUNTIMES[target.device.runtime]
     executable = runtime.prepare(network.onnx, target, network.onnx.parent)

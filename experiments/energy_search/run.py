@@ -121,7 +121,7 @@ def everything(case: str) -> Row:
 
 
 def means(rows: list[Row], cases: list[str]) -> list[Row]:
-    """Return the means over the cases for each seed, and by how much energy beats latency."""
+    """Return the means over the cases for each seed."""
     found: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         if row.subject in cases and row.value is not None:

@@ -17,20 +17,16 @@ from pathlib import Path
 from experiments.equal_accuracy import compared
 from experiments.record import Row
 from experiments.setting import Setting, main
-from experiments.sides import Network, of_bundle, of_job, rows_of, usable
+from experiments.sides import Network, of_bundle, of_job, rows_of, tested_on, usable
 from hwnas.deploy import Bundle, Target, measure
-from hwnas.deploy.targets.target import Device
 from hwnas.plugin import resolve
-from hwnas.search.evaluation.converted import Executed, converted_file
-from hwnas.search.evaluation.scoring import score
-from hwnas.search_spaces import Architecture
+from hwnas.search.evaluation.converted import converted_file
 from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.run_inputs import RunInputs
 
 JOINT, AFTERWARDS = "joint", "afterwards"
 CASES = ("cifar10", "fashion_mnist")
-_SCORED_AT_ONCE = 256
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +73,7 @@ def observe(setting: Setting, case: str, seed: int) -> list[Row]:
                 formats = (Target.parse(bundle.measurements[0].target).format,)
             files += in_formats(side, bundle, formats, run_inputs, folder / "files")
     print(f"{case}, seed {seed}: timing {len(files)} files", flush=True)
-    return [*rows, *timed(files, targets, run_inputs, seed, case)]
+    return [*rows, *timed(files, targets, run_inputs, seed)]
 
 
 def in_formats(
@@ -104,7 +100,6 @@ def timed(
     targets: Sequence[Target],
     run_inputs: RunInputs,
     seed: int,
-    case: str,
 ) -> list[Row]:
     """Time all files on the targets in their formats, and score each as it runs on its best one."""
     format_of = {file.subject: file.id.split()[0] for file in files}
@@ -119,20 +114,9 @@ def timed(
     for file in files:
         measured = {t: each[file.subject] for t, each in found.items() if file.subject in each}
         best = min(measured, key=lambda target: measured[target].latency_ms)
-        scored = in_runtime(file, best, run_inputs)
+        scored = tested_on(file, best, run_inputs)
         rows += rows_of(scored, measured[best], len(run_inputs.data.test), seed)
     return rows
-
-
-def in_runtime(file: Network, target: Target, run_inputs: RunInputs) -> Network:
-    """Return a network with the accuracies of its file in the runtime and format of a target."""
-    device = Device.here(target.device.runtime, _SCORED_AT_ONCE)
-    running = Executed(file.onnx, Target(device, target.format))
-    task, data, metric = run_inputs.task, run_inputs.data, run_inputs.task.metrics[0].name
-    shape = run_inputs.space.input_shape(Architecture.from_json(file.architecture))
-    validation = score(running, task, data.validation, shape, "validation").values[metric]
-    test = score(running, task, data.test, shape, "test").values[metric]
-    return replace(file, validation=validation, test=test)
 
 
 if __name__ == "__main__":

@@ -176,6 +176,13 @@ def run_twice(experiment: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
     return twice
 
 
+@pytest.fixture
+def latency_tables() -> None:
+    """Skip a test if there are no published latency tables."""
+    if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
+        pytest.skip("HWNAS_DATA names no folder with latency tables")
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -279,12 +286,11 @@ def test_data_parallel_script_refuses_an_empty_measurement(
     assert "--steps is 0" in refusal("data_parallel", "--out", tmp_path, "--steps", "0")
 
 
+@pytest.mark.usefixtures("latency_tables")
 @pytest.mark.slow
 def test_predictors_script_scores_published_tables_once(
     run_twice: Callable[..., tuple[str, str]], tmp_path: Path
 ) -> None:
-    if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
-        pytest.skip("HWNAS_DATA names no folder with latency tables")
     options = ["--splits", "fbnet-F2", "--methods", "macs", "ridge", "--seeds", "2"]
     first, second = run_twice("predictors.run", "--out", tmp_path, *options)
     assert "fbnet-F2 ridge: " in first
@@ -364,12 +370,11 @@ def test_analysis_script_evaluates_recorded_measurements(
     assert {row.subject for row in read_rows(tmp_path / file)} == subjects
 
 
+@pytest.mark.usefixtures("latency_tables")
 @pytest.mark.exhaustive
 def test_paired_script_compares_methods_seed_by_seed(
     experiment: Callable[..., Any], tmp_path: Path
 ) -> None:
-    if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
-        pytest.skip("HWNAS_DATA names no folder with latency tables")
     options = ["--split", "fbnet-F2", "--seeds", "2"]
     done = experiment("predictors.paired", "--out", tmp_path, *options)
     assert done.status == 0, done.err
@@ -378,12 +383,11 @@ def test_paired_script_compares_methods_seed_by_seed(
     assert all(spread["least"] < spread["most"] for spread in found.values())
 
 
+@pytest.mark.usefixtures("latency_tables")
 @pytest.mark.slow
 def test_energy_search_script_scores_each_search_by_its_energies(
     run_twice: Callable[..., tuple[str, str]], tmp_path: Path
 ) -> None:
-    if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
-        pytest.skip("HWNAS_DATA names no folder with latency tables")
     options = ["--cases", "onnx_cifar100", "--seeds", "1", "--evals", "20", "--processes", "1"]
     first, second = run_twice("energy_search.run", "--out", tmp_path, *options)
     assert "onnx_cifar100 energy\n" in first
@@ -394,12 +398,11 @@ def test_energy_search_script_scores_each_search_by_its_energies(
             assert 0 <= found[lost, subject] < 1
 
 
+@pytest.mark.usefixtures("latency_tables")
 @pytest.mark.slow
 def test_zero_cost_script_scores_networks_once(
     run_twice: Callable[..., tuple[str, str]], tmp_path: Path
 ) -> None:
-    if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
-        pytest.skip("HWNAS_DATA names no folder with latency tables")
     options = ["--seeds", "0", "--networks", "6"]
     first, second = run_twice("zero_cost.run", "--out", tmp_path, *options)
     assert "seed 0 recorded" in first

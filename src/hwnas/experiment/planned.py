@@ -84,9 +84,8 @@ def with_plan(
     gpus = 0 if device.type == "cpu" else torch.accelerator.device_count()
     cores = _at_once(requested.get("search.workers"), gpus)
     goal = SearchGoal(recipe.objective)
-    targets, formats = len(goal.targets), len(goal.number_formats)
-    about = {"gpus": gpus, "targets": max(1, targets), "formats": formats}
-    facts = JobFacts.of(data, recipe.run.minutes, cores, **about)
+    targets, formats = max(1, len(goal.targets)), len(goal.number_formats)
+    facts = JobFacts.of(data, recipe.run.minutes, cores, gpus, targets, formats)
     reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     space = _space(

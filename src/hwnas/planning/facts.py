@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.data.raw_images import TargetKind
@@ -42,9 +41,18 @@ class JobFacts:
     spent_minutes: float = 0.0
 
     @classmethod
-    def of(cls, data: ImageData, minutes: float, cores: int, **further: Any) -> JobFacts:
-        """Return the facts of a data set, and further fields as they are given."""
-        return cls(len(data.train), data.image_shape, data.kind, minutes, cores, **further)
+    def of(
+        cls,
+        data: ImageData,
+        minutes: float,
+        cores: int,
+        gpus: int = 0,
+        targets: int = 1,
+        formats: int = 1,
+    ) -> JobFacts:
+        """Return the facts of a data set."""
+        about = len(data.train), data.image_shape, data.kind
+        return cls(*about, minutes, cores, gpus, targets=targets, formats=formats)
 
     @property
     def trainers(self) -> int:

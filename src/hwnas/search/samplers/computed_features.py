@@ -154,7 +154,8 @@ class _Known:
                     if label not in logs:
                         logs[label] = self._logs(label, codes)
                 each = [logs[label] for label in objective.costs]
-                found[j] = _reduced(objective, each, self._runs(objective, codes))
+                runs = self._runs(objective, codes) if objective.reduce == "min" else None
+                found[j] = _reduced(objective, each, runs)
             else:
                 value = counted[objective.metric].astype(np.float64)
                 found[j] = value, value
@@ -176,18 +177,20 @@ class _Known:
 
 
 def _reduced(
-    objective: Objective, logs: Sequence[tuple[Numbers, Numbers]], runs: npt.NDArray[np.bool_]
+    objective: Objective,
+    logs: Sequence[tuple[Numbers, Numbers]],
+    runs: npt.NDArray[np.bool_] | None,
 ) -> tuple[Numbers, Numbers]:
     """Return the costs and the upper ends of their 90% intervals, as `Objective.estimate` does.
 
     Args:
         objective: Objective with targets.
         logs: Result of `_logs` for each target.
-        runs: Result of `_runs`.
+        runs: Result of `_runs` for the least cost; None for other reductions.
     """
     means = np.array([np.exp(mean) for mean, _ in logs])
     uppers = np.array([np.exp(mean + NORMAL_90 * std) for mean, std in logs])
-    if objective.reduce == "min":
+    if runs is not None:
         best = np.where(runs, means, np.inf).argmin(0)[np.newaxis]
         return np.take_along_axis(means, best, 0)[0], np.take_along_axis(uppers, best, 0)[0]
     reduce = np.sum if objective.reduce == "sum" else np.max

@@ -61,7 +61,7 @@ class Stratified(BatchSampler):
         self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `BatchSampler.plan`."""
-        formats = len(_in_formats(features, np.empty((0, len(features.sizes)), dtype=np.int64)))
+        formats = len(features.options.get(FORMAT_CHOICE, ("",)))
         networks = self._networks(features, history, -(-count // formats), rng)
         return np.concatenate(_in_formats(features, networks))[:count]
 
