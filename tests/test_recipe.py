@@ -107,6 +107,11 @@ def test_read_recipe_names_unknown_keys_and_the_closest(
         ("top = 3", "top = 0", "deploy.top is 0; expected at least 1"),
         ("top = 3", "finetune_seeds = 0", "deploy.finetune_seeds is 0; expected at least 1"),
         (
+            "top = 3",
+            'finetune_norm_statistics = "moving"',
+            "deploy.finetune_norm_statistics is 'moving'; expected 'batch' or 'fixed'",
+        ),
+        (
             "finetune_epochs = 1",
             "finetune_epochs = 0\nfinetune_seeds = 2",
             "deploy.finetune_seeds is 2, but there is no fine-tuning that could differ",

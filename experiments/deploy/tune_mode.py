@@ -24,7 +24,7 @@ from experiments.deploy.networks import SPACES, untrained
 from experiments.readme_table import across
 from experiments.record import Results, Row
 from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
-from hwnas.deploy.variants.tune_mode import TuneMode
+from hwnas.search.training.tune_mode import fixed_statistics
 
 FOLDER = Path(__file__).parent
 TRIED = ("mobilenet", "resnet", "simplenet")
@@ -59,16 +59,15 @@ def work(arguments: argparse.Namespace) -> None:
             if results.find("step_ms", f"{name} tune", seed) is None:
                 network = untrained(space, architecture, seed)
                 images = torch.randn(arguments.batch, *space.input_shape(architecture))
-                results.put(observed(name, modes_of(network), images, seed, arguments.threads))
+                with fixed_statistics(tuned := copy.deepcopy(network).train()):
+                    modes = {
+                        "train": copy.deepcopy(network).train(),
+                        "eval": network.eval(),
+                        "tune": tuned,
+                    }
+                    results.put(observed(name, modes, images, seed, arguments.threads))
                 print(f"{name}, seed {seed}", flush=True)
     print(across([row for row in results.rows if row.unit == "ratio"]))
-
-
-def modes_of(network: nn.Module) -> dict[str, nn.Module]:
-    """Return the same network in each mode."""
-    tuned = copy.deepcopy(network).train()
-    TuneMode().begin(tuned)
-    return {"train": copy.deepcopy(network).train(), "eval": network.eval(), "tune": tuned}
 
 
 def observed(

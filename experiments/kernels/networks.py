@@ -17,14 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from experiments.deploy.networks import SPACES, untrained
 from experiments.kernels.benchmark import Case
 from experiments.kernels.compiler import FULL, MODES, all_cores, compiled, rehearsing
 from experiments.kernels.engines import engine, int8_engine
 from experiments.kernels.place import CACHES, Place
-from hwnas.deploy.export.conv_norm import conv_norm_pairs
+from hwnas.deploy.export.conv_norm import fold_norms
 from hwnas.deploy.export.exporters import to_onnx
 from hwnas.deploy.matching import MatchedNetwork, decided, matched
 from hwnas.deploy.onnx.module import OnnxModule
@@ -243,9 +242,7 @@ def _truth(place: Place, task: Measured, which: str, images: Tensor) -> Tensor:
 
 def _folded(network: nn.Module) -> nn.Module:
     """Fold batch normalisations into the convolutions before them, and return the network."""
-    for pair in list(conv_norm_pairs(network)):
-        setattr(pair.parent, pair.conv_name, fuse_conv_bn_eval(pair.conv, pair.norm))
-        setattr(pair.parent, pair.norm_name, nn.Identity())
+    fold_norms(network)
     return network
 
 

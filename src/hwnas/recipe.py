@@ -204,6 +204,10 @@ class DeployConfig:
         finetune_minutes: Fine-tuning time of each finalist, which gives small networks more
             passes; either this or ``finetune_epochs``.
         finetune_learning_rate: Peak learning rate of the fine-tuning.
+        finetune_norm_statistics: Statistics of batch normalisation in the fine-tuning: ``"batch"``,
+            those of each batch; or ``"fixed"``, those of the training images before it. With fixed
+            ones, a convolution and its normalisation are computed as one (Tune mode,
+            `hwnas.search.training.tune_mode`), so that a step takes less time and memory.
         finetune_seeds: Number of fine-tunings of each finalist, which differ in their seed. The
             best one on validation images is delivered, and the test scores of all are reported.
         reference: Whether a reference network, MobileNetV3-Small as wide as the limits allow, is
@@ -219,6 +223,7 @@ class DeployConfig:
     finetune_epochs: float | None = None
     finetune_minutes: float | None = None
     finetune_learning_rate: float = 1e-3
+    finetune_norm_statistics: Literal["batch", "fixed"] = "batch"
     finetune_seeds: int = 1
     reference: bool = False
     reference_minutes: float | None = None
@@ -246,6 +251,11 @@ class DeployConfig:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"deploy.{name} is {value}; expected a number above 0")
+
+    @property
+    def fixes_statistics(self) -> bool:
+        """Whether batch normalisation keeps its statistics in the fine-tuning."""
+        return self.finetune_norm_statistics == "fixed"
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,39 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from torch import Tensor
 
 from hwnas import experiment
 from hwnas.deploy import Bundle
 from hwnas.progress import SilentReporter
+from hwnas.search.training import load_weights
 from hwnas.stages.finalists.bundles import score_of
 from hwnas.terminal import print_summary
 
 QUIET = SilentReporter()
+
+
+def statistics_of(run: Path) -> dict[str, Tensor]:
+    """Return the statistics of all normalisations of a run's only finalist."""
+    [file] = (run / "finalists").glob("*.safetensors")
+    return {name: t for name, t in load_weights(file).items() if "running_" in name}
+
+
+@pytest.mark.slow
+def test_fine_tuning_keeps_the_statistics_if_the_recipe_says_so(
+    quick_recipe: Path, tmp_path: Path
+) -> None:
+    run, fixed = tmp_path / "run", ["deploy.finetune_norm_statistics=fixed"]
+    experiment.run(quick_recipe, run, reporter=QUIET, overrides=["deploy.finetune_epochs=0"])
+    before = statistics_of(run)
+    for rate in ("0.01", "0.02"):
+        overrides = ["deploy.finetune_epochs=1", f"deploy.finetune_learning_rate={rate}"]
+        experiment.resume(run, QUIET, overrides=[*overrides, *fixed])
+        for name, found in statistics_of(run).items():
+            assert found.equal(before[name]), name
+    followed = experiment.resume(run, QUIET, overrides=["deploy.finetune_norm_statistics=batch"])
+    assert any(not found.equal(before[name]) for name, found in statistics_of(run).items())
+    assert any(row.bundle for row in followed.front)
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from hwnas.atomic import replacing
 from hwnas.deploy.error_line import first_line
@@ -23,7 +22,7 @@ from hwnas.deploy.export.comparison import (
     outputs_of,
     relative_error,
 )
-from hwnas.deploy.export.conv_norm import conv_norm_pairs
+from hwnas.deploy.export.conv_norm import fold_norms
 from hwnas.deploy.export.divergence import Divergence, first_divergence
 from hwnas.deploy.export.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx, traced_onnx
 from hwnas.deploy.io import Preprocessing
@@ -246,10 +245,7 @@ def _simplified(network: nn.Module) -> nn.Module:
     for a channels-last tensor, PyTorch's pooling returns other strides, which the exporter turns
     into a gather.
     """
-    for pair in list(conv_norm_pairs(network)):
-        if type(pair.conv) is nn.Conv2d and type(pair.norm) is nn.BatchNorm2d:
-            setattr(pair.parent, pair.conv_name, fuse_conv_bn_eval(pair.conv, pair.norm))
-            setattr(pair.parent, pair.norm_name, nn.Identity())
+    fold_norms(network)
     for module in list(network.modules()):
         if isinstance(getattr(module, "inplace", None), bool):
             module.inplace = False  # type: ignore[assignment]

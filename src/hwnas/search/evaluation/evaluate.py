@@ -42,6 +42,7 @@ from hwnas.search.training.checkpoint import (
     weights_identity,
 )
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
+from hwnas.search.training.tune_mode import fixed_statistics
 from hwnas.search_spaces import Candidate, SearchSpace, Supernet, TrainingSpace
 from hwnas.search_spaces.space.precision import as_trained, own_format
 
@@ -89,6 +90,7 @@ def train_network(
     seed: int,
     *,
     recalibration_images: int = _RECALIBRATION_IMAGES,
+    fix_statistics: bool = False,
     checkpoint: Path | None = None,
     run: str = "",
     until: float = 1.0,
@@ -102,6 +104,8 @@ def train_network(
         config: Training settings.
         seed: Seed of the random numbers.
         recalibration_images: Number of training images to recalibrate on.
+        fix_statistics: Whether BatchNorm is recalibrated before the training, and keeps these
+            statistics in it; otherwise the training uses those of each batch.
         checkpoint: Checkpoint file; if it exists, the training resumes from it.
         run: Hash of the network, the data and the settings; a checkpoint of another hash is
             refused.
@@ -117,19 +121,28 @@ def train_network(
     task, shape = step.task, step.input_shape
     images = data.train.first(recalibration_images)
 
+    def settle() -> None:
+        recalibrate(step.network, task, images, shape)
+
     def validate(network: nn.Module) -> float:
-        recalibrate(network, task, images, shape)
-        found = score(network, task, data.validation, shape, "validation")
+        if not fix_statistics:
+            settle()
+        found = score(network.eval(), task, data.validation, shape, "validation")
         return merit(task, found)
 
-    fit(
-        *(step.network, step, data.train, config, seed),
-        checkpoint=checkpoint,
-        run=run,
-        until=until,
-        validate=validate,
-    )
-    recalibrate(step.network, task, images, shape)
+    if fix_statistics:
+        settle()
+    with fixed_statistics(step.network) if fix_statistics else contextlib.nullcontext():
+        fit(
+            *(step.network, step, data.train, config, seed),
+            checkpoint=checkpoint,
+            run=run,
+            until=until,
+            validate=validate,
+        )
+    if not fix_statistics:
+        settle()
+    step.network.eval()
 
 
 def weights_hash(weights: Mapping[str, Tensor]) -> str:

@@ -172,7 +172,11 @@ def train_finalist(
     if config is not None:
         teacher = None if teacher is None else teacher.to(device)
         step = NetworkStep.of(network, task, shape, config, teacher)
-        train_network(step, data, config, seed, recalibration_images=_RECALIBRATION_IMAGES)
+        train_network(
+            *(step, data, config, seed),
+            recalibration_images=_RECALIBRATION_IMAGES,
+            fix_statistics=inherited is not None and recipe.deploy.fixes_statistics,
+        )
     else:
         recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
     save_weights(path, network.state_dict(), identity.key)
@@ -199,15 +203,18 @@ def tuned_identity(
 ) -> Identity:
     """Return the identity of the inputs that the weights of a finalist depend on."""
     recipe, config = run_inputs.recipe, run_inputs.recipe.fine_tuning
+    training = {} if config is None else config.identity
     if inherited is None:
-        config = own_training(recipe.train, run_inputs.recipe_space, candidate)
+        training = own_training(recipe.train, run_inputs.recipe_space, candidate).identity
+    elif training and recipe.deploy.fixes_statistics:
+        training["norm_statistics"] = "fixed"
     return Identity.of(
         candidate=as_trained(candidate).id,
         space=run_inputs.space.fingerprint,
         task=content_hash(run_inputs.task),
         data=run_inputs.data.fingerprint,
         inherited="none" if inherited is None else weights_hash(inherited),
-        training={} if config is None else config.identity,
+        training=training,
         seed=str(recipe.seed + number),
         code=code_of(recipe, "finalists"),
     )
