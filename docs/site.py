@@ -21,7 +21,16 @@ import hwnas
 _ROOT = Path(__file__).resolve().parents[1]
 _PAGES = ("*.md", "docs/**/*.md", "experiments/**/*.md")
 _GROUPS = {
-    "Jobs": ("search", "search_recipe", "open", "predict", "measure", "calibrate", "compress"),
+    "Jobs": (
+        "search",
+        "search_recipe",
+        "open",
+        "predict",
+        "measure",
+        "calibrate",
+        "compress",
+        "sweep",
+    ),
     "Runs": ("Run", "Front", "Network", "Bundle", "export"),
     "Objectives": ("maximize", "minimize"),
     "Errors": ("errors",),

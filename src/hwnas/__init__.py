@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hwnas import errors, samplers, spaces, tasks
-    from hwnas.api.compression import compress
+    from hwnas.api.compression import compress, sweep
     from hwnas.api.devices import calibrate, measure, predict, search_space
     from hwnas.api.objectives import maximize, minimize
     from hwnas.api.run import Front, Network, Run, open
@@ -74,6 +74,7 @@ __all__ = [
     "search_recipe",
     "search_space",
     "spaces",
+    "sweep",
     "tasks",
 ]
 
@@ -110,6 +111,7 @@ _MODULES = {
     "predict": "api.devices",
     "search_recipe": "api.searching",
     "search_space": "api.devices",
+    "sweep": "api.compression",
 }
 """Module of each name, below this package; other names are modules."""
 

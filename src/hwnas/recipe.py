@@ -65,6 +65,7 @@ them."""
 
 _FINETUNE_EPOCHS = 1.0
 _LEAST_MINUTES = 3.0
+_WHOLE = 100  # points
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,8 @@ class DeployConfig:
 
     Attributes:
         top: Number of finalists that become bundles.
+        replacements: Number of rounds in which finalists that fail or miss a limit are replaced by
+            the next candidates.
         finetune_epochs: Passes over the training images in which each finalist is fine-tuned alone;
             1 if ``finetune_minutes`` is not given either; 0 for no fine-tuning.
         finetune_minutes: Fine-tuning time of each finalist, which gives small networks more
@@ -220,6 +223,7 @@ class DeployConfig:
     """
 
     top: int = 3
+    replacements: int = 2
     finetune_epochs: float | None = None
     finetune_minutes: float | None = None
     finetune_learning_rate: float = 1e-3
@@ -231,9 +235,11 @@ class DeployConfig:
 
     def __post_init__(self) -> None:
         check_request("deploy", None, self.gpus_per_worker)
-        for name in ("top", "finetune_seeds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"deploy.{name} is {getattr(self, name)}; expected at least 1")
+        for name, least in {"top": 1, "replacements": 0, "finetune_seeds": 1}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"deploy.{name} is {getattr(self, name)}; expected at least {least}"
+                )
         if self.finetune_seeds > 1 and 0 in (self.finetune_epochs, self.finetune_minutes):
             raise ConfigError(
                 f"deploy.finetune_seeds is {self.finetune_seeds}, but there is no fine-tuning that "
@@ -316,9 +322,14 @@ class RunConfig:
     Attributes:
         minutes: Wall-clock time from the start to the report. Settings that the recipe leaves open
             are planned for it (`hwnas.planning`) and written into the run's own recipe.
+        max_loss_points: Largest loss of a finalist in the first metric on validation images,
+            compared with the model that the space's weights are from: in hundredths for metrics
+            that are proportions, otherwise in percent of that model's value. It becomes a limit on
+            finalists, written into the run's own recipe. None for no limit.
     """
 
     minutes: float | None = None
+    max_loss_points: float | None = None
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not (
@@ -327,6 +338,19 @@ class RunConfig:
             raise ConfigError(
                 f"run.minutes is {self.minutes:g}; expected at least {_LEAST_MINUTES:g}: "
                 "calibration, export and timing alone take two minutes"
+            )
+        loss = self.max_loss_points
+        if loss is None:
+            return
+        if not (math.isfinite(loss) and 0 <= loss < _WHOLE):
+            raise ConfigError(
+                f"run.max_loss_points is {loss:g}; expected at least 0 and less than {_WHOLE}: one "
+                "point is .01 of a metric such as accuracy"
+            )
+        if self.minutes is None:
+            raise ConfigError(
+                "run.max_loss_points is for jobs with run.minutes; in other recipes, set the limit "
+                'of the [[objective]], with limit_on = "finalists"'
             )
 
 

@@ -13,8 +13,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from torch import nn
 
-from hwnas.api.elastic_model import ElasticModel
-from hwnas.api.object_names import importable_name
+from hwnas.api.elastic_model import ElasticModel, elastic_model
 from hwnas.api.options import named_with_options
 from hwnas.recipe import Named
 from hwnas.search_spaces import SearchSpace
@@ -124,16 +123,4 @@ def Elastic(
         A named space if the model has a name by which another process can import it; an
         `ElasticModel` otherwise, which has to be given again to continue the run.
     """
-    name = model if isinstance(model, str) else importable_name(model)
-    file = None if weights is None else Path(weights).expanduser().resolve()
-    if name is None:
-        assert not isinstance(model, str)
-        given = file is not None if pretrained is None else pretrained
-        return ElasticModel(model, file, tuple(widths), step, min_depth, tuple(keep), given)
-    options: dict[str, Any] = {"model": name, "widths": tuple(widths), "step": step}
-    options |= {"min_depth": min_depth, "keep": tuple(keep)}
-    if file is not None:
-        options["weights"] = str(file)
-    if pretrained is not None:
-        options["pretrained"] = pretrained
-    return Named("elastic", options)
+    return elastic_model(model, weights, widths, step, min_depth, keep, pretrained)

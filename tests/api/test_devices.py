@@ -88,9 +88,9 @@ def test_wrong_arguments_are_refused(store: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compress_chooses_among_the_variants_of_a_network_of_a_run(finished: Path) -> None:
+def test_sweep_chooses_among_the_variants_of_a_network_of_a_run(finished: Path) -> None:
     network = hwnas.open(finished).best("fastest")
-    found = hwnas.compress(
+    found = hwnas.sweep(
         network,
         "cpu-onnxruntime-b1-t1",
         variants=["fp32", "int8"],

@@ -1,21 +1,92 @@
-"""Compression of a network: quantised and sparse variants of it, each evaluated and timed."""
+"""Compression from Python: of a model by a search within it, and of one network by its variants."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from torch import nn
+
+from hwnas.api.elastic_model import elastic_model
+from hwnas.api.images import Data
+from hwnas.api.recipes import GivenTask, SearchDescription, main_objective
 from hwnas.api.run import Network, Run
+from hwnas.api.searching import run_described
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.variants.sweep import Sweep
+from hwnas.experiment.from_model import DEFAULT_DEVICE, MINUTES, WIDTHS, latency_objective
 from hwnas.progress import Reporter
 from hwnas.run_folder import RunFolder
 from hwnas.stages.deployment.sweep import SweepOptions, sweep_network
 
-__all__ = ["compress"]
+__all__ = ["compress", "sweep"]
 
 
 def compress(
+    model: str | nn.Module | Callable[..., nn.Module],
+    data: Data,
+    target: str | Sequence[str] = DEFAULT_DEVICE,
+    *,
+    minutes: float = MINUTES,
+    max_loss_points: float = 1.0,
+    weights: str | Path | None = None,
+    task: GivenTask | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    path: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    reporter: Reporter | None = None,
+    ray_address: str | None = None,
+) -> Run:
+    """Search for smaller and faster networks within a trained model, starting from its weights.
+
+    Width, depth and number format are searched at once. The networks learn from the model, the best
+    are fine-tuned, and each becomes a bundle for the target on which it is fastest.
+
+    Args:
+        model: Trained model; a function that makes it; or its name, as for `hwnas.spaces.Elastic`.
+        data: Images, as for `hwnas.search`, of the size that the model takes.
+        target: Device, whose number formats are searched, such as ``"cpu-onnxruntime-b1-t1"``, or
+            target in one number format; or several of them.
+        minutes: Time budget of the whole job, in minutes.
+        max_loss_points: Largest loss of a network in the first metric on validation images,
+            compared with the model: in hundredths for metrics that are proportions, such as
+            accuracy, otherwise in percent of the model's value.
+        weights: Safetensors file with the state of the model; None if the model has its weights.
+        task: Task of the model; classification if None.
+        seed: Seed of all random numbers.
+        name: Name of the run; that of the images if None.
+        path: Folder of the run; ``runs/<name>`` if None.
+        settings: Further settings of the recipe by dotted key; see `hwnas.search`.
+        reporter: Reporter of the progress; the standard error if None.
+        ray_address: Address of a Ray cluster; see `hwnas.search`.
+
+    Returns:
+        The run; its ``reference`` is the model as it was given.
+
+    Raises:
+        HwnasError: See `hwnas.search`. A `ConfigError` says if nothing of the model can be made
+            smaller, or if the model is no better than constant outputs.
+    """
+    targets = [target] if isinstance(target, str) else list(target)
+    objectives = [main_objective(task), latency_objective(targets)]
+    space = elastic_model(model, weights, WIDTHS, pretrained=True)
+    described = SearchDescription(
+        data,
+        objectives=objectives,
+        space=space,
+        task=task,
+        minutes=minutes,
+        seed=seed,
+        name=name,
+        settings={"run.max_loss_points": max_loss_points, **(settings or {})},
+    )
+    folder = None if path is None else Path(path)
+    return run_described(described.experiment(folder), folder, reporter, ray_address)
+
+
+def sweep(
     network: str | Path | Bundle | Run | Network,
     target: str | Sequence[str],
     *,

@@ -1,20 +1,23 @@
-"""Search space within a model that a Python program gives as an object."""
+"""Search space within a model that a Python program gives, by its name or as an object."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
+from hwnas.api.object_names import importable_name
+from hwnas.recipe import Named
 from hwnas.search_spaces.any_model.analysis import elastic
 from hwnas.search_spaces.any_model.sources import check_model_outputs, load_weights, made_model
 from hwnas.search_spaces.any_model.space import ElasticSpace
 
-__all__ = ["ElasticModel"]
+__all__ = ["ElasticModel", "elastic_model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,3 +68,28 @@ class ElasticModel:
         )
         check_model_outputs(name, network, example, outputs)
         return space
+
+
+def elastic_model(
+    model: str | nn.Module | Callable[..., nn.Module],
+    weights: str | Path | None = None,
+    widths: Sequence[float] = (0.5, 0.75, 1.0),
+    step: int = 8,
+    min_depth: float = 0.5,
+    keep: Sequence[str] = (),
+    pretrained: bool | None = None,
+) -> Named | ElasticModel:
+    """Return the space within a model, by name if it has one; see `hwnas.spaces.Elastic`."""
+    name = model if isinstance(model, str) else importable_name(model)
+    file = None if weights is None else Path(weights).expanduser().resolve()
+    if name is None:
+        assert not isinstance(model, str)
+        given = file is not None if pretrained is None else pretrained
+        return ElasticModel(model, file, tuple(widths), step, min_depth, tuple(keep), given)
+    options: dict[str, Any] = {"model": name, "widths": tuple(widths), "step": step}
+    options |= {"min_depth": min_depth, "keep": tuple(keep)}
+    if file is not None:
+        options["weights"] = str(file)
+    if pretrained is not None:
+        options["pretrained"] = pretrained
+    return Named("elastic", options)

@@ -24,7 +24,14 @@ from hwnas.search import EVALUATORS, SAMPLERS, TASKS, Evaluator, Objective, Task
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.registry import ROLES, SPACES
 
-__all__ = ["GivenEvaluator", "GivenSampler", "GivenSpace", "GivenTask", "SearchDescription"]
+__all__ = [
+    "GivenEvaluator",
+    "GivenSampler",
+    "GivenSpace",
+    "GivenTask",
+    "SearchDescription",
+    "main_objective",
+]
 
 GivenSpace: TypeAlias = (
     str | Named | SearchSpace | ElasticModel | nn.Module | Callable[..., SearchSpace]
@@ -117,7 +124,7 @@ class SearchDescription:
     def _objectives(self) -> Sequence[Objective]:
         if self.objectives is not None:
             return self.objectives
-        return (_main_objective(self.task), Objective("latency_ms", "minimize", DEFAULT_TARGET))
+        return (main_objective(self.task), Objective("latency_ms", "minimize", DEFAULT_TARGET))
 
     def _task(self) -> _Described:
         return _described("task", self.task, TASKS)
@@ -190,7 +197,7 @@ def _listed(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else names
 
 
-def _main_objective(task: GivenTask | None) -> Objective:
+def main_objective(task: GivenTask | None) -> Objective:
     """Return the objective for the first metric of a task."""
     name = task.name if isinstance(task, Named) else "classification" if task is None else task
     if isinstance(name, str) and name in _MAIN_METRICS:

@@ -192,6 +192,11 @@ class Run:
         return self.result.finalists
 
     @property
+    def reference(self) -> FrontRow | None:
+        """Reference network, which the others are compared with; None without one."""
+        return self.result.reference
+
+    @property
     def report(self) -> Path | None:
         """Path of the report as an HTML page; None if it was not written."""
         return self.result.report

@@ -21,7 +21,7 @@ from hwnas.recipe_text import toml_text
 from hwnas.run_folder import RunFolder
 from hwnas.search import Objective, TrainConfig
 
-__all__ = ["search", "search_recipe"]
+__all__ = ["run_described", "search", "search_recipe"]
 
 
 def search(
@@ -100,7 +100,7 @@ def search(
         name,
         settings,
     )
-    return _run(described.experiment(folder), folder, reporter, ray_address)
+    return run_described(described.experiment(folder), folder, reporter, ray_address)
 
 
 def search_recipe(
@@ -125,14 +125,15 @@ def search_recipe(
     """
     changes = [f"{key}={toml_text(value, key)}" for key, value in (settings or {}).items()]
     folder = None if path is None else Path(path)
-    return _run(Experiment.load(recipe, changes), folder, reporter, ray_address)
+    return run_described(Experiment.load(recipe, changes), folder, reporter, ray_address)
 
 
-def _run(
+def run_described(
     experiment: Experiment,
     folder: Path | None,
     reporter: Reporter | None,
     ray_address: str | None,
 ) -> Run:
+    """Run an experiment, and return its run; arguments as in `search`."""
     result = experiment.run(folder, reporter, ray_address)
     return Run(RunFolder.open(result.run, experiment.objects), result)

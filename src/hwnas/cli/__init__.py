@@ -1,11 +1,23 @@
 """Command line interface: each command reads its arguments, calls one function and prints."""
 
-from hwnas.cli import bench, devices, fronts, init, kernels, networks, plugins, search, version
+from hwnas.cli import (
+    bench,
+    compress,
+    devices,
+    fronts,
+    init,
+    kernels,
+    networks,
+    plugins,
+    search,
+    version,
+)
 from hwnas.cli.app import app, main
 
 __all__ = [
     "app",
     "bench",
+    "compress",
     "devices",
     "fronts",
     "init",

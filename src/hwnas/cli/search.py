@@ -56,8 +56,8 @@ def search(
     """Search for networks: a recipe in, measured bundles of the finalists out."""
     experiment = _experiment(recipe, minutes, target or (), limit_ms, set_ or ())
     folder = run or Path("runs", experiment.recipe.name)
-    with _resumable(folder) as reporter:
-        _show(experiment.run(folder, reporter, ray_address), as_json)
+    with Resumable(folder) as reporter:
+        show(experiment.run(folder, reporter, ray_address), as_json)
 
 
 def _experiment(
@@ -105,8 +105,8 @@ def resume(
     """Continue a run; finished results of the current inputs are kept."""
     from hwnas.experiment import resume
 
-    with _resumable(run) as reporter:
-        _show(resume(run, reporter, ray_address, set_ or ()), as_json)
+    with Resumable(run) as reporter:
+        show(resume(run, reporter, ray_address, set_ or ()), as_json)
 
 
 @app.command(rich_help_panel=SEARCHES)
@@ -114,13 +114,13 @@ def specialise(run: RunPath, target: Targets, as_json: Json = False) -> None:
     """Search for further targets with the weights and accuracies that a run already has."""
     from hwnas.experiment import specialise
 
-    with _resumable(run) as reporter:
+    with Resumable(run) as reporter:
         summaries = specialise(run, target, reporter)
     if as_json:
         print_json([summary.to_json() for summary in summaries])
         return
     for summary in summaries:
-        _show(summary, as_json)
+        show(summary, as_json)
 
 
 @app.command(rich_help_panel=SEARCHES)
@@ -247,7 +247,8 @@ def spaces(as_json: Json = False) -> None:
     out.print('your own: [space] name = "package.module:object"', markup=False, style="dim")
 
 
-def _show(summary: Any, as_json: bool) -> None:
+def show(summary: Any, as_json: bool) -> None:
+    """Print the result of a run."""
     if as_json:
         print_json(summary.to_json())
         return
@@ -256,7 +257,7 @@ def _show(summary: Any, as_json: bool) -> None:
     print_summary(out, summary)
 
 
-class _resumable:
+class Resumable:
     """Context that ends a run on Ctrl-C or SIGTERM, and prints how to resume it."""
 
     def __init__(self, run: Path) -> None:

@@ -20,7 +20,14 @@ from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.mask_folder import has_masks
 from hwnas.search.data.sources import source_manifest
 
-__all__ = ["DEFAULT_TARGET", "data_table", "is_image_source", "name_of", "recipe_for_images"]
+__all__ = [
+    "DEFAULT_TARGET",
+    "data_table",
+    "is_image_source",
+    "name_of",
+    "recipe_for_images",
+    "task_tables",
+]
 
 DEFAULT_TARGET = "cpu-onnxruntime-fp32-b1-t1"
 _SIDES = ((60.0, 112), (240.0, 160))  # largest side in pixels for budgets up to so many minutes
@@ -70,16 +77,26 @@ def recipe_for_images(
     if limit_ms is not None:
         latency["limit"] = limit_ms
     data = data_table(images, minutes)
-    task, objective = _TASKS[_kind(images)]
+    task, objective = task_tables(images)
     return recipe_text(
         {
             "name": name_of(images),
             "run": {"minutes": minutes},
             "data": data,
-            **({"task": {"name": task}} if task != "classification" else {}),
+            **task,
             "objective": [objective, latency],
         }
     )
+
+
+def task_tables(images: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the table ``[task]`` by its name, unless it is the default; and the first objective.
+
+    Args:
+        images: Folder of images and their targets, or an ``.npz`` archive.
+    """
+    task, objective = _TASKS[_kind(images)]
+    return {"task": {"name": task}} if task != "classification" else {}, dict(objective)
 
 
 def _kind(images: Path) -> Literal["classes", "labels", "values", "masks", "boxes"]:

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomlkit
 import torch
 
 from hwnas.atomic import write_json
-from hwnas.errors import RunError
+from hwnas.errors import ConfigError, RunError
 from hwnas.given_objects import GivenObjects
+from hwnas.interval import is_proportion
 from hwnas.planning import (
     JobFacts,
     TrainingRates,
@@ -31,14 +33,17 @@ from hwnas.planning.plan import BATCH_SIZE
 from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
 from hwnas.recipe import Recipe, SpaceConfig, compute_values, parse_recipe, read_recipe
-from hwnas.recipe_text import completed
+from hwnas.recipe_text import completed, set_by_text
 from hwnas.run_folder import PLAN
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.cluster import local_ray
 from hwnas.search.engine.devices import device_here
 from hwnas.search.engine.placement import MOST_ON_A_GPU, live_nodes
+from hwnas.search.evaluation.scoring import score
 from hwnas.search.tasks.task import Task
 from hwnas.search_spaces import SearchSpace
+from hwnas.search_spaces.supernet.supernet import batch_norms
+from hwnas.stages.finalists.chance import constant_score, is_at_chance
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.run_inputs import RunInputs, space_of_recipe, task_of
 from hwnas.stages.untrained_costs import most_macs
@@ -74,7 +79,7 @@ def with_plan(
         The recipe with the planned settings, and its text.
 
     Raises:
-        ConfigError: The budget is too small.
+        ConfigError: The budget is too small, or ``run.max_loss_points`` does not apply.
     """
     assert recipe.run.minutes is not None
     text = completed(text, compute_values(tomllib.loads(text)))
@@ -88,16 +93,13 @@ def with_plan(
     facts = JobFacts.of(data, recipe.run.minutes, cores, gpus, targets, formats)
     reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
-    space = _space(
-        given.get("space", {}),
-        default_space(requested, data.image_shape),
-        data,
-        task_of(recipe, data, objects),
-        folder,
-        objects,
-    )
+    task, default = task_of(recipe, data, objects), default_space(requested, data.image_shape)
+    space = _space(given.get("space", {}), default, data, task, folder, objects)
+    text = _with_limit(text, recipe, space, task, data, reporter)
     networks = probes(space)
     facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
+    if (model := space.teacher()) is not None:
+        facts = replace(facts, pretrained=True, batch_norm=bool(batch_norms(model)))
     speeds = measure_speeds(space, networks, images, device=device)
     facts = replace(facts, spent_minutes=(time.monotonic() - begun) / 60)
     plan = make_plan(facts, speeds, requested)
@@ -113,6 +115,58 @@ def with_plan(
     path.mkdir(parents=True, exist_ok=True)
     write_json(path / PLAN, {"schema": SCHEMA, "request": recipe.hash, **plan.to_json()})
     return parse_recipe(text)
+
+
+def _with_limit(
+    text: str,
+    recipe: Recipe,
+    space: SearchSpace,
+    task: Task,
+    data: ImageData,
+    reporter: Reporter,
+) -> str:
+    """Return a recipe's text with the limit on finalists that ``run.max_loss_points`` means.
+
+    Raises:
+        ConfigError: There is no trained model to compare with, or it is at chance; there is no
+            objective to limit, or the objective has another limit.
+    """
+    points, model, metric = recipe.run.max_loss_points, space.teacher(), task.metrics[0]
+    if points is None:
+        return text
+    if model is None:
+        raise ConfigError(
+            f"run.max_loss_points compares finalists with a trained model, but space {space.name} "
+            "starts with random weights; give space.weights, or leave it out"
+        )
+    own = [i for i, each in enumerate(recipe.objective) if each.metric == metric.name]
+    if not own or recipe.objective[own[0]].limit is not None:
+        raise ConfigError(
+            f"run.max_loss_points sets the limit of an objective {metric.name!r}; give one without "
+            "a limit"
+        )
+    shape = space.input_shape(space.largest())
+    constant = constant_score(model, task, data, shape)
+    device = device_here(recipe.search.gpus_per_worker)
+    found = score(model.to(device), task, data.validation, shape, "validation")
+    value = found.values[metric.name]
+    if is_at_chance(task, found, constant):
+        raise ConfigError(
+            f"the given model has {metric.name} {value:.3g} on validation images, no better than "
+            f"constant outputs ({constant.values[metric.name]:.3g}); give its trained weights, the "
+            "size of the images it was trained on (data.size), and data.mean and data.std if it "
+            "expects other ones than those of these images"
+        )
+    loss = points / 100 * (1.0 if is_proportion(metric.unit) else abs(value))
+    limit = value - loss if metric.direction == "maximize" else value + loss
+    reporter.note(
+        f"the given model has {metric.name} {value:.4g} on validation images; finalists have to "
+        f"reach {limit:.4g}"
+    )
+    document = tomlkit.parse(text)
+    set_by_text(document, f"objective.{own[0]}.limit={limit:.6f}")
+    set_by_text(document, f"objective.{own[0]}.limit_on=finalists")
+    return tomlkit.dumps(document)
 
 
 def _at_once(workers: int | None, gpus: int) -> int:

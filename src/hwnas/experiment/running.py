@@ -15,6 +15,7 @@ from hwnas.atomic import storage_errors
 from hwnas.errors import ConfigError, InfeasibleError, RunError
 from hwnas.experiment.finished import is_finished, unfinished
 from hwnas.experiment.from_images import DEFAULT_TARGET, recipe_for_images
+from hwnas.experiment.from_model import DEFAULT_DEVICE, MINUTES, recipe_for_model
 from hwnas.experiment.planned import planned_as, with_plan
 from hwnas.experiment.workers import connected
 from hwnas.given_objects import GivenObjects
@@ -96,6 +97,28 @@ class Experiment:
         recipe, text = parse_recipe(text, overrides, where=str(images))
         return cls(recipe, text, Path.cwd())
 
+    @classmethod
+    def of_model(
+        cls,
+        model: str,
+        data: str,
+        minutes: float = MINUTES,
+        targets: Sequence[str] = (DEFAULT_DEVICE,),
+        max_loss_points: float = 1.0,
+        weights: Path | None = None,
+        size: int | None = None,
+        overrides: Sequence[str] = (),
+    ) -> Experiment:
+        """Make a recipe that compresses a trained model; arguments as in `recipe_for_model`.
+
+        Raises:
+            ConfigError: An argument is wrong; the message says which.
+            DataError: The folder has another layout.
+        """
+        text = recipe_for_model(model, data, minutes, targets, max_loss_points, weights, size)
+        recipe, text = parse_recipe(text, overrides, where=model)
+        return cls(recipe, text, Path.cwd())
+
     def run(
         self,
         folder: str | Path | None = None,
@@ -119,19 +142,19 @@ class Experiment:
         """
         begun = time.monotonic()
         path = Path(folder) if folder is not None else Path("runs", self.recipe.name)
-        goals = [SearchGoal(self.recipe.objective)]
         reporter = reporter or make_reporter()
         if (path / "run.json").exists():
             recipe, text = planned_as(self.recipe, path) or (self.recipe, self.text)
             opened = RunFolder.create(path, recipe, text, self.folder, self.objects)
             self._keep_arrays(path)
+            goals = [SearchGoal(recipe.objective)]
             return _continue(opened, lambda _: goals, reporter, ray_address)[0]
         with imports_from(self.folder):
             with all_or_nothing(path):
                 recipe, text, data = self.recipe, self.text, None
                 self._keep_arrays(path)
                 if recipe.run.minutes is not None:
-                    goals[0].check()
+                    SearchGoal(recipe.objective).check()
                     data = data_of(recipe, self.folder, self.objects, reporter)
                     recipe, text = with_plan(
                         recipe, text, data, self.folder, path, reporter, self.objects, begun
@@ -139,6 +162,7 @@ class Experiment:
                 run_inputs = RunInputs.prepare(recipe, self.folder, self.objects, data, reporter)
                 opened = RunFolder.create(path, recipe, text, self.folder, self.objects)
             with opened:
+                goals = [SearchGoal(recipe.objective)]
                 return _work(opened, run_inputs, goals, reporter, ray_address)[0]
 
     def _keep_arrays(self, path: Path) -> None:

@@ -25,6 +25,8 @@ class JobFacts:
             None if all networks do.
         targets: Number of targets.
         formats: Number of number formats that each network is scored in.
+        pretrained: Whether the networks start from trained weights.
+        batch_norm: Whether networks that start from trained weights have batch normalisation.
         spent_minutes: Part of the budget that was spent before the plan, by loading the data and
             measuring the speed of the machine.
     """
@@ -38,6 +40,8 @@ class JobFacts:
     most_macs: float | None = None
     targets: int = 1
     formats: int = 1
+    pretrained: bool = False
+    batch_norm: bool = True
     spent_minutes: float = 0.0
 
     @classmethod

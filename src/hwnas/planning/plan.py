@@ -84,6 +84,9 @@ _SUPERNET_EPOCHS = 70.0  # least epochs of the largest network, for `_FITTED_IMA
 _WIDTHS = (0.5, 1.0, 1.5, 2.0)  # of the space; multiply-accumulates grow with their square
 _SUPERNET_TRIALS = 60
 _SUPERNET_TOP = 4
+_COMPRESSION_SHARES = 0.25, 0.55  # of the time, as above, for networks with trained weights
+_COMPRESSION_REPLACED = 0.75  # share of the finalists that are expected to be replaced
+_COMPRESSION_RATES = {True: 4e-3, False: 1e-3}  # learning rates with and without batch norm
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,11 @@ def make_plan(
 ) -> Plan:
     """Make the plan of a job: divide its budget among trainings.
 
-    Unless the recipe asks for a supernet, networks are trained alone by successive halving
+    Networks that start from trained weights share them in a supernet, which learns briefly from the
+    given model. Other networks are trained alone by successive halving
     (`hwnas.search.engine.rungs`), all for the same number of epochs, since larger networks need
-    more time for the same progress. `experiments/photographs/strategies` compares both strategies.
+    more time for the same progress, unless the recipe asks for a supernet.
+    `experiments/photographs/strategies` compares both strategies.
 
     Args:
         facts: Data and budget.
@@ -132,7 +137,9 @@ def make_plan(
     given = given or {}
     precision = _faster(speeds)
     rates = rates_of(speeds).scaled(slowdown)
-    if _asks_for_supernet(given):
+    if facts.pretrained and given.get("search.evaluator") in (None, "supernet"):
+        made = _compression(facts)
+    elif _asks_for_supernet(given):
         made = _supernet(facts, rates)
     else:
         made = _halving(facts, rates, given.get("search.trials"))
@@ -324,8 +331,49 @@ def _supernet(facts: JobFacts, rates: TrainingRates) -> Plan:
     return Plan(values, summary)
 
 
+def _compression(facts: JobFacts) -> Plan:
+    """Plan a supernet that starts from a trained model, a search, and fine-tuning of the best.
+
+    The time suffices for replacing most finalists once, if they lose more than is allowed.
+    """
+    wall = _core_minutes(facts) / facts.cores
+    train, finetune = (share * wall for share in _COMPRESSION_SHARES)
+    top = _SUPERNET_TOP + facts.formats - 1
+    each = _rounded(finetune * facts.trainers / (top * (1 + _COMPRESSION_REPLACED)))
+    rate = _COMPRESSION_RATES[facts.batch_norm]
+    values = {
+        **_common(facts),
+        "deploy.reference": True,
+        "train.budget_minutes": _rounded(train),
+        "train.batch_size": min(BATCH_SIZE, max(2, facts.images // 8)),
+        "train.learning_rate": rate,
+        "train.workers": facts.trainers,
+        "search.evaluator": "supernet",
+        "search.trials": _SUPERNET_TRIALS * (1 + facts.formats) // 2,
+        "deploy.top": top,
+        "deploy.replacements": 1,
+        "deploy.finetune_minutes": each,
+        "deploy.finetune_learning_rate": rate,
+    }
+    if facts.kind in ("classes", "labels", "values"):
+        values["train.teacher_sees"] = "plain"
+    if facts.kind != "values":
+        photographs = max(facts.image_shape[:2]) >= _PHOTOGRAPH_SIDE
+        values |= {
+            "train.flip": facts.image_shape[2] == 3,
+            "train.crop": 0.8 if photographs else 1.0,
+            "train.shift_pixels": 0 if photographs else 2,
+        }
+    summary = (
+        f"smaller networks within the given model learn from it together for {train:.1f} minutes",
+        f"{values['search.trials']} are evaluated; {top} are fine-tuned for {each:.1f} minutes "
+        "each, and replaced once if they lose too much",
+    )
+    return Plan(values, summary)
+
+
 def _common(facts: JobFacts) -> dict[str, Any]:
-    """Return the values that both strategies have."""
+    """Return the values that all strategies have."""
     return {
         "space.resolution": [max(facts.image_shape[:2])],
         "search.workers": facts.cores,

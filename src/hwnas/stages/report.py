@@ -46,7 +46,7 @@ from hwnas.stages.finalists.bundles import (
     score_of,
 )
 from hwnas.stages.finalists.limits import costs_of, limit_messages, of_bundle, overall
-from hwnas.stages.finalists.reference import REFERENCE, reference_of
+from hwnas.stages.finalists.reference import REFERENCE, reference_name, reference_of
 from hwnas.stages.finalists.shortlist import read_tried
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job, RunStage
@@ -239,8 +239,8 @@ def _reference(job: Job, goal: SearchGoal) -> Finalist | None:
     bundle = reference_of(job, goal)
     if bundle is None:
         return None
-    choices = bundle.architecture.as_dict()
-    return _delivered(job, goal, bundle, "MobileNetV3-Small", choices, (), {}, (REFERENCE,))
+    choices, name = bundle.architecture.as_dict(), reference_name(job.run_inputs, bundle)
+    return _delivered(job, goal, bundle, name, choices, (), {}, (REFERENCE,))
 
 
 def _delivered(

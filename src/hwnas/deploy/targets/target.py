@@ -36,6 +36,7 @@ RUNTIMES: Registry[_Capabilities] = Registry("runtime", "hwnas.deploy.runtimes")
 """Capabilities of the runtimes by name."""
 
 _SHAPE = "hardware-runtime-format-bBATCH-tTHREADS"
+_PARTS = 4  # of the name of a device
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,18 @@ class Device:
         """
         places = RUNTIMES[runtime].hardware if runtime in RUNTIMES else HARDWARE
         return cls(places[0], runtime, batch, threads)
+
+    @classmethod
+    def parse(cls, text: str) -> Device:
+        """Read the name of a device, or that of a target, whose number format is left out.
+
+        Raises:
+            ConfigError: The name has another form, or a part of it is unknown.
+        """
+        parts = text.split("-")
+        if len(parts) == _PARTS:
+            parts.insert(2, "fp32")
+        return Target.parse("-".join(parts)).device
 
     @property
     def is_here(self) -> bool:

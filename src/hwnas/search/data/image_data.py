@@ -53,6 +53,9 @@ class DataConfig:
         test_limit: Number of test images to use, picked at random but the same for every seed.
         skip_damaged: Whether to leave out image files that cannot be decoded, instead of refusing
             the data set.
+        mean: Mean of each channel that is subtracted, for pixels in 0..1; that of the training
+            images if None. Trained models need that of their training.
+        std: Standard deviation of each channel, likewise.
     """
 
     source: str
@@ -64,8 +67,15 @@ class DataConfig:
     fit: Fit = "stretch"
     cache: str | None = None
     folds: int = 1
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        if (self.mean is None) != (self.std is None):
+            given, missing = ("mean", "std") if self.std is None else ("std", "mean")
+            raise ConfigError(f"data has {given}, but no {missing}; give both")
+        if self.std is not None and not all(value > 0 for value in self.std):
+            raise ConfigError(f"data.std is {list(self.std)}; expected numbers above 0")
         if not 0 < self.validation_fraction < 1:
             raise ConfigError(
                 f"data.validation_fraction is {self.validation_fraction}; expected a fraction "
@@ -108,6 +118,8 @@ class ImageData:
         fit: How images get the aspect ratio of a network's input; see `DataConfig`.
         folds: Parts for cross-validation, each the rows of `validation` in one of its rounds; all
             of these rows together are those of `train` and `validation`. Empty for none.
+        moments: Mean and standard deviation of each channel, for pixels in 0..1; those of the
+            training images if None.
     """
 
     train: Split
@@ -118,6 +130,7 @@ class ImageData:
     value_names: tuple[str, ...] | None = None
     fit: Fit = "stretch"
     folds: tuple[Split, ...] = ()
+    moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     # Manifest of the source that `load_data` read. `dataclasses.replace` does not copy it.
     _source: DataManifest | None = field(default=None, init=False, repr=False)
 
@@ -147,6 +160,12 @@ class ImageData:
                 f"images with {self.kind} cannot be cropped, since nothing would be predicted for "
                 'the pixels that are cut off; set data.fit = "stretch"'
             )
+        for moment in self.moments or ():
+            if len(moment) != self.image_shape[2]:
+                raise DataError(
+                    f"data.mean and data.std have {len(moment)} numbers; expected "
+                    f"{self.image_shape[2]}, one for each channel"
+                )
         if (self.kind == "values") != (self.class_names is None):
             raise DataError(
                 "class_names are required for classes, int64 (N,), masks, uint8 (N, H, W), and "
@@ -218,14 +237,14 @@ class ImageData:
 
     @property
     def channel_mean(self) -> tuple[float, ...]:
-        """Mean of each channel over a sample of the training images, for pixels in 0..1."""
+        """Mean of each channel, given or of a sample of the training images, in 0..1."""
         return self._moments[0]
 
     @property
     def channel_std(self) -> tuple[float, ...]:
-        """Standard deviation of each channel over the same sample, for pixels in 0..1.
+        """Standard deviation of each channel, given or of the same sample, for pixels in 0..1.
 
-        It is at least one grey level, 1/255.
+        That of the sample is at least one grey level, 1/255.
         """
         return self._moments[1]
 
@@ -238,6 +257,8 @@ class ImageData:
 
     @cached_property
     def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        if self.moments is not None:
+            return self.moments
         sample, _ = self.train.sample()
         mean = sample.mean(axis=(0, 1, 2)) / 255
         std = (sample.std(axis=(0, 1, 2)) / 255).clip(min=1 / 255)
@@ -330,6 +351,8 @@ def load_data(
         )
     raw = replace(raw, manifest=raw.content)
     data = _divided(raw.resized(size, store) if size else raw, config, seed)
+    if config.mean is not None and config.std is not None:
+        data = replace(data, moments=(config.mean, config.std))
     object.__setattr__(data, "_source", raw.manifest)
     return data
 
@@ -355,7 +378,7 @@ def data_manifest(config: DataConfig, recipe_folder: Path) -> DataManifest | Non
 def _as_given(data: ImageData, config: DataConfig) -> ImageData:
     """Return the user's own `ImageData` unchanged; raise if an option would change it."""
     own = DataConfig(config.source)
-    for name in ("size", "train_limit", "test_limit", "fit", "folds"):
+    for name in ("size", "train_limit", "test_limit", "fit", "folds", "mean"):
         if getattr(config, name) != getattr(own, name):
             raise ConfigError(
                 f"data.{name} does not apply: {config.source!r} gives an ImageData, which is used "

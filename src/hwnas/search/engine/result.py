@@ -180,7 +180,7 @@ def nearest_miss(result: SearchResult) -> str:
         f"{o.label} {'at most' if o.direction == 'minimize' else 'at least'} {o.limit:g} "
         f"(nearest found: {nearest[o.label]:.4g})"
         for o in result.objectives
-        if o.limit is not None
+        if o.limits_candidates
     ]
     return (
         f"none of {len(result.trials)} candidates keeps the limits: {'; '.join(wanted)}. "

@@ -20,6 +20,7 @@ __all__ = [
     "COUNTED",
     "LATENCY",
     "Direction",
+    "LimitScope",
     "Objective",
     "Reduction",
     "check_objectives",
@@ -35,6 +36,7 @@ __all__ = [
 T = TypeVar("T")
 Direction = Literal["maximize", "minimize"]
 Reduction = Literal["worst", "sum", "min"]
+LimitScope = Literal["candidates", "finalists"]
 
 LATENCY = "latency_ms"
 
@@ -63,6 +65,9 @@ class Objective:
             ``"min"``, the least cost among the targets in the number format of the network, which
             then ships for that target. For the first two, the upper ends of the prediction
             intervals are reduced in the same way.
+        limit_on: ``"candidates"`` if the limit holds for all networks of the search; or
+            ``"finalists"`` if it holds only for those that are fine-tuned and delivered, for scores
+            that are lower before the fine-tuning.
     """
 
     metric: str
@@ -71,9 +76,15 @@ class Objective:
     limit: float | None = None
     targets: tuple[str, ...] = ()
     reduce: Reduction | None = None
+    limit_on: LimitScope = "candidates"
 
     def __post_init__(self) -> None:
         self._check_targets()
+        if self.limit_on == "finalists" and (self.limit is None or self.is_cost):
+            raise ConfigError(
+                f'objective {self.metric!r} has limit_on = "finalists", which is for a limit on a '
+                "metric of the task; leave it out"
+            )
         if self.limit is not None and not math.isfinite(self.limit):
             raise ConfigError(
                 f"the limit of {self.label} is {self.limit}; expected a finite number"
@@ -88,6 +99,11 @@ class Objective:
         if self.targets:
             return label_on(self.metric, f"{self.reduce}({'+'.join(self.targets)})")
         return self.metric if self.target is None else label_on(self.metric, self.target)
+
+    @property
+    def limits_candidates(self) -> bool:
+        """True if there is a limit that holds for all networks of the search."""
+        return self.limit is not None and self.limit_on == "candidates"
 
     @property
     def is_cost(self) -> bool:
@@ -254,5 +270,5 @@ def weighed(
 
 
 def violations(objectives: Sequence[Objective], values: Mapping[str, float]) -> dict[str, float]:
-    """Return the violation of each limit, by objective label; at most 0 if the limit is met."""
-    return {o.label: o.violation(values[o.label]) for o in objectives if o.limit is not None}
+    """Return the violation of each limit on candidates by label; at most 0 if it is met."""
+    return {o.label: o.violation(values[o.label]) for o in objectives if o.limits_candidates}

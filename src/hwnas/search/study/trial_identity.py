@@ -52,7 +52,9 @@ class TrialIdentity:
         evaluated = Identity.of(
             space=space.fingerprint, evaluator=evaluator.key, fidelity=fidelity.key, rungs=rungs
         )
-        limited = [[o.label, o.direction, o.limit] for o in objectives]
+        limited = [
+            [o.label, o.direction, o.limit if o.limits_candidates else None] for o in objectives
+        ]
         predictors: dict[str, Any] = {
             f"costs@{stored_label(label)}": _source_key(source) for label, source in costs.items()
         }

@@ -36,7 +36,7 @@ def fixed_statistics(network: nn.Module) -> Iterator[None]:
             stack.callback(pair.conv.register_forward_pre_hook(merge.begin).remove)
             handle = pair.conv.register_forward_hook(merge.end, always_call=True)
             stack.callback(handle.remove)
-            pair.norm.forward = _unchanged  # type: ignore[method-assign]
+            vars(pair.norm)["forward"] = _unchanged
             stack.callback(vars(pair.norm).pop, "forward")
         yield
 

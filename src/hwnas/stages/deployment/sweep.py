@@ -35,7 +35,6 @@ from hwnas.stages.split_evaluator import SplitEvaluator
 __all__ = ["SweepOptions", "sweep_network"]
 
 _SPLITS: tuple[SplitName, ...] = ("validation", "test")  # to choose by, to report
-_PARTS_OF_A_DEVICE = 4
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def sweep_network(
         StorageError: ``out`` exists already or cannot be written.
     """
     options, reporter = options or SweepOptions(), reporter or make_reporter()
-    devices = list(dict.fromkeys(_device(target) for target in targets))
+    devices = list(dict.fromkeys(map(Device.parse, targets)))
     if out is not None and Path(out).exists():
         raise StorageError(f"{out} exists already; choose another --out")
     place = source if isinstance(source, RunFolder) else Path(source)
@@ -113,14 +112,6 @@ def sweep_network(
         if out is not None:
             write_variants(network.bundle or network.model, found, Path(out))
     return found
-
-
-def _device(name: str) -> Device:
-    """Parse the name of a target, or of a device, which is the same without a format."""
-    parts = name.split("-")
-    if len(parts) == _PARTS_OF_A_DEVICE:
-        parts.insert(2, "fp32")
-    return Target.parse("-".join(parts)).device
 
 
 def _retrain(

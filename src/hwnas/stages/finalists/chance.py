@@ -1,4 +1,4 @@
-"""Refusal of finalists that their conversion to another number format leaves at chance."""
+"""Networks at chance: no better than constant outputs, as trained or after a conversion."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from hwnas.deploy.quantization.quantize import Int8Quantizer
 from hwnas.deploy.variants.mixed import sensitivities
 from hwnas.errors import ArtifactError
+from hwnas.search.data.image_data import ImageData
 from hwnas.search.evaluation.converted import Executed, calibration_batches
 from hwnas.search.evaluation.scoring import Evaluation, merit, score
+from hwnas.search.tasks.task import Task
 from hwnas.stages.run_inputs import RunInputs
 
-__all__ = ["refuse_chance"]
+__all__ = ["constant_score", "is_at_chance", "refuse_chance"]
 
 _ERRORS = 2.0  # standard errors by which a score has to be better than that of constant outputs
 _BATCH = 32
@@ -58,26 +60,48 @@ def refuse_chance(
     Raises:
         ArtifactError: The converted network is at chance.
     """
-    task, data = run_inputs.task, run_inputs.data
-    batches = calibration_batches(data.train, task.preprocessing.at(*shape[1:]), _BATCH)
-    network = Executed(plain)
-    mean = torch.cat([network(torch.from_numpy(batch)) for batch in batches]).mean(0)
-    constant = score(_Constant(mean), task, data.validation, shape, "validation")
-    metric = task.metrics[0].name
-
-    def is_better(than_constant: Evaluation) -> bool:
-        margin = merit(task, than_constant) - merit(task, constant)
-        return margin > _ERRORS * than_constant.standard_errors[metric]
-
-    if is_better(found) or not is_better(
-        score(network, task, data.validation, shape, "validation")
+    task, data, network = run_inputs.task, run_inputs.data, Executed(plain)
+    constant = constant_score(network, task, data, shape)
+    if not is_at_chance(task, found, constant) or is_at_chance(
+        task, score(network, task, data.validation, shape, "validation"), constant
     ):
         return
+    metric = task.metrics[0].name
+    batches = _batches(task, data, shape)
     layer = f"; {_most_sensitive(plain, batches)}" if number_format == "int8" else ""
     raise ArtifactError(
         f"in {number_format} the network has {metric} {found.values[metric]:.3g} on validation "
         f"images, no better than constant outputs ({constant.values[metric]:.3g}){layer}"
     )
+
+
+def constant_score(
+    network: nn.Module, task: Task, data: ImageData, shape: tuple[int, int, int]
+) -> Evaluation:
+    """Return the scores on validation images of constant outputs: the mean of a network's.
+
+    Args:
+        network: Network from (N, *shape) to outputs of the task.
+        task: Task that gives preprocessing and metrics.
+        data: Images of the task.
+        shape: Channels, height and width that the network takes.
+    """
+    with torch.no_grad():
+        outputs = [network(torch.from_numpy(batch)) for batch in _batches(task, data, shape)]
+    mean = torch.cat(outputs).mean(0)
+    return score(_Constant(mean), task, data.validation, shape, "validation")
+
+
+def is_at_chance(task: Task, found: Evaluation, constant: Evaluation) -> bool:
+    """Return whether scores are not clearly better than those of constant outputs."""
+    margin = merit(task, found) - merit(task, constant)
+    return margin <= _ERRORS * found.standard_errors[task.metrics[0].name]
+
+
+def _batches(
+    task: Task, data: ImageData, shape: tuple[int, int, int]
+) -> Sequence[NDArray[np.float32]]:
+    return calibration_batches(data.train, task.preprocessing.at(*shape[1:]), _BATCH)
 
 
 def _most_sensitive(plain: Path, batches: Sequence[NDArray[np.float32]]) -> str:

@@ -1,9 +1,10 @@
-"""Reference network of a run: a standard network with the same training, for comparison.
+"""Reference network of a run, tested, exported, measured and packaged like a finalist.
 
-MobileNetV3-Small (Howard et al., ICCV 2019, table 2), as wide as the limits allow, is trained alone
-with the settings of the candidates, and tested, exported, measured and packaged like a finalist. It
-shows whether the search found anything better. If the search trains each candidate alone on several
-workers, one of them trains the reference network first.
+It shows whether the search found anything better. If the networks start from trained weights, it is
+the model that these are from, as it was given. Otherwise it is MobileNetV3-Small (Howard et al.,
+ICCV 2019, table 2), as wide as the limits allow, trained alone with the settings of the candidates.
+If the search trains each candidate alone on several workers, one of them trains the reference
+network first.
 """
 
 from __future__ import annotations
@@ -25,19 +26,30 @@ from hwnas.search.engine.cluster import started_beside
 from hwnas.search.engine.placement import live_nodes
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.objectives.objective import COUNTED
+from hwnas.search.training import save_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.search_spaces.registry import named_space
 from hwnas.stages.finalists.fine_tuning import train_finalist, weights_path
-from hwnas.stages.finalists.stage import make_bundles
+from hwnas.stages.finalists.stage import bundle_trained, make_bundles
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job, RunStage
 from hwnas.stages.run_inputs import RunInputs
 from hwnas.stages.untrained_costs import excesses, limited
 
-__all__ = ["REFERENCE", "reference_of", "referencing", "with_reference"]
+__all__ = [
+    "GIVEN_MODEL",
+    "REFERENCE",
+    "reference_name",
+    "reference_of",
+    "referencing",
+    "with_reference",
+]
 
 REFERENCE: Literal["reference"] = "reference"
 """Name of the stage, of the bundle's folder, and of the network for ``hwnas export --pick``."""
+
+GIVEN_MODEL = "the given model"
+"""Name of the reference network for the user, if the networks start from its weights."""
 
 WIDTHS = (0.35, 0.5, 0.75, 1.0)
 """Width multipliers; the largest one that keeps the limits is used."""
@@ -51,7 +63,8 @@ def referencing(job: Job, goal: SearchGoal) -> RunStage:
     """Return the stage that makes the bundle of the reference network."""
     folder = job.folder.output(goal.target) / REFERENCE
     processors = [processor_of(Target.parse(target).device.hardware) for target in goal.targets]
-    learned = {name: value for name, value in job.learned.items() if name != "space"}
+    given = job.run_inputs.space.pretrained
+    learned = {name: value for name, value in job.learned.items() if name != "space" or given}
     minutes = job.recipe.deploy.reference_minutes
     identity = job.identity(
         REFERENCE,
@@ -62,15 +75,13 @@ def referencing(job: Job, goal: SearchGoal) -> RunStage:
     )
 
     def work(advance: ProgressCallback) -> None:
-        made = _reference_job(job)
-        trial = _trial(made.run_inputs.space, _choose_width(made.run_inputs, goal, advance))
         with (
             replacing_folder(folder) as temporary,
             tempfile.TemporaryDirectory() as scratch,
             torch_threads(os.cpu_count() or 1),
         ):
-            make_bundles(made, goal, [trial], None, Path(scratch), advance)
-            for file in Path(scratch, trial.candidate.id).iterdir():
+            bundle = (_given_model if given else _trained)(job, goal, Path(scratch), advance)
+            for file in bundle.iterdir():
                 file.rename(temporary / file.name)
 
     return RunStage(REFERENCE, identity, work, lambda: reference_of(job, goal) is not None)
@@ -83,6 +94,7 @@ def with_reference(job: Job, goal: SearchGoal, search: RunStage) -> RunStage:
     reference network finds its weights afterwards, and trains it itself if there are none.
     """
     settings, wanted = job.recipe.search, job.recipe.deploy.reference and goal.target is None
+    wanted = wanted and not job.run_inputs.space.pretrained
     if not wanted or settings.evaluator != "train" or settings.workers < 2:
         return search
 
@@ -105,6 +117,30 @@ def reference_of(job: Job, goal: SearchGoal) -> Bundle | None:
     folder = job.folder.output(goal.target) / REFERENCE
     wanted = job.recipe.deploy.reference and (folder / "bundle.json").exists()
     return Bundle.load(folder) if wanted else None
+
+
+def reference_name(run_inputs: RunInputs, bundle: Bundle) -> str:
+    """Return the name of a run's reference network, for the user."""
+    if run_inputs.space.pretrained:
+        return GIVEN_MODEL
+    return f"MobileNetV3-Small x{bundle.architecture.as_dict()['width']:g} trained alone"
+
+
+def _given_model(job: Job, goal: SearchGoal, folder: Path, advance: ProgressCallback) -> Path:
+    """Bundle the model that the weights of the space are from; return the bundle's folder."""
+    space, file = job.run_inputs.space, folder / "weights.safetensors"
+    trial = _trial(space, space.largest())
+    save_weights(file, space.build(trial.candidate.network).state_dict(), space.fingerprint)
+    bundle_trained(job, goal, [trial], {trial.candidate.id: [file]}, folder, advance)
+    return folder / trial.candidate.id
+
+
+def _trained(job: Job, goal: SearchGoal, folder: Path, advance: ProgressCallback) -> Path:
+    """Train and bundle MobileNetV3-Small; return the bundle's folder."""
+    made = _reference_job(job)
+    trial = _trial(made.run_inputs.space, _choose_width(made.run_inputs, goal, advance))
+    make_bundles(made, goal, [trial], None, folder, advance)
+    return folder / trial.candidate.id
 
 
 def _choose_width(

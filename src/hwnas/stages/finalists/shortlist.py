@@ -41,7 +41,6 @@ __all__ = [
 
 SHORTLIST = "finalists.json"
 SCHEMA = 1
-REPLACEMENT_ROUNDS = 2
 _NOBODYS_FAULT = (ConfigError, DataError, DeviceError, RunError, StorageError, WorkerError)
 """Errors of the recipe or the machine, which any other candidate would also cause."""
 
@@ -131,6 +130,7 @@ def fill_shortlist(
     count: int,
     make: Callable[[Sequence[Scored]], Made],
     note: Callable[[str], None] = lambda text: None,
+    replacements: int = 2,
 ) -> Shortlist:
     """Make finalists until ``count`` of them keep the limits, or until the rounds are used up.
 
@@ -142,6 +142,7 @@ def fill_shortlist(
         count: Wanted number of finalists.
         make: Function that makes candidates into finalists.
         note: Function that tells the user which candidates are replaced, and why.
+        replacements: Number of rounds in which candidates are replaced.
 
     Raises:
         HwnasError: None of the candidates could be made; the error of the last one.
@@ -150,7 +151,7 @@ def fill_shortlist(
     made: dict[str, tuple[LimitCheck, ...]] = {}
     failed: dict[str, HwnasError] = {}
     wanted = choose(result, count)
-    for number in range(1 + REPLACEMENT_ROUNDS):
+    for number in range(1 + replacements):
         for name, outcome in make(wanted).items():
             rounds[name] = number
             if isinstance(outcome, HwnasError):
@@ -163,12 +164,12 @@ def fill_shortlist(
         kept = [name for name, checks in made.items() if overall(checks) == "kept"]
         missing = count - len(kept)
         wanted = _next(result, missing, made, failed) if missing > 0 else []
-        if not wanted or number == REPLACEMENT_ROUNDS:
+        if not wanted or number == replacements:
             break
         names = ", ".join(trial.candidate.id for trial in wanted)
         note(
             f"{missing} of {count} finalists are missing; the next candidates take their place: "
-            f"{names} (round {number + 1} of {REPLACEMENT_ROUNDS})"
+            f"{names} (round {number + 1} of {replacements})"
         )
     if not made:
         raise list(failed.values())[-1]

@@ -40,7 +40,7 @@ from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job, RunStage
 from hwnas.stages.measurements import Timed, measured_on, read_measurements, write_measurements
 
-__all__ = ["finalising", "make_bundles"]
+__all__ = ["bundle_trained", "finalising", "make_bundles"]
 
 
 def finalising(
@@ -67,7 +67,9 @@ def finalising(
         with replacing_folder(out / "bundles") as folder:
             timed: list[Timed] = []
             make = _maker(job, goal, weights, folder, timed, advance)
-            shortlist = fill_shortlist(result, recipe.deploy.top, make, job.reporter.note)
+            how = recipe.deploy
+            note = job.reporter.note
+            shortlist = fill_shortlist(result, how.top, make, note, how.replacements)
             for each in shortlist.tried:
                 if not each.packed:
                     shutil.rmtree(folder / each.id, ignore_errors=True)
@@ -155,6 +157,34 @@ def make_bundles(
     """
     failures = Failures(failed)
     tuned = fine_tune(job, trials, weights, advance, failures)
+    return bundle_trained(job, goal, trials, tuned, folder, advance, failures)
+
+
+def bundle_trained(
+    job: Job,
+    goal: SearchGoal,
+    trials: Sequence[Scored],
+    tuned: Mapping[str, list[Path]],
+    folder: Path,
+    advance: ProgressCallback,
+    failures: Failures | None = None,
+) -> dict[str, list[Measurement]]:
+    """Test, export, measure and package candidates whose weights are ready.
+
+    Args:
+        job: See `make_bundles`.
+        goal: See `make_bundles`.
+        trials: See `make_bundles`.
+        tuned: Files with the weights of each candidate, one for each fine-tuning, by its id;
+            candidates without one are left out.
+        folder: See `make_bundles`.
+        advance: See `make_bundles`.
+        failures: Receives the errors of candidates; if None, they are raised.
+
+    Returns:
+        See `make_bundles`.
+    """
+    failures = failures or Failures(None)
     with tempfile.TemporaryDirectory() as temporary:
         files = {}
         for done, trial in enumerate(trials):

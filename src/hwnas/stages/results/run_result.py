@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -35,7 +36,12 @@ from hwnas.stages.finalists.limits import (
     recheck,
     shortfall,
 )
-from hwnas.stages.finalists.reference import REFERENCE, reference_of
+from hwnas.stages.finalists.reference import (
+    GIVEN_MODEL,
+    REFERENCE,
+    reference_name,
+    reference_of,
+)
 from hwnas.stages.finalists.shortlist import read_tried
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job
@@ -137,6 +143,7 @@ class RunResult:
         front: Networks of the front, and finalists.
         report: Path of the report; None if it was not written.
         reference: Reference network, if the recipe asks for one and it was made.
+        reference_name: Its name for the user; empty without one.
         beats_reference: Ids of the finalists that are at least as accurate on validation images as
             the reference network at no more latency, and better in one of the two. Without an
             objective latency_ms, the first other metric on devices takes its place.
@@ -150,6 +157,7 @@ class RunResult:
     front: tuple[FrontRow, ...]
     report: Path | None
     reference: FrontRow | None = None
+    reference_name: str = ""
     beats_reference: tuple[str, ...] = ()
 
     @property
@@ -157,7 +165,9 @@ class RunResult:
         """One line that compares the finalists with the reference network; None without one."""
         if self.reference is None or not self.finalists:
             return None
-        network = f"MobileNetV3-Small x{self.reference.architecture['width']:g} trained alone"
+        network = self.reference_name
+        if network == GIVEN_MODEL:
+            return self._savings(self.reference)
         where, costs = f"in {self.metric.replace('_', ' ')}", device_objectives(self.objectives)
         if costs:
             where += f" or {DEVICE_METRICS[costs[0].metric].noun} without being worse in the other"
@@ -169,6 +179,28 @@ class RunResult:
             f"no finalist beats {network} {where}: give the job more minutes, or use that network, "
             f"which is also a bundle: {self.run / str(self.reference.bundle)}"
         )
+
+    def _savings(self, given: FrontRow) -> str:
+        """Return one line that says what the finalists save of the given model's cost."""
+        keeping = [row for row in self.finalists if row.limit_state in (None, "kept")]
+        if not keeping:
+            return (
+                f"no finalist loses as little against {GIVEN_MODEL} as the limits allow: give the "
+                "job more minutes, or allow a larger loss"
+            )
+        measured = given.measured_latency_ms is not None
+        costs = {
+            row.id: float(row.measured_latency_ms or math.inf) if measured else float(row.macs)
+            for row in (*keeping, given)
+        }
+        best = min(keeping, key=lambda row: costs[row.id])
+        cost = "latency" if measured else "multiply-accumulates"
+        text = (
+            f"{best.id} takes {costs[best.id] / costs[given.id]:.2g} of the {cost} of {GIVEN_MODEL}"
+        )
+        if best.test is None or given.test is None:
+            return text
+        return f"{text}; {self.metric} on test images {best.test:.4g} ({given.test:.4g})"
 
     @property
     def finalists(self) -> tuple[FrontRow, ...]:
@@ -211,6 +243,7 @@ class RunResult:
             "front": [row.to_json() for row in self.front],
             "report": None if self.report is None else str(self.report),
             "reference": None if self.reference is None else self.reference.to_json(),
+            "reference_name": self.reference_name,
             "beats_reference": list(self.beats_reference),
             "verdict": self.verdict,
             "next_commands": list(self.next_commands),
@@ -234,6 +267,7 @@ def summarise(job: Job, goal: SearchGoal) -> RunResult:
     return replace(
         summary,
         reference=_reference_row(job.folder.path, goal, bundle, metric.name),
+        reference_name=reference_name(job.run_inputs, bundle),
         beats_reference=better(bundles, bundle, metric, goal.objectives),
     )
 

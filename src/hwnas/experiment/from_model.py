@@ -1,0 +1,101 @@
+"""Recipe that compresses a trained model: smaller networks within it, in several number formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hwnas.deploy.targets.target import RUNTIMES, Device, Target
+from hwnas.errors import ConfigError
+from hwnas.experiment.from_images import data_table, is_image_source, name_of, task_tables
+from hwnas.recipe_text import recipe_text
+from hwnas.search.objectives.objective import Objective
+
+__all__ = ["DEFAULT_DEVICE", "MINUTES", "WIDTHS", "latency_objective", "recipe_for_model"]
+
+DEFAULT_DEVICE = "cpu-onnxruntime-b1-t1"
+MINUTES = 30.0
+WIDTHS = (0.25, 0.5, 0.75, 1.0)
+"""Shares of the channels that may remain."""
+
+_FORMATS = ("fp32", "int8")
+
+
+def recipe_for_model(
+    model: str,
+    data: str,
+    minutes: float = MINUTES,
+    targets: Sequence[str] = (DEFAULT_DEVICE,),
+    max_loss_points: float = 1.0,
+    weights: Path | None = None,
+    size: int | None = None,
+) -> str:
+    """Return the text of a recipe.
+
+    Args:
+        model: Name of the model, as ``space.model`` of a recipe.
+        data: Folder of images and their targets, ``.npz`` archive, or ``data.source`` of a recipe.
+        minutes: Budget of the whole job, in minutes.
+        targets: Targets, or devices whose number formats are searched, such as
+            ``"cpu-onnxruntime-b1-t1"``; a network ships for the one on which it is fastest.
+        max_loss_points: Largest loss of a finalist; see `RunConfig`.
+        weights: Safetensors file with the state of the model; None if the model has its weights.
+        size: Side of the images in pixels; None for their own, bounded by the budget.
+
+    Raises:
+        ConfigError: The model is a file, a target is unknown, or the images do not exist.
+        DataError: The folder has another layout.
+    """
+    if Path(model).exists():
+        raise ConfigError(
+            f"{model} is a file or a folder, which has no code of the model to change; give "
+            '"package.module:function", "timm:NAME" or "hf:NAME"'
+        )
+    path = Path(data).expanduser()
+    task: Mapping[str, Any] = {}
+    if path.exists() and is_image_source(path):
+        table, name = data_table(path, minutes), name_of(path)
+        task, objective = task_tables(path)
+    else:
+        table, name = {"source": data}, name_of(Path(data.partition(":")[2] or data))
+        objective = {"metric": "accuracy", "direction": "maximize"}
+    if size is not None:
+        table["size"] = size
+    space: dict[str, Any] = {"name": "elastic", "model": model, "pretrained": True}
+    if weights is not None:
+        space["weights"] = str(weights.expanduser().resolve())
+    return recipe_text(
+        {
+            "name": f"{name}-compressed",
+            "run": {"minutes": minutes, "max_loss_points": max_loss_points},
+            "data": table,
+            **task,
+            "space": {**space, "widths": WIDTHS},
+            "objective": [objective, latency_objective(targets)],
+        }
+    )
+
+
+def latency_objective(targets: Sequence[str]) -> Objective:
+    """Return the objective for the latency on the best of some targets.
+
+    Args:
+        targets: Targets, or devices whose number formats count as targets.
+
+    Raises:
+        ConfigError: A target is unknown.
+    """
+    found = list(dict.fromkeys(name for each in targets for name in _targets(each)))
+    if len(found) == 1:
+        return Objective("latency_ms", "minimize", found[0])
+    return Objective("latency_ms", "minimize", targets=tuple(found), reduce="min")
+
+
+def _targets(name: str) -> list[str]:
+    """Return a target, or the targets of a device in its number formats."""
+    device = Device.parse(name)
+    if device.name != name:
+        return [Target.parse(name).name]
+    able = RUNTIMES[device.runtime].formats
+    return [Target(device, each).name for each in _FORMATS if each in able]

@@ -1,0 +1,227 @@
+"""Compression of a trained model: a search within it, compared with the model as it was given."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hwnas
+from hwnas.deploy import Bundle
+from hwnas.errors import ConfigError
+from hwnas.experiment.from_model import latency_objective, recipe_for_model
+from hwnas.recipe import parse_recipe
+from hwnas.search import TASKS
+from hwnas.search.data.image_data import DataConfig, load_data
+from hwnas.search.evaluation.scoring import score
+from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
+
+Command = Callable[..., Any]
+SOURCE = """
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(24, 24, 3, padding=1, bias=False) for _ in range(2))
+        self.norm, self.last = nn.BatchNorm2d(24), nn.BatchNorm2d(24)
+
+    def forward(self, x):
+        return (x + self.last(self.second(self.norm(self.first(x)).relu()))).relu()
+
+
+def build_model(outputs):
+    return nn.Sequential(
+        nn.Conv2d(1, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), Block(), nn.MaxPool2d(2),
+        Block(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(96, outputs),
+    )
+"""
+MODEL = "trained:build_model"
+SHORT = [
+    "train.epochs=2", "train.workers=0", "search.workers=0", "search.trials=6", "deploy.top=2",
+    "deploy.finetune_epochs=2", "predictor.networks=4", "predictor.reuse=false",
+]  # fmt: skip
+SETTINGS = [part for each in SHORT for part in ("--set", each)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Make a folder with the code of a model, and its trained weights."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "trained.py").write_text(SOURCE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        import trained  # type: ignore[import-not-found]
+
+        torch.manual_seed(0)
+        model: nn.Module = trained.build_model(10)
+        data = load_data(DataConfig("digits"), folder, 0)
+        task = TASKS["classification"](data=data)
+        config = TrainConfig(epochs=6, learning_rate=0.01, workers=0)
+        fit(model, NetworkStep(model, task, (1, 8, 8)), data.train, config, 0)
+        found = score(model, task, data.validation, (1, 8, 8), "validation")
+        assert found.values["accuracy"] > 0.9
+        save_weights(folder / "weights.safetensors", model.state_dict())
+        yield folder
+    sys.modules.pop("trained", None)
+
+
+@pytest.mark.slow
+def test_compress_searches_within_a_model_and_compares_with_it(
+    hwnas: Command, folder: Path, short_timings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    answer = hwnas(
+        *("compress", MODEL, "--data", "digits", "--weights", "weights.safetensors"),
+        *("--target", "cpu-onnxruntime-b1-t1", "--minutes", "3", "--max-loss", "5"),
+        *("--run", "run", "--json", *SETTINGS),
+    )
+    assert answer.status == 0, answer
+    found = json.loads(answer.out)
+    given = found["reference"]
+    [limit] = [o["limit"] for o in found["objectives"] if o["metric"] == "accuracy"]
+    assert limit == pytest.approx(given["values"]["accuracy"] - 0.05, abs=1e-4)
+    assert found["reference_name"] == "the given model"
+    assert "the given model has accuracy" in answer.err
+    finalists = [row for row in found["front"] if row["bundle"]]
+    assert len(finalists) == 2
+    kept = [row for row in finalists if row["limit_state"] == "kept"]
+    assert kept
+    assert min(row["macs"] for row in kept) < given["macs"]
+    best = min(kept, key=lambda row: row["measured_latency_ms"])
+    assert found["verdict"].startswith(f"{best['id']} takes ")
+
+    recipe = tomllib.loads((folder / "run/recipe.toml").read_text())
+    assert recipe["objective"][0]["limit_on"] == "finalists"
+    assert set(recipe["objective"][1]["targets"]) == {
+        "cpu-onnxruntime-fp32-b1-t1",
+        "cpu-onnxruntime-int8-b1-t1",
+    }
+    reference = Bundle.load(folder / "run/reference")
+    reference.verify()
+    assert "nothing is left to do" in hwnas("resume", "run").err
+    assert "the given model" in (folder / "run/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_compress_from_python_takes_a_model_object(
+    folder: Path, short_timings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file
+
+    monkeypatch.chdir(folder)
+    import trained
+
+    model = trained.build_model(10)
+    model.load_state_dict(load_file(folder / "weights.safetensors"))
+    settings = dict(each.split("=") for each in SHORT)
+    run = hwnas.compress(
+        model,
+        "digits",
+        "cpu-onnxruntime-fp32-b1-t1",
+        minutes=3,
+        max_loss_points=50,
+        path=folder / "from-python",
+        settings={key: json.loads(value) for key, value in settings.items()},
+        reporter=hwnas.SilentReporter(),
+    )
+    run.best("fastest").export(folder / "exported").verify()
+    assert (folder / "exported/model.onnx").exists()
+
+
+def test_recipe_for_model_searches_width_depth_and_number_format() -> None:
+    recipe, _ = parse_recipe(recipe_for_model(MODEL, "digits", 20, max_loss_points=0.5))
+    assert recipe.name == "digits-compressed"
+    assert (recipe.run.minutes, recipe.run.max_loss_points) == (20, 0.5)
+    assert recipe.space.options["model"] == MODEL
+    assert recipe.space.options["pretrained"] is True
+    latency = recipe.objective[1]
+    assert latency.reduce == "min"
+    assert {target.split("-")[2] for target in latency.targets} == {"fp32", "int8"}
+
+
+def test_latency_objective_has_the_number_formats_of_devices_only() -> None:
+    target = "cpu-onnxruntime-int8-b1-t1"
+    assert latency_objective([target]).all_targets == (target,)
+    both = latency_objective(["cpu-openvino-b1-t1", target])
+    assert both.all_targets == (
+        "cpu-openvino-fp32-b1-t1",
+        "cpu-openvino-int8-b1-t1",
+        target,
+    )
+    assert latency_objective(["cpu-mnn-b1-t1"]).target == "cpu-mnn-fp32-b1-t1"
+    with pytest.raises(ConfigError, match="closest target"):
+        latency_objective(["cpu-onnxruntim-b1-t1"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-loss", "-1"], "run.max_loss_points is -1; expected at least 0"),
+        (
+            ["--max-loss", "100"],
+            "run.max_loss_points is 100; expected at least",
+        ),
+        (["--max-loss", "nan"], "run.max_loss_points is nan"),
+        (["--minutes", "1"], "run.minutes is 1; expected at least 3"),
+        (["--target", "cpu-onnxruntim-b1-t1"], "closest target"),
+        (["--weights", "none.safetensors"], "there is no file"),
+        (["--size", "0"], "data.size is 0; expected at least 1"),
+        (["--set", "data.mean=[0.5]"], "data has mean, but no std; give both"),
+        (["--set", "data.mean=[0.5]", "--set", "data.std=[0.0]"], "expected numbers above 0"),
+        (["--set", "search.trial=5"], "did you mean 'trials'"),
+        ([], "no better than constant outputs"),
+    ],
+)
+def test_compress_refuses_wrong_options(
+    hwnas: Command,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    run = tmp_path / "run"
+    hwnas("compress", MODEL, "--data", "digits", "--run", run, *options).refused(message)
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ("weights.safetensors", "digits", "has no code of the model to change"),
+        ("trained:no_model", "digits", "no_model"),
+        ("trained", "digits", "expected 'package.module:function'"),
+        (MODEL, "no_images", "data.source"),
+    ],
+)
+def test_compress_refuses_wrong_models_and_data(
+    hwnas: Command,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    data: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    hwnas("compress", model, "--data", data, "--run", "refused").refused(message)
+    assert not (folder / "refused").exists()
+
+
+def test_largest_loss_needs_a_trained_model_and_minutes(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
+    loss, run = ("--set", "run.max_loss_points=1"), tmp_path / "run"
+    answer = hwnas("search", quick_recipe, "--run", run, *loss)
+    answer.refused("run.max_loss_points is for jobs with run.minutes")
+    answer = hwnas("search", quick_recipe, "--run", run, "--minutes", "3", *loss)
+    answer.refused("starts with random weights")
