@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwnas.planning import JobFacts, Plan, TrainingSpeed, make_plan
+from hwnas.search.data.raw_images import TargetKind
 from hwnas.search.engine.rungs import Rungs
 from hwnas.search_spaces import Architecture
 
@@ -245,3 +246,52 @@ def test_plan_crops_small_images_less_and_mirrors_no_grey_images() -> None:
 def test_plan_for_regression_uses_no_crop_cutmix_or_flip() -> None:
     values = make_plan(JobFacts(8500, SHAPE, "values", 45, 2), speeds(2000)).values
     assert not {"train.crop", "train.cutmix", "train.flip"} & set(values)
+
+
+@given(
+    minutes=st.floats(5, 600),
+    images=st.integers(500, 1_000_000),
+    fastest=st.floats(20, 50_000),
+    formats=st.integers(1, 3),
+)
+def test_compression_fits_into_its_budget(
+    minutes: float, images: int, fastest: float, formats: int
+) -> None:
+    facts = JobFacts(
+        *(images, SHAPE, "classes", minutes, 2),
+        **{"formats": formats, "validation_images": images // 10, "pretrained": True},
+    )
+    made = make_plan(facts, speeds(fastest)).values
+    assert made["search.evaluator"] == "supernet"
+    assert made["deploy.reference"] is True
+    tuned = made["deploy.top"] * made["deploy.finetune_minutes"] / facts.cores
+    assert made["train.budget_minutes"] + tuned < minutes
+    assert 20 <= made["search.trials"] <= 60 * (1 + formats) // 2
+    assert 50 <= made.get("search.validation_images", images // 10) <= images // 10
+
+
+def test_compression_scores_less_where_that_takes_longer() -> None:
+    facts = JobFacts(8500, SHAPE, "classes", 20, 2, validation_images=5000, pretrained=True)
+    plans = [make_plan(facts, speeds(fastest)).values for fastest in (50_000, 2000, 50)]
+    trials = [made["search.trials"] for made in plans]
+    assert trials[0] == 60
+    assert trials == sorted(trials, reverse=True)
+    assert 200 <= plans[-1]["search.validation_images"] < 5000
+
+
+@pytest.mark.parametrize("kind", ["classes", "values", "masks", "boxes"])
+def test_compression_has_settings_that_the_targets_allow(kind: TargetKind) -> None:
+    facts = JobFacts(8500, SHAPE, kind, 20, 2, pretrained=True, batch_norm=False)
+    made = make_plan(facts, speeds(5000)).values
+    moves = kind in ("masks", "boxes")
+    assert made.get("train.teacher_sees") == (None if moves else "plain")
+    assert ("train.crop" in made) == (kind != "values")
+    with_norms = make_plan(replace(facts, batch_norm=True), speeds(5000)).values
+    assert made["train.learning_rate"] < with_norms["train.learning_rate"]
+
+
+def test_compression_is_not_planned_if_networks_are_to_be_trained_alone() -> None:
+    facts = JobFacts(8500, SHAPE, "classes", 20, 2, pretrained=True)
+    made = make_plan(facts, speeds(5000), {"search.evaluator": "train"}).values
+    assert "train.epochs" in made
+    assert "deploy.replacements" not in made

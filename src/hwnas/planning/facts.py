@@ -25,6 +25,7 @@ class JobFacts:
             None if all networks do.
         targets: Number of targets.
         formats: Number of number formats that each network is scored in.
+        validation_images: Number of validation images.
         pretrained: Whether the networks start from trained weights.
         batch_norm: Whether networks that start from trained weights have batch normalisation.
         spent_minutes: Part of the budget that was spent before the plan, by loading the data and
@@ -40,6 +41,7 @@ class JobFacts:
     most_macs: float | None = None
     targets: int = 1
     formats: int = 1
+    validation_images: int = 1000
     pretrained: bool = False
     batch_norm: bool = True
     spent_minutes: float = 0.0
@@ -56,7 +58,12 @@ class JobFacts:
     ) -> JobFacts:
         """Return the facts of a data set."""
         about = len(data.train), data.image_shape, data.kind
-        return cls(*about, minutes, cores, gpus, targets=targets, formats=formats)
+        return cls(
+            *(*about, minutes, cores, gpus),
+            targets=targets,
+            formats=formats,
+            validation_images=len(data.validation),
+        )
 
     @property
     def trainers(self) -> int:

@@ -85,6 +85,10 @@ _WIDTHS = (0.5, 1.0, 1.5, 2.0)  # of the space; multiply-accumulates grow with t
 _SUPERNET_TRIALS = 60
 _SUPERNET_TOP = 4
 _COMPRESSION_SHARES = 0.25, 0.55  # of the time, as above, for networks with trained weights
+_FEWEST_SCORED = 20, 200  # candidates, and validation images of each
+_RECALIBRATED = 512  # images on which a candidate's batch normalisation is recalibrated
+_FORWARD = 1 / 3  # time of scoring an image over that of training with it
+_CONVERSION_SECONDS = 2.0  # of a candidate, to another number format
 _COMPRESSION_REPLACED = 0.75  # share of the finalists that are expected to be replaced
 _COMPRESSION_RATES = {True: 4e-3, False: 1e-3}  # learning rates with and without batch norm
 
@@ -138,7 +142,7 @@ def make_plan(
     precision = _faster(speeds)
     rates = rates_of(speeds).scaled(slowdown)
     if facts.pretrained and given.get("search.evaluator") in (None, "supernet"):
-        made = _compression(facts)
+        made = _compression(facts, rates)
     elif _asks_for_supernet(given):
         made = _supernet(facts, rates)
     else:
@@ -331,7 +335,7 @@ def _supernet(facts: JobFacts, rates: TrainingRates) -> Plan:
     return Plan(values, summary)
 
 
-def _compression(facts: JobFacts) -> Plan:
+def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
     """Plan a supernet that starts from a trained model, a search, and fine-tuning of the best.
 
     The time suffices for replacing most finalists once, if they lose more than is allowed.
@@ -341,6 +345,7 @@ def _compression(facts: JobFacts) -> Plan:
     top = _SUPERNET_TOP + facts.formats - 1
     each = _rounded(finetune * facts.trainers / (top * (1 + _COMPRESSION_REPLACED)))
     rate = _COMPRESSION_RATES[facts.batch_norm]
+    trials, images = _scored(facts, rates, (1 - sum(_COMPRESSION_SHARES)) * wall)
     values = {
         **_common(facts),
         "deploy.reference": True,
@@ -349,13 +354,15 @@ def _compression(facts: JobFacts) -> Plan:
         "train.learning_rate": rate,
         "train.workers": facts.trainers,
         "search.evaluator": "supernet",
-        "search.trials": _SUPERNET_TRIALS * (1 + facts.formats) // 2,
+        "search.trials": trials,
         "deploy.top": top,
         "deploy.replacements": 1,
         "deploy.finetune_minutes": each,
         "deploy.finetune_learning_rate": rate,
     }
-    if facts.kind in ("classes", "labels", "values"):
+    if images < facts.validation_images:
+        values["search.validation_images"] = images
+    if facts.kind in ("classes", "values"):
         values["train.teacher_sees"] = "plain"
     if facts.kind != "values":
         photographs = max(facts.image_shape[:2]) >= _PHOTOGRAPH_SIDE
@@ -366,10 +373,23 @@ def _compression(facts: JobFacts) -> Plan:
         }
     summary = (
         f"smaller networks within the given model learn from it together for {train:.1f} minutes",
-        f"{values['search.trials']} are evaluated; {top} are fine-tuned for {each:.1f} minutes "
+        f"{trials} are evaluated; {top} are fine-tuned for {each:.1f} minutes "
         "each, and replaced once if they lose too much",
     )
     return Plan(values, summary)
+
+
+def _scored(facts: JobFacts, rates: TrainingRates, minutes: float) -> tuple[int, int]:
+    """Return how many candidates can be scored in some minutes, on how many validation images."""
+    most, (fewest, least) = _SUPERNET_TRIALS * (1 + facts.formats) // 2, _FEWEST_SCORED
+    seconds = 60 * minutes * facts.cores
+    each = rates.seconds(math.sqrt(math.prod(rates.sizes)))[0] * _FORWARD
+    fixed = each * _RECALIBRATED + (_CONVERSION_SECONDS if facts.formats > 1 else 0.0)
+    trials = int(seconds / (fixed + each * facts.validation_images))
+    if trials >= fewest:
+        return min(trials, most), facts.validation_images
+    images = max(least, int((seconds / fewest - fixed) / each))
+    return fewest, min(images, facts.validation_images)
 
 
 def _common(facts: JobFacts) -> dict[str, Any]:

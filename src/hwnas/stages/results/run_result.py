@@ -198,6 +198,8 @@ class RunResult:
         text = (
             f"{best.id} takes {costs[best.id] / costs[given.id]:.2g} of the {cost} of {GIVEN_MODEL}"
         )
+        if measured and best.target != given.target and best.target and given.target:
+            text += f" ({best.target}, and {given.target})"
         if best.test is None or given.test is None:
             return text
         return f"{text}; {self.metric} on test images {best.test:.4g} ({given.test:.4g})"
