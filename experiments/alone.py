@@ -18,8 +18,7 @@ from hwnas.deploy import export_onnx
 from hwnas.hashing import content_hash
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.evaluation.scoring import Evaluation, recalibrate, score
-from hwnas.search.tasks.task import smoothed
-from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
+from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit, save_weights
 from hwnas.search_spaces.cost_model.workload import trace
 from hwnas.stages.run_inputs import RunInputs
 
@@ -78,6 +77,7 @@ def train_alone(
     trainings: Sequence[TrainConfig],
     folder: Path,
     at_once: int,
+    teacher: Teacher | None = None,
 ) -> tuple[list[Network], float]:
     """Train, test and export networks, in parallel on the available cores if Ray is running.
 
@@ -88,20 +88,21 @@ def train_alone(
         trainings: Trainings of each network, one after the other.
         folder: Folder for checkpoints and results; finished networks in it are not trained again.
         at_once: Number of networks trained in parallel, on one core each.
+        teacher: Network that they learn from by distillation; None to learn from labels alone.
 
     Returns:
         The networks, and the wall-clock seconds of their training in parallel.
     """
-    shared = side, run_inputs, tuple(trainings), folder
+    shared = side, run_inputs, tuple(trainings), folder, teacher
     found = list(map_tasks(_trained, shared, [(network,) for network in networks], at_once))
     spent = sum(seconds for _, seconds in found) / min(at_once, len(networks))
     return [network for network, _ in found], spent
 
 
 def _trained(
-    shared: tuple[str, RunInputs, tuple[TrainConfig, ...], Path], network: Alone
+    shared: tuple[str, RunInputs, tuple[TrainConfig, ...], Path, Teacher | None], network: Alone
 ) -> tuple[Network, float]:
-    side, run_inputs, trainings, folder = shared
+    side, run_inputs, trainings, folder, teacher = shared
     trainings = tuple(config.adjusted(network.settings) for config in trainings)
     done, onnx = folder / f"{network.name}.json", folder / f"{network.name}.onnx"
     recipe, about = run_inputs.recipe, dict(network.about)
@@ -110,7 +111,7 @@ def _trained(
     found: dict[str, Any] = json.loads(done.read_text(encoding="utf-8")) if done.exists() else {}
     if found.get("run") != run or not onnx.exists():
         print(f"seed {recipe.seed}: training {side} {network.name}", flush=True)
-        found = {"run": run, **_train(network, run_inputs, trainings, run, onnx)}
+        found = {"run": run, **_train(network, run_inputs, trainings, run, onnx, teacher)}
         write_json(done, found)
     metric = run_inputs.task.metrics[0].name
     scores = {
@@ -135,6 +136,7 @@ def _train(
     trainings: Sequence[TrainConfig],
     run: str,
     onnx: Path,
+    teacher: Teacher | None,
 ) -> dict[str, object]:
     """Train, test and export a network; an interrupted training resumes from its checkpoint."""
     recipe, task, data = run_inputs.recipe, run_inputs.task, run_inputs.data
@@ -144,7 +146,7 @@ def _train(
     seconds, checkpoints = 0.0, []
     for number, config in enumerate(trainings):
         checkpoint = onnx.with_name(f"{network.name}.{number}.checkpoint")
-        step = NetworkStep(module, smoothed(task, config.label_smoothing), shape)
+        step = NetworkStep.of(module, task, shape, config, teacher)
         end = fit(module, step, data.train, config, recipe.seed, checkpoint=checkpoint, run=run)
         seconds += end.seconds
         checkpoints.append(checkpoint)

@@ -9,21 +9,17 @@ both sides are timed together, and each counts on the best target in its format.
 from __future__ import annotations
 
 import argparse
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from experiments.equal_accuracy import compared
+from experiments.formats import in_formats, timed_in_formats
 from experiments.record import Row
 from experiments.setting import Setting, main
-from experiments.sides import Network, of_bundle, of_job, rows_of, tested_on, usable
-from hwnas.deploy import Bundle, Target, measure
+from experiments.sides import Network, of_bundle, of_job, usable
+from hwnas.deploy import Target
 from hwnas.plugin import resolve
-from hwnas.search.evaluation.converted import converted_file
 from hwnas.stages.finalists.bundles import read_bundles
 from hwnas.stages.goal import SearchGoal
-from hwnas.stages.run_inputs import RunInputs
 
 JOINT, AFTERWARDS = "joint", "afterwards"
 CASES = ("cifar10", "fashion_mnist")
@@ -71,52 +67,11 @@ def observe(setting: Setting, case: str, seed: int) -> list[Row]:
             formats = goal.number_formats
             if side == JOINT:
                 formats = (Target.parse(bundle.measurements[0].target).format,)
-            files += in_formats(side, bundle, formats, run_inputs, folder / "files")
+            network = of_bundle(side, bundle, run_inputs)
+            shape = run_inputs.space.input_shape(bundle.architecture)
+            files += in_formats(network, formats, shape, run_inputs, folder / "files")
     print(f"{case}, seed {seed}: timing {len(files)} files", flush=True)
-    return [*rows, *timed(files, targets, run_inputs, seed)]
-
-
-def in_formats(
-    side: str, bundle: Bundle, formats: Sequence[str], run_inputs: RunInputs, folder: Path
-) -> Iterator[Network]:
-    """Yield the network of a bundle as a file in each number format, not scored yet.
-
-    The id of each is the number format, then the id of the architecture.
-    """
-    network = of_bundle(side, bundle, run_inputs)
-    shape = run_inputs.space.input_shape(bundle.architecture)
-    folder.mkdir(parents=True, exist_ok=True)
-    for number_format in formats:
-        file = folder / f"{side}-{number_format}-{network.id}.onnx"
-        shutil.copy(bundle.onnx_file, file)
-        if number_format != "fp32":
-            preprocessing = run_inputs.task.preprocessing.at(*shape[1:])
-            file = converted_file(file, number_format, run_inputs.data.train, preprocessing)
-        yield replace(network, id=f"{number_format} {network.id}", onnx=file)
-
-
-def timed(
-    files: Sequence[Network],
-    targets: Sequence[Target],
-    run_inputs: RunInputs,
-    seed: int,
-) -> list[Row]:
-    """Time all files on the targets in their formats, and score each as it runs on its best one."""
-    format_of = {file.subject: file.id.split()[0] for file in files}
-    found = {
-        target: measure(
-            {f.subject: f.onnx for f in files if format_of[f.subject] == target.format}, target
-        )
-        for target in targets
-        if target.format in format_of.values()
-    }
-    rows = []
-    for file in files:
-        measured = {t: each[file.subject] for t, each in found.items() if file.subject in each}
-        best = min(measured, key=lambda target: measured[target].latency_ms)
-        scored = tested_on(file, best, run_inputs)
-        rows += rows_of(scored, measured[best], len(run_inputs.data.test), seed)
-    return rows
+    return [*rows, *timed_in_formats(files, targets, run_inputs, seed)]
 
 
 if __name__ == "__main__":

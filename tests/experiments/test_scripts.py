@@ -140,6 +140,24 @@ OWN = {
         },
         "seed 0: ",
     ),
+    "compress": (
+        [
+            *("--seeds", "0", "--models", "resnet", "--ratios", "0.5", "--pretraining", "0.2"),
+            *(
+                part
+                for setting in PLANNED
+                if ".reference" not in setting
+                for part in ("--set", setting)
+            ),
+            *("--set", "train.workers=0", "--set", "deploy.finetune_minutes=0.02"),
+        ],
+        {
+            ("hypervolume_ratio", "resnet compress / given"),
+            ("hypervolume_ratio", "resnet compress / pruned"),
+            ("seconds", "resnet compress, and all pruned"),
+        },
+        "seed 0: ",
+    ),
     "precision_front": (
         [
             *("--seeds", "0", "--cases", "cifar10"),
