@@ -259,7 +259,8 @@ def test_compression_fits_into_its_budget(
 ) -> None:
     facts = JobFacts(
         *(images, SHAPE, "classes", minutes, 2),
-        **{"formats": formats, "validation_images": images // 10, "pretrained": True},
+        **{"formats": formats, "converts": formats > 1, "pretrained": True},
+        validation_images=images // 10,
     )
     made = make_plan(facts, speeds(fastest)).values
     assert made["search.evaluator"] == "supernet"

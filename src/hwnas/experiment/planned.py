@@ -91,6 +91,7 @@ def with_plan(
     goal = SearchGoal(recipe.objective)
     targets, formats = max(1, len(goal.targets)), len(goal.number_formats)
     facts = JobFacts.of(data, recipe.run.minutes, cores, gpus, targets, formats)
+    facts = replace(facts, converts=goal.number_formats != ("fp32",))
     reporter.note("measuring the training speed of this machine")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     task, default = task_of(recipe, data, objects), default_space(requested, data.image_shape)

@@ -25,6 +25,7 @@ class JobFacts:
             None if all networks do.
         targets: Number of targets.
         formats: Number of number formats that each network is scored in.
+        converts: Whether networks are scored in other number formats than fp32.
         validation_images: Number of validation images.
         pretrained: Whether the networks start from trained weights.
         batch_norm: Whether networks that start from trained weights have batch normalisation.
@@ -41,6 +42,7 @@ class JobFacts:
     most_macs: float | None = None
     targets: int = 1
     formats: int = 1
+    converts: bool = False
     validation_images: int = 1000
     pretrained: bool = False
     batch_norm: bool = True

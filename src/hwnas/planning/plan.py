@@ -384,7 +384,7 @@ def _scored(facts: JobFacts, rates: TrainingRates, minutes: float) -> tuple[int,
     most, (fewest, least) = _SUPERNET_TRIALS * (1 + facts.formats) // 2, _FEWEST_SCORED
     seconds = 60 * minutes * facts.cores
     each = rates.seconds(math.sqrt(math.prod(rates.sizes)))[0] * _FORWARD
-    fixed = each * _RECALIBRATED + (_CONVERSION_SECONDS if facts.formats > 1 else 0.0)
+    fixed = each * _RECALIBRATED + (_CONVERSION_SECONDS if facts.converts else 0.0)
     trials = int(seconds / (fixed + each * facts.validation_images))
     if trials >= fewest:
         return min(trials, most), facts.validation_images

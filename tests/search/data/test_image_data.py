@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from hwnas.errors import ConfigError, DataError
+from hwnas.hashing import content_hash
+from hwnas.search import TASKS
 from hwnas.search.data import image_data
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.data.raw_images import RawImages
@@ -179,6 +182,20 @@ def test_channel_statistics_equal_those_of_the_training_pixels(load: Load) -> No
     images, _ = data.train.take(range(len(data.train)))
     assert data.channel_mean == pytest.approx((images / 255).mean(axis=(0, 1, 2)), rel=0.03)
     assert data.channel_std == pytest.approx((images / 255).std(axis=(0, 1, 2)), rel=0.03)
+
+
+def test_given_channel_statistics_replace_those_of_the_images(load: Load) -> None:
+    plain, own = load("digits"), load("digits", mean=(0.25,), std=(0.5,))
+    assert (own.channel_mean, own.channel_std) == ((0.25,), (0.5,))
+    assert own.manifest.fingerprint == plain.manifest.fingerprint
+    tasks = [TASKS["classification"](data=data) for data in (plain, own)]
+    assert content_hash(tasks[0]) != content_hash(tasks[1]), "what is learned depends on them"
+    white = torch.full((1, 8, 8, 1), 255, dtype=torch.uint8)
+    assert tasks[1].preprocessing(white).flatten().tolist() == pytest.approx([1.5] * 64)
+    with pytest.raises(DataError, match="have 3 numbers; expected 1, one for each channel"):
+        load("digits", mean=(0.5,) * 3, std=(0.2,) * 3)
+    with pytest.raises(ConfigError, match="data has std, but no mean; give both"):
+        load("digits", std=(0.5,))
 
 
 def test_channel_std_is_positive_for_images_of_one_colour() -> None:
