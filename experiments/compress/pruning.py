@@ -28,7 +28,7 @@ def pruned(model: nn.Module, input_shape: tuple[int, int, int], ratio: float) ->
         input_shape: Channels, height and width of its images.
         ratio: Share of the channels of each group to remove, in (0, 1).
     """
-    network = copy.deepcopy(model).eval()
+    network = copy.deepcopy(model).eval().requires_grad_(True)
     linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
     attention = [module for module in network.modules() if isinstance(module, SelfAttention)]
     heads = {
