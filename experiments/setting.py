@@ -67,6 +67,11 @@ class Setting:
         """Return the parsed recipe of a seed."""
         return self.experiment(seed).recipe
 
+    def observed(self, case: str, seed: int) -> list[Row]:
+        """Return the recorded observations of a seed whose subjects begin with a case."""
+        rows = [row for row in self.observations.rows if row.seed == seed]
+        return [row for row in rows if row.subject.startswith(f"{case} ")]
+
     def answer(self, rows: Sequence[Row]) -> None:
         """Record the rows that answer the experiment's question."""
         self.answers.put(rows)

@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 
 from hwnas import __version__
 from hwnas.cli import app
-from hwnas.cli.search import Resumable
+from hwnas.cli.search import _resumable
 from hwnas.deploy import Bundle
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -435,7 +435,7 @@ def test_dropped_interrupt_ends_the_run_at_the_next_progress(
     (tmp_path / "run.json").write_text("{}")
 
     def work() -> None:
-        with Resumable(tmp_path) as reporter, reporter.stage("search") as advance:
+        with _resumable(tmp_path) as reporter, reporter.stage("search") as advance:
             with contextlib.suppress(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
             advance(0.5)

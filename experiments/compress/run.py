@@ -45,7 +45,7 @@ def work(arguments: argparse.Namespace) -> None:
     config["learning_rates"] = LEARNING_RATES
     setting = Setting(arguments, config, [named(arguments.models[0])])
     for seed in setting.seeds:
-        missing = [model for model in arguments.models if not recorded(setting, model, seed)]
+        missing = [model for model in arguments.models if not setting.observed(model, seed)]
         if missing:
             pretrain(setting, missing, seed, arguments.pretraining)
         for model in missing:
@@ -53,7 +53,7 @@ def work(arguments: argparse.Namespace) -> None:
         answers = [
             row
             for model in arguments.models
-            for row in judge(recorded(setting, model, seed), model, seed)
+            for row in judge(setting.observed(model, seed), model, seed)
         ]
         every = {f"all {COMPRESS} /": [f"{model} {COMPRESS} /" for model in MODELS]}
         means = [replace(row, seed=seed) for row in mean_over_cases(answers, every)]
@@ -64,12 +64,6 @@ def work(arguments: argparse.Namespace) -> None:
 def named(model: str) -> str:
     """Return the value of ``space.model`` that the recipe leaves open."""
     return f'space.model="experiments.compress.models:{model}"'
-
-
-def recorded(setting: Setting, model: str, seed: int) -> list[Row]:
-    """Return the recorded observations of a model."""
-    rows = [row for row in setting.observations.rows if row.seed == seed]
-    return [row for row in rows if row.subject.startswith(f"{model} ")]
 
 
 def pretrain(setting: Setting, models: Sequence[str], seed: int, minutes: float) -> None:

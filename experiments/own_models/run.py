@@ -53,7 +53,7 @@ def work(arguments: argparse.Namespace) -> None:
         answers = [
             row
             for model in arguments.models
-            for row in judge(recorded(setting, model, seed), model, seed)
+            for row in judge(setting.observed(model, seed), model, seed)
         ]
         every = {f"all {ELASTIC} /": [f"{model} {ELASTIC} /" for model in MODELS]}
         means = [replace(row, seed=seed) for row in mean_over_cases(answers, every)]
@@ -71,15 +71,9 @@ def open_ends(model: str) -> list[str]:
     ]
 
 
-def recorded(setting: Setting, model: str, seed: int) -> list[Row]:
-    """Return the recorded observations of a model."""
-    rows = [row for row in setting.observations.rows if row.seed == seed]
-    return [row for row in rows if row.subject.startswith(f"{model} ")]
-
-
 def has_all(setting: Setting, model: str, seed: int, rivals: Sequence[str]) -> bool:
     """Return whether all sides of a model are observed."""
-    rows = recorded(setting, model, seed)
+    rows = setting.observed(model, seed)
     found = {row.details["side"] for row in rows if row.metric == "test_error"}
     return found >= {f"{model} {side}" for side in (ELASTIC, *rivals)}
 

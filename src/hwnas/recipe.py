@@ -260,7 +260,7 @@ class DeployConfig:
 
     @property
     def fixes_statistics(self) -> bool:
-        """Whether batch normalisation keeps its statistics in the fine-tuning."""
+        """True if batch normalisation keeps its statistics in the fine-tuning."""
         return self.finetune_norm_statistics == "fixed"
 
 

@@ -8,12 +8,9 @@ factory of one, or a ``torch.nn.Module`` to make elastic.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
-from torch import nn
-
-from hwnas.api.elastic_model import ElasticModel, elastic_model
+from hwnas.api.elastic_model import Elastic
 from hwnas.api.options import named_with_options
 from hwnas.recipe import Named
 from hwnas.search_spaces import SearchSpace
@@ -92,35 +89,3 @@ def Union(
     if resolution is not None:
         options["resolution"] = tuple(resolution)
     return Named("union", options)
-
-
-def Elastic(
-    model: str | nn.Module | Callable[..., nn.Module],
-    *,
-    weights: str | Path | None = None,
-    widths: Sequence[float] = (0.5, 0.75, 1.0),
-    step: int = 8,
-    min_depth: float = 0.5,
-    keep: Sequence[str] = (),
-    pretrained: bool | None = None,
-) -> Named | ElasticModel:
-    """Return the space of all narrower and shallower networks within a model of your own.
-
-    Args:
-        model: Model that takes images (N, C, H, W) and returns logits (N, classes), or a map of
-            them for each pixel; a function that makes it, called with those of ``image_shape``
-            (height, width, channels) and ``outputs`` that it accepts; or ``"timm:NAME"`` or
-            ``"hf:NAME"``.
-        weights: Safetensors file with the state of the model; None keeps the model's own weights.
-        widths: Shares of the channels that may remain, each in (0, 1].
-        step: Widths are multiples of this number.
-        min_depth: Smallest share of each run of residual blocks that remains, in [0, 1].
-        keep: Names of modules that stay unchanged.
-        pretrained: Whether the model is trained, so that the supernet may learn from it; None is
-            true with ``weights``, and for a trained model of ``hf:``.
-
-    Returns:
-        A named space if the model has a name by which another process can import it; an
-        `ElasticModel` otherwise, which has to be given again to continue the run.
-    """
-    return elastic_model(model, weights, widths, step, min_depth, keep, pretrained)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hwnas.api.elastic_model import elastic_model
+from hwnas.api.elastic_model import Elastic
 from hwnas.api.images import Data
 from hwnas.api.recipes import GivenTask, SearchDescription, main_objective
 from hwnas.api.run import Network, Run
@@ -71,7 +71,7 @@ def compress(
     """
     targets = [target] if isinstance(target, str) else list(target)
     objectives = [main_objective(task), latency_objective(targets)]
-    space = elastic_model(model, weights, WIDTHS, pretrained=True)
+    space = Elastic(model, weights=weights, widths=WIDTHS, pretrained=True)
     described = SearchDescription(
         data,
         objectives=objectives,

@@ -17,7 +17,7 @@ from hwnas.search_spaces.any_model.analysis import elastic
 from hwnas.search_spaces.any_model.sources import check_model_outputs, load_weights, made_model
 from hwnas.search_spaces.any_model.space import ElasticSpace
 
-__all__ = ["ElasticModel", "elastic_model"]
+__all__ = ["Elastic", "ElasticModel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +70,9 @@ class ElasticModel:
         return space
 
 
-def elastic_model(
+def Elastic(
     model: str | nn.Module | Callable[..., nn.Module],
+    *,
     weights: str | Path | None = None,
     widths: Sequence[float] = (0.5, 0.75, 1.0),
     step: int = 8,
@@ -79,7 +80,25 @@ def elastic_model(
     keep: Sequence[str] = (),
     pretrained: bool | None = None,
 ) -> Named | ElasticModel:
-    """Return the space within a model, by name if it has one; see `hwnas.spaces.Elastic`."""
+    """Return the space of all narrower and shallower networks within a model of your own.
+
+    Args:
+        model: Model that takes images (N, C, H, W) and returns logits (N, classes), or a map of
+            them for each pixel; a function that makes it, called with those of ``image_shape``
+            (height, width, channels) and ``outputs`` that it accepts; or ``"timm:NAME"`` or
+            ``"hf:NAME"``.
+        weights: Safetensors file with the state of the model; None keeps the model's own weights.
+        widths: Shares of the channels that may remain, each in (0, 1].
+        step: Widths are multiples of this number.
+        min_depth: Smallest share of each run of residual blocks that remains, in [0, 1].
+        keep: Names of modules that stay unchanged.
+        pretrained: Whether the model is trained, so that the supernet may learn from it; None is
+            true with ``weights``, and for a trained model of ``hf:``.
+
+    Returns:
+        A named space if the model has a name by which another process can import it; an
+        `ElasticModel` otherwise, which has to be given again to continue the run.
+    """
     name = model if isinstance(model, str) else importable_name(model)
     file = None if weights is None else Path(weights).expanduser().resolve()
     if name is None:

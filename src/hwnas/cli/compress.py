@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hwnas.cli.app import SEARCHES, Json, app
-from hwnas.cli.search import RayAddress, Resumable, show
+from hwnas.cli.search import RayAddress, launch
 
 
 @app.command(rich_help_panel=SEARCHES)
@@ -53,12 +53,8 @@ def compress(
 ) -> None:
     """Search for smaller and faster networks within a trained model; bundles out."""
     from hwnas.experiment import Experiment
-    from hwnas.experiment.from_model import DEFAULT_DEVICE
+    from hwnas.experiment.from_model import DEFAULT_DEVICE, recipe_for_model
 
     targets = target or (DEFAULT_DEVICE,)
-    experiment = Experiment.of_model(
-        model, data, minutes, targets, max_loss, weights, size, set_ or ()
-    )
-    folder = run or Path("runs", experiment.recipe.name)
-    with Resumable(folder) as reporter:
-        show(experiment.run(folder, reporter, ray_address), as_json)
+    text = recipe_for_model(model, data, minutes, targets, max_loss, weights, size)
+    launch(Experiment.of_text(text, set_ or (), model), run, ray_address, as_json)

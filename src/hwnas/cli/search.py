@@ -55,9 +55,16 @@ def search(
 ) -> None:
     """Search for networks: a recipe in, measured bundles of the finalists out."""
     experiment = _experiment(recipe, minutes, target or (), limit_ms, set_ or ())
+    launch(experiment, run, ray_address, as_json)
+
+
+def launch(
+    experiment: Experiment, run: Path | None, ray_address: str | None, as_json: bool
+) -> None:
+    """Run an experiment in a folder, runs/NAME if None, and print its result."""
     folder = run or Path("runs", experiment.recipe.name)
-    with Resumable(folder) as reporter:
-        show(experiment.run(folder, reporter, ray_address), as_json)
+    with _resumable(folder) as reporter:
+        _show(experiment.run(folder, reporter, ray_address), as_json)
 
 
 def _experiment(
@@ -105,8 +112,8 @@ def resume(
     """Continue a run; finished results of the current inputs are kept."""
     from hwnas.experiment import resume
 
-    with Resumable(run) as reporter:
-        show(resume(run, reporter, ray_address, set_ or ()), as_json)
+    with _resumable(run) as reporter:
+        _show(resume(run, reporter, ray_address, set_ or ()), as_json)
 
 
 @app.command(rich_help_panel=SEARCHES)
@@ -114,13 +121,13 @@ def specialise(run: RunPath, target: Targets, as_json: Json = False) -> None:
     """Search for further targets with the weights and accuracies that a run already has."""
     from hwnas.experiment import specialise
 
-    with Resumable(run) as reporter:
+    with _resumable(run) as reporter:
         summaries = specialise(run, target, reporter)
     if as_json:
         print_json([summary.to_json() for summary in summaries])
         return
     for summary in summaries:
-        show(summary, as_json)
+        _show(summary, as_json)
 
 
 @app.command(rich_help_panel=SEARCHES)
@@ -247,8 +254,7 @@ def spaces(as_json: Json = False) -> None:
     out.print('your own: [space] name = "package.module:object"', markup=False, style="dim")
 
 
-def show(summary: Any, as_json: bool) -> None:
-    """Print the result of a run."""
+def _show(summary: Any, as_json: bool) -> None:
     if as_json:
         print_json(summary.to_json())
         return
@@ -257,7 +263,7 @@ def show(summary: Any, as_json: bool) -> None:
     print_summary(out, summary)
 
 
-class Resumable:
+class _resumable:
     """Context that ends a run on Ctrl-C or SIGTERM, and prints how to resume it."""
 
     def __init__(self, run: Path) -> None:

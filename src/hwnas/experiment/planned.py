@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tomlkit
 import torch
+from torch import nn
 
 from hwnas.atomic import write_json
 from hwnas.errors import ConfigError, RunError
@@ -96,11 +97,11 @@ def with_plan(
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     task, default = task_of(recipe, data, objects), default_space(requested, data.image_shape)
     space = _space(given.get("space", {}), default, data, task, folder, objects)
-    text = _with_limit(text, recipe, space, task, data, reporter)
-    networks = probes(space)
-    facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
     if (model := space.teacher()) is not None:
         facts = replace(facts, pretrained=True, batch_norm=bool(batch_norms(model)))
+    text = _with_limit(text, recipe, space, model, task, data, reporter)
+    networks = probes(space)
+    facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
     speeds = measure_speeds(space, networks, images, device=device)
     facts = replace(facts, spent_minutes=(time.monotonic() - begun) / 60)
     plan = make_plan(facts, speeds, requested)
@@ -122,6 +123,7 @@ def _with_limit(
     text: str,
     recipe: Recipe,
     space: SearchSpace,
+    model: nn.Module | None,
     task: Task,
     data: ImageData,
     reporter: Reporter,
@@ -132,7 +134,7 @@ def _with_limit(
         ConfigError: There is no trained model to compare with, or it is at chance; there is no
             objective to limit, or the objective has another limit.
     """
-    points, model, metric = recipe.run.max_loss_points, space.teacher(), task.metrics[0]
+    points, metric = recipe.run.max_loss_points, task.metrics[0]
     if points is None:
         return text
     if model is None:

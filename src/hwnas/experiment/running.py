@@ -15,7 +15,6 @@ from hwnas.atomic import storage_errors
 from hwnas.errors import ConfigError, InfeasibleError, RunError
 from hwnas.experiment.finished import is_finished, unfinished
 from hwnas.experiment.from_images import DEFAULT_TARGET, recipe_for_images
-from hwnas.experiment.from_model import DEFAULT_DEVICE, MINUTES, recipe_for_model
 from hwnas.experiment.planned import planned_as, with_plan
 from hwnas.experiment.workers import connected
 from hwnas.given_objects import GivenObjects
@@ -94,29 +93,21 @@ class Experiment:
             DataError: The folder has another layout.
         """
         text = recipe_for_images(Path(images), minutes, targets, limit_ms)
-        recipe, text = parse_recipe(text, overrides, where=str(images))
-        return cls(recipe, text, Path.cwd())
+        return cls.of_text(text, overrides, str(images))
 
     @classmethod
-    def of_model(
-        cls,
-        model: str,
-        data: str,
-        minutes: float = MINUTES,
-        targets: Sequence[str] = (DEFAULT_DEVICE,),
-        max_loss_points: float = 1.0,
-        weights: Path | None = None,
-        size: int | None = None,
-        overrides: Sequence[str] = (),
-    ) -> Experiment:
-        """Make a recipe that compresses a trained model; arguments as in `recipe_for_model`.
+    def of_text(cls, text: str, overrides: Sequence[str] = (), where: str = "") -> Experiment:
+        """Read the text of a recipe, whose relative paths start from the current folder.
+
+        Args:
+            text: Recipe as TOML.
+            overrides: Replaced settings, each as ``"table.key=value"``.
+            where: Name of the recipe in messages.
 
         Raises:
-            ConfigError: An argument is wrong; the message says which.
-            DataError: The folder has another layout.
+            ConfigError: The recipe is wrong; the message says where.
         """
-        text = recipe_for_model(model, data, minutes, targets, max_loss_points, weights, size)
-        recipe, text = parse_recipe(text, overrides, where=model)
+        recipe, text = parse_recipe(text, overrides, where=where)
         return cls(recipe, text, Path.cwd())
 
     def run(

@@ -350,7 +350,7 @@ def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
         **_common(facts),
         "deploy.reference": True,
         "train.budget_minutes": _rounded(train),
-        "train.batch_size": min(BATCH_SIZE, max(2, facts.images // 8)),
+        "train.batch_size": _batch_size(facts),
         "train.learning_rate": rate,
         "train.workers": facts.trainers,
         "search.evaluator": "supernet",
@@ -365,7 +365,7 @@ def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
     if facts.kind in ("classes", "values"):
         values["train.teacher_sees"] = "plain"
     if facts.kind != "values":
-        photographs = max(facts.image_shape[:2]) >= _PHOTOGRAPH_SIDE
+        photographs = _are_photographs(facts)
         values |= {
             "train.flip": facts.image_shape[2] == 3,
             "train.crop": 0.8 if photographs else 1.0,
@@ -409,10 +409,10 @@ def training_values(facts: JobFacts, minutes: float) -> dict[str, Any]:
         facts: Data and budget.
         minutes: Time limit of one training.
     """
-    photographs = max(facts.image_shape[:2]) >= _PHOTOGRAPH_SIDE
+    photographs = _are_photographs(facts)
     values: dict[str, Any] = {
         "train.budget_minutes": _rounded(minutes),
-        "train.batch_size": min(BATCH_SIZE, max(2, facts.images // 8)),
+        "train.batch_size": _batch_size(facts),
         "train.learning_rate": 4e-3,
         "train.weight_decay": 0.05,
         "train.ema": 0.995,
@@ -428,6 +428,14 @@ def training_values(facts: JobFacts, minutes: float) -> dict[str, Any]:
             "train.flip": facts.image_shape[2] == 3,
         }
     return values
+
+
+def _batch_size(facts: JobFacts) -> int:
+    return min(BATCH_SIZE, max(2, facts.images // 8))
+
+
+def _are_photographs(facts: JobFacts) -> bool:
+    return max(facts.image_shape[:2]) >= _PHOTOGRAPH_SIDE
 
 
 def _rounded(value: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torch import fx, nn
@@ -43,18 +43,11 @@ def conv_norm_pairs(network: nn.Module) -> list[ConvNormPair]:
     flow depends on values; for these, pairs outside of a Sequential are not found.
     """
     modules = dict(network.named_modules())
-    names = dict.fromkeys([*_neighbours(modules), *_traced(network, modules)])
-    pairs = []
-    for conv_name, norm_name in names:
-        conv, norm = modules[conv_name], modules[norm_name]
-        if (
-            isinstance(conv, nn.Conv2d)
-            and type(conv) in _CONVOLUTIONS
-            and isinstance(norm, nn.BatchNorm2d)
-            and type(norm) is nn.BatchNorm2d
-            and norm.track_running_stats
-        ):
-            pairs.append(ConvNormPair(conv_name, conv, norm_name, norm))
+    pairs = list(_pairs(modules, _neighbours(modules)))
+    if len(pairs) < sum(isinstance(module, nn.BatchNorm2d) for module in modules.values()):
+        known = {pair.norm_name for pair in pairs}
+        traced = _pairs(modules, _traced(network))
+        pairs += [pair for pair in traced if pair.norm_name not in known]
     return pairs
 
 
@@ -63,6 +56,21 @@ def fold_norms(network: nn.Module) -> None:
     for pair in conv_norm_pairs(network):
         network.set_submodule(pair.conv_name, fuse_conv_bn_eval(pair.conv, pair.norm))
         network.set_submodule(pair.norm_name, nn.Identity())
+
+
+def _pairs(
+    modules: dict[str, nn.Module], names: Iterable[tuple[str, str]]
+) -> Iterator[ConvNormPair]:
+    """Yield those of some pairs of modules that are a convolution and a normalisation."""
+    for conv_name, norm_name in names:
+        conv, norm = modules[conv_name], modules[norm_name]
+        if (
+            isinstance(conv, nn.Conv2d)
+            and type(conv) in _CONVOLUTIONS
+            and type(norm) is nn.BatchNorm2d
+            and norm.track_running_stats
+        ):
+            yield ConvNormPair(conv_name, conv, norm_name, norm)
 
 
 def _neighbours(modules: dict[str, nn.Module]) -> Iterator[tuple[str, str]]:
@@ -83,7 +91,7 @@ class _Tracer(fx.Tracer):
         return super().is_leaf_module(m, module_qualified_name)
 
 
-def _traced(network: nn.Module, modules: dict[str, nn.Module]) -> Iterator[tuple[str, str]]:
+def _traced(network: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield the names of modules, each called once, of which the second alone reads the first."""
     try:
         # A copy, since a forward pass that stores its tensors would store the tracer's proxies.
@@ -98,6 +106,5 @@ def _traced(network: nn.Module, modules: dict[str, nn.Module]) -> Iterator[tuple
             isinstance(before, fx.Node)
             and before.op == "call_module"
             and len(before.users) == times[before.target] == times[after.target] == 1
-            and {before.target, after.target} <= modules.keys()
         ):
             yield str(before.target), str(after.target)

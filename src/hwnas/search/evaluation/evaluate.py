@@ -127,7 +127,7 @@ def train_network(
     def validate(network: nn.Module) -> float:
         if not fix_statistics:
             settle()
-        found = score(network.eval(), task, data.validation, shape, "validation")
+        found = score(network, task, data.validation, shape, "validation")
         return merit(task, found)
 
     if fix_statistics:
@@ -140,9 +140,10 @@ def train_network(
             until=until,
             validate=validate,
         )
-    if not fix_statistics:
+    if fix_statistics:
+        step.network.eval()
+    else:
         settle()
-    step.network.eval()
 
 
 def weights_hash(weights: Mapping[str, Tensor]) -> str:

@@ -93,8 +93,8 @@ def with_reference(job: Job, goal: SearchGoal, search: RunStage) -> RunStage:
     That is so if the search trains each candidate alone, on several workers. The stage of the
     reference network finds its weights afterwards, and trains it itself if there are none.
     """
-    settings, wanted = job.recipe.search, job.recipe.deploy.reference and goal.target is None
-    wanted = wanted and not job.run_inputs.space.pretrained
+    settings, trained = job.recipe.search, not job.run_inputs.space.pretrained
+    wanted = job.recipe.deploy.reference and goal.target is None and trained
     if not wanted or settings.evaluator != "train" or settings.workers < 2:
         return search
 

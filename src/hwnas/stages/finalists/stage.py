@@ -67,9 +67,8 @@ def finalising(
         with replacing_folder(out / "bundles") as folder:
             timed: list[Timed] = []
             make = _maker(job, goal, weights, folder, timed, advance)
-            how = recipe.deploy
-            note = job.reporter.note
-            shortlist = fill_shortlist(result, how.top, make, note, how.replacements)
+            deploy, note = recipe.deploy, job.reporter.note
+            shortlist = fill_shortlist(result, deploy.top, make, note, deploy.replacements)
             for each in shortlist.tried:
                 if not each.packed:
                     shutil.rmtree(folder / each.id, ignore_errors=True)
