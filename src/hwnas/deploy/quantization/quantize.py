@@ -24,6 +24,7 @@ from hwnas.errors import ArtifactError
 __all__ = ["Int8Quantizer", "Unit", "quantize_int8", "random_batches"]
 
 _WARNINGS, _ERRORS = 2, 3  # severities of ONNX Runtime's log; the first is its default
+_BIAS = 2  # its place among the inputs of a layer
 _WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
@@ -151,7 +152,7 @@ class Int8Quantizer:
 
         check_graph(self._source)
         quant_pre_process(self._source, self._prepared, skip_symbolic_shape=True)
-        _name_nodes(self._prepared)
+        _tell_apart(self._prepared)
         seen = activations(self._prepared, batches)
         for name in ranges:
             ranges_of = {n: RANGES[name](each) for n, each in seen.items()}
@@ -208,13 +209,26 @@ def random_batches(
     return [rng.standard_normal(shape, dtype=np.float32) for _ in range(count)]
 
 
-def _name_nodes(model: Path) -> None:
-    """Name each node that has no name, so that it can be left out."""
+def _tell_apart(model: Path) -> None:
+    """Name each node that has no name, so that it can be left out, and give each its own bias.
+
+    ONNX Runtime copies a bias of several nodes, whose scales differ, but the name of its copy
+    may be that of another tensor: the first copy of ``val_12`` is ``val_120``.
+    """
     import onnx
 
     loaded = onnx.load(model)
+    tensors = {tensor.name: tensor for tensor in loaded.graph.initializer}
+    taken = set[str]()
     for index, node in enumerate(loaded.graph.node):
         node.name = node.name or f"{node.op_type}_{index}"
+        bias = node.input[_BIAS] if len(node.input) > _BIAS else ""
+        if bias in taken:
+            copy = loaded.graph.initializer.add()
+            copy.CopyFrom(tensors[bias])
+            copy.name = node.input[_BIAS] = f"{bias}_of_{node.name}"
+        elif bias in tensors:
+            taken.add(bias)
     onnx.save(loaded, model)
 
 
