@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import hwnas
-from hwnas.deploy import Bundle
+from hwnas.deploy import Bundle, export_onnx
 from hwnas.errors import ConfigError
 from hwnas.experiment.from_model import latency_objective, recipe_for_model
 from hwnas.recipe import parse_recipe
@@ -22,6 +22,7 @@ from hwnas.search import TASKS
 from hwnas.search.data.image_data import DataConfig, load_data
 from hwnas.search.evaluation.scoring import score
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
+from hwnas.search_spaces.any_model.sources import named_elastic
 
 Command = Callable[..., Any]
 SOURCE = """
@@ -112,6 +113,33 @@ def test_compress_searches_within_a_model_and_compares_with_it(
 
 
 @pytest.mark.slow
+def test_compress_searches_within_the_network_of_an_onnx_file(
+    hwnas: Command, folder: Path, short_timings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file
+
+    monkeypatch.chdir(folder)
+    import trained
+
+    model = trained.build_model(10)
+    model.load_state_dict(load_file(folder / "weights.safetensors"))
+    export_onnx(model.eval(), (1, 8, 8), folder / "model.onnx")
+    answer = hwnas(
+        *("compress", "model.onnx", "--data", "digits", "--minutes", "3", "--max-loss", "50"),
+        *("--run", "from-onnx", "--json", *SETTINGS),
+    )
+    assert answer.status == 0, answer
+    found = json.loads(answer.out)
+    assert found["reference"]["values"]["accuracy"] > 0.9  # the weights of the file
+    finalists = [row for row in found["front"] if row["bundle"]]
+    assert min(row["macs"] for row in finalists) < found["reference"]["macs"]
+    Bundle.load(folder / "from-onnx" / finalists[0]["bundle"]).verify()
+
+    (folder / "model.onnx").rename(folder / "moved.onnx")
+    hwnas("resume", "from-onnx", "--set", "deploy.top=3").refused("there is no ONNX file")
+
+
+@pytest.mark.slow
 def test_compress_from_python_takes_a_model_object(
     folder: Path, short_timings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +163,17 @@ def test_compress_from_python_takes_a_model_object(
     )
     run.best("fastest").export(folder / "exported").verify()
     assert (folder / "exported/model.onnx").exists()
+
+
+@pytest.mark.slow
+def test_recipe_for_a_bundle_has_its_size_and_normalisation(finished: Path) -> None:
+    bundle = Bundle.load(next((finished / "bundles").iterdir()))
+    recipe, _ = parse_recipe(recipe_for_model(str(bundle.folder), "digits"))
+    how = bundle.preprocessing
+    assert (recipe.data.size, recipe.data.mean) == ((how.height, how.width), how.mean)
+    assert (recipe.data.std, recipe.data.fit) == (how.std, how.fit)
+    space = named_elastic((how.height, how.width, how.channels), 10, **recipe.space.options)
+    assert len(space.choices) > 1
 
 
 def test_recipe_for_model_searches_width_depth_and_number_format() -> None:
@@ -198,7 +237,9 @@ def test_compress_refuses_wrong_options(
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        ("weights.safetensors", "digits", "has no code of the model to change"),
+        ("weights.safetensors", "digits", "is not an ONNX file; give one, a bundle, 'package.modu"),
+        (".", "digits", "bundle.json"),
+        ("onnx:none.onnx", "digits", "there is no ONNX file"),
         ("trained:no_model", "digits", "no_model"),
         ("trained", "digits", "expected 'package.module:function'"),
         (MODEL, "no_images", "data.source"),

@@ -54,6 +54,7 @@ RUNTIME = OnnxRuntime("acme", ("fp32",), ("cpu",))
 VARIANT = Same()
 METRIC = Plugin("metric", "acme_bytes", PeakMemory(), "Memory of Acme")
 SOURCE = SOURCES["digits"]
+MODELS = Plugin("model source", "acme", lambda *arguments: None, "Models of Acme")
 space, task, evaluator, role = mobilenet, classification, SupernetEvaluator, recipe_space
 """
 
@@ -64,6 +65,9 @@ broken = acme_parts:missing
 
 [hwnas.spaces]
 acme = acme_parts:space
+
+[hwnas.model_sources]
+acme = acme_parts:MODELS
 
 [hwnas.roles]
 acme-role = acme_parts:role

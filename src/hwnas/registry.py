@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from hwnas.errors import ConfigError
@@ -49,12 +50,12 @@ class Registry(Mapping[str, T], Generic[T]):
 
     Args:
         kind: Kind of the plug-ins.
-        package: Package of hwnas whose modules offer them, at any depth.
+        packages: Packages of hwnas whose modules offer them, at any depth.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, *packages: str) -> None:
         self.kind = kind
-        self._package = package
+        self._packages = packages
 
     @property
     def group(self) -> str:
@@ -99,9 +100,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @cached_property
     def _shipped(self) -> dict[str, Plugin[T]]:
-        package = importlib.import_module(self._package)
-        names = [each.name for each in pkgutil.walk_packages(package.__path__, f"{self._package}.")]
-        modules = [package, *map(importlib.import_module, names)]
+        modules = [module for package in self._packages for module in _modules(package)]
         offered = [plugin for module in modules for plugin in vars(module).get("PLUGINS", ())]
         ours = [plugin for plugin in offered if plugin.kind == self.kind]
         ours.sort(key=lambda plugin: (not plugin.usual, plugin.name))
@@ -121,3 +120,11 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"({type(error).__name__}: {error}); update or uninstall {package}"
             ) from error
         return found if isinstance(found, Plugin) else Plugin(self.kind, point.name, found)
+
+
+def _modules(package: str) -> Iterator[ModuleType]:
+    """Yield a package and the modules in it, at any depth."""
+    root = importlib.import_module(package)
+    yield root
+    for each in pkgutil.walk_packages(root.__path__, f"{package}."):
+        yield importlib.import_module(each.name)

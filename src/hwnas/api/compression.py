@@ -15,16 +15,23 @@ from hwnas.api.run import Network, Run
 from hwnas.api.searching import run_described
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.variants.sweep import Sweep
-from hwnas.experiment.from_model import DEFAULT_DEVICE, MINUTES, WIDTHS, latency_objective
+from hwnas.experiment.from_model import (
+    DEFAULT_DEVICE,
+    MINUTES,
+    WIDTHS,
+    latency_objective,
+    model_settings,
+)
 from hwnas.progress import Reporter
 from hwnas.run_folder import RunFolder
+from hwnas.search.data.image_data import ImageData
 from hwnas.stages.deployment.sweep import SweepOptions, sweep_network
 
 __all__ = ["compress", "sweep"]
 
 
 def compress(
-    model: str | nn.Module | Callable[..., nn.Module],
+    model: str | Path | nn.Module | Callable[..., nn.Module],
     data: Data,
     target: str | Sequence[str] = DEFAULT_DEVICE,
     *,
@@ -45,8 +52,10 @@ def compress(
     are fine-tuned, and each becomes a bundle for the target on which it is fastest.
 
     Args:
-        model: Trained model; a function that makes it; or its name, as for `hwnas.spaces.Elastic`.
-        data: Images, as for `hwnas.search`, of the size that the model takes.
+        model: Trained model; a function that makes it; the path of an ONNX file or of a bundle; or
+            a name, as for `hwnas.spaces.Elastic`.
+        data: Images, as for `hwnas.search`, of the size that the model takes. An ONNX file or a
+            bundle decides the size of all but `ImageData`, and a bundle their normalisation.
         target: Device, whose number formats are searched, such as ``"cpu-onnxruntime-b1-t1"``, or
             target in one number format; or several of them.
         minutes: Time budget of the whole job, in minutes.
@@ -71,7 +80,12 @@ def compress(
     """
     targets = [target] if isinstance(target, str) else list(target)
     objectives = [main_objective(task), latency_objective(targets)]
+    given: dict[str, Any] = {}
+    if isinstance(model, str | Path):
+        model, given = model_settings(str(model))
     space = Elastic(model, weights=weights, widths=WIDTHS, pretrained=True)
+    prepared = isinstance(data, ImageData)
+    needed = {} if prepared else {f"data.{key}": value for key, value in given.items()}
     described = SearchDescription(
         data,
         objectives=objectives,
@@ -80,7 +94,7 @@ def compress(
         minutes=minutes,
         seed=seed,
         name=name,
-        settings={"run.max_loss_points": max_loss_points, **(settings or {})},
+        settings={"run.max_loss_points": max_loss_points, **needed, **(settings or {})},
     )
     folder = None if path is None else Path(path)
     return run_described(described.experiment(folder), folder, reporter, ray_address)

@@ -16,7 +16,9 @@ def compress(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="Trained model: package.module:function, timm:NAME or hf:NAME"
+            metavar="MODEL",
+            help="Trained model: an ONNX file, a bundle, package.module:function, timm:NAME or "
+            "hf:NAME",
         ),
     ],
     data: Annotated[

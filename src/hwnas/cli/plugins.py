@@ -42,12 +42,14 @@ def _registries() -> list[Registry[Any]]:
     from hwnas.search.data.sources import SOURCES
     from hwnas.search.training.sampling import SAMPLING
     from hwnas.search_spaces import ROLES, SPACES
+    from hwnas.search_spaces.any_model.sources import MODEL_SOURCES
 
     found: list[Registry[Any]] = [
         SOURCES,
         TASKS,
         SPACES,
         ROLES,
+        MODEL_SOURCES,
         SAMPLING,
         EVALUATORS,
         SAMPLERS,

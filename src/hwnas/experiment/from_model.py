@@ -6,13 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hwnas.deploy import Bundle
+from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.deploy.targets.target import RUNTIMES, Device, Target
 from hwnas.errors import ConfigError
 from hwnas.experiment.from_images import data_table, is_image_source, name_of, task_tables
 from hwnas.recipe_text import recipe_text
 from hwnas.search.objectives.objective import Objective
 
-__all__ = ["DEFAULT_DEVICE", "MINUTES", "WIDTHS", "latency_objective", "recipe_for_model"]
+__all__ = [
+    "DEFAULT_DEVICE",
+    "MINUTES",
+    "WIDTHS",
+    "latency_objective",
+    "model_settings",
+    "recipe_for_model",
+]
 
 DEFAULT_DEVICE = "cpu-onnxruntime-b1-t1"
 MINUTES = 30.0
@@ -34,7 +43,8 @@ def recipe_for_model(
     """Return the text of a recipe.
 
     Args:
-        model: Name of the model, as ``space.model`` of a recipe.
+        model: Name of the model, as ``space.model`` of a recipe; or the path of an ONNX file or of
+            a bundle.
         data: Folder of images and their targets, ``.npz`` archive, or ``data.source`` of a recipe.
         minutes: Budget of the whole job, in minutes.
         targets: Targets, or devices whose number formats are searched, such as
@@ -44,14 +54,12 @@ def recipe_for_model(
         size: Side of the images in pixels; None for their own, bounded by the budget.
 
     Raises:
-        ConfigError: The model is a file, a target is unknown, or the images do not exist.
+        ConfigError: The model is another kind of file, a target is unknown, or the images do not
+            exist.
+        ArtifactError: The ONNX file or the bundle is damaged.
         DataError: The folder has another layout.
     """
-    if Path(model).exists():
-        raise ConfigError(
-            f"{model} is a file or a folder, which has no code of the model to change; give "
-            '"package.module:function", "timm:NAME" or "hf:NAME"'
-        )
+    name_of_model, settings = model_settings(model)
     path = Path(data).expanduser()
     task: Mapping[str, Any] = {}
     if path.exists() and is_image_source(path):
@@ -60,9 +68,10 @@ def recipe_for_model(
     else:
         table, name = {"source": data}, name_of(Path(data.partition(":")[2] or data))
         objective = {"metric": "accuracy", "direction": "maximize"}
+    table |= settings
     if size is not None:
         table["size"] = size
-    space: dict[str, Any] = {"name": "elastic", "model": model, "pretrained": True}
+    space: dict[str, Any] = {"name": "elastic", "model": name_of_model, "pretrained": True}
     if weights is not None:
         space["weights"] = str(weights.expanduser().resolve())
     return recipe_text(
@@ -75,6 +84,39 @@ def recipe_for_model(
             "objective": [objective, latency_objective(targets)],
         }
     )
+
+
+def model_settings(model: str) -> tuple[str, dict[str, Any]]:
+    """Return ``space.model`` for a model, and the settings of ``[data]`` that it needs.
+
+    Args:
+        model: See `recipe_for_model`. An ONNX file decides the size of the images; a bundle also
+            their means and standard deviations, and how they get their aspect ratio.
+
+    Raises:
+        ConfigError: The model is another kind of file.
+        ArtifactError: The ONNX file or the bundle is damaged.
+    """
+    path = Path(model).expanduser()
+    if not path.exists():
+        return model, {}
+    if path.is_dir():
+        bundle = Bundle.load(path)
+        how, file = bundle.preprocessing, bundle.onnx_file
+        size = (how.height, how.width)
+        settings = {"size": size, "fit": how.fit, "mean": how.mean, "std": how.std}
+        return f"onnx:{file.resolve()}", settings
+    if path.suffix != ".onnx":
+        raise ConfigError(
+            f"{model} is not an ONNX file; give one, a bundle, 'package.module:function', "
+            "'timm:NAME' or 'hf:NAME'"
+        )
+    shape = OnnxModule.load(path).input_shape
+    if len(shape) != 3:
+        raise ConfigError(
+            f"{model} takes inputs of shape {shape}; expected images: channels, height and width"
+        )
+    return f"onnx:{path.resolve()}", {"size": shape[1:]}
 
 
 def latency_objective(targets: Sequence[str]) -> Objective:

@@ -157,6 +157,20 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, object]]] = {
     ),
     "expand": ("Expand", {"s": ints(2, 1, 6, 1)}, {}),
     "power": ("Pow", {"p": np.float32(2)}, {}),
+    "sum": ("ReduceSum", {"a": ints(1)}, {}),
+    "least": ("ReduceMin", {}, {}),
+    "global largest": ("GlobalMaxPool", {}, {}),
+    "larger of two": ("Max", {"other": np.float32(0.1)}, {}),
+    "smallest of three": ("Min", {"other": floats(4, 1, 6), "third": np.float32(0)}, {}),
+    "slope of each channel": ("PRelu", {"slope": floats(4, 1, 1)}, {}),
+    "padding with a value": ("Pad", {"p": ints(0, 0, 1, 2, 0, 1, 0, 3), "v": np.float32(2)}, {}),
+    "padding of an axis": ("Pad", {"p": ints(2, 1), "v": np.float32(0), "a": ints(-1)}, {}),
+    "reflection": ("Pad", {"p": ints(0, 0, 0, 2, 0, 0, 0, 1)}, {"mode": "reflect"}),
+    "repeated edge": ("Pad", {"p": ints(0, 0, 1, 0, 0, 0, 2, 0)}, {"mode": "edge"}),
+    "nothing padded": ("Pad", {"p": ints(0, 0, 0, 0, 0, 0, 0, 0)}, {}),
+    "reversed": ("Slice", {"s": ints(-1), "e": ints(-99), "a": ints(1), "t": ints(-2)}, {}),
+    "log softmax": ("LogSoftmax", {}, {"axis": 1}),
+    **{each: (each, {}, {}) for each in ("Abs", "Exp", "Mish", "Neg", "Reciprocal", "Softplus")},
 }
 
 

@@ -106,6 +106,13 @@ def _conv(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None) 
     return result
 
 
+def _constant_of_shape(a: Attributes, shape: Tensor) -> Tensor:
+    from onnx import numpy_helper
+
+    value = torch.tensor(numpy_helper.to_array(a["value"])) if "value" in a else torch.zeros(1)
+    return value.expand(_integers(shape)).clone()
+
+
 def _pool(run: Callable[..., Tensor], **options: Any) -> Operator:
     def pool(a: Attributes, x: Tensor) -> Tensor:
         x, pads = _pads(a, x)
@@ -183,6 +190,37 @@ def _clip(
     return x.clamp(least, most)
 
 
+def _pad(
+    a: Attributes,
+    x: Tensor,
+    pads: Tensor,
+    value: Tensor | float | None = None,
+    axes: Tensor | None = None,
+) -> Tensor:
+    mode = a.get("mode", "constant")
+    if mode == "wrap":
+        raise ArtifactError("Pad with the mode wrap is not supported; use edge or reflect")
+    given, places = _integers(pads), _integers(axes) if axes is not None else range(x.dim())
+    half = len(given) // 2
+    ends = {p % x.dim(): pair for p, *pair in zip(places, given[:half], given[half:], strict=True)}
+    first = min((axis for axis, pair in ends.items() if any(pair)), default=x.dim() - 1)
+    if mode == "constant":
+        last = [n for axis in reversed(range(first, x.dim())) for n in ends.get(axis, (0, 0))]
+        return F.pad(x, last, value=0.0 if value is None else float(value))
+    # PyTorch repeats and reflects all dimensions after the channels at once.
+    last = [n for axis in reversed(range(min(first, 2), x.dim())) for n in ends.get(axis, (0, 0))]
+    return F.pad(x, last, "replicate" if mode == "edge" else mode)
+
+
+def _extreme(run: Callable[[Tensor, Tensor], Tensor]) -> Operator:
+    def extreme(a: Attributes, x: Tensor, *others: Tensor | float) -> Tensor:
+        for other in others:
+            x = run(x, torch.as_tensor(other, dtype=x.dtype, device=x.device))
+        return x
+
+    return extreme
+
+
 def _slice(
     a: Attributes,
     x: Tensor,
@@ -194,10 +232,15 @@ def _slice(
     begins, limits = _integers(starts), _integers(ends)
     places = _integers(axes) if axes is not None else range(len(begins))
     strides = _integers(steps) if steps is not None else [1] * len(begins)
-    index = [slice(None)] * x.dim()
     for axis, start, end, step in zip(places, begins, limits, strides, strict=True):
-        index[axis] = slice(start, min(end, x.shape[axis]), step)
-    return x[tuple(index)]
+        size = x.shape[axis]
+        if step < 0:
+            indices = range(*slice(start, end, step).indices(size))
+            x = x.index_select(axis, torch.tensor(indices, dtype=torch.int64, device=x.device))
+        else:
+            first, last = (max(-size, min(place, size)) for place in (start, end))
+            x = x[(*[slice(None)] * (axis % x.dim()), slice(first, last, step))]
+    return x
 
 
 def _split(a: Attributes, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -228,25 +271,30 @@ def _gather(a: Attributes, x: Tensor, index: Tensor | int | list[int]) -> Tensor
 
 
 OPERATORS: dict[str, Operator] = {
+    "Abs": lambda a, x: torch.abs(x),
     "Add": lambda a, x, y: x + y,
     "AveragePool": _pool(F.avg_pool2d, count_include_pad=False),
     "BatchNormalization": _norm,
     "Cast": _cast,
     "Clip": _clip,
     "Concat": lambda a, *x: torch.cat(x, a["axis"]),
+    "ConstantOfShape": _constant_of_shape,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "DequantizeLinear": _dequantize,
     "Div": lambda a, x, y: x / y,
     "Dropout": lambda a, x, *rest: x,
     "Elu": lambda a, x: F.elu(x, a.get("alpha", 1.0)),
+    "Equal": lambda a, x, y: torch.as_tensor(x) == torch.as_tensor(y),
     "Erf": lambda a, x: torch.erf(x),
+    "Exp": lambda a, x: torch.exp(x),
     "Expand": _expand,
     "Flatten": lambda a, x: x.flatten(a.get("axis", 1)),
     "Gather": _gather,
     "Gelu": lambda a, x: F.gelu(x, approximate=a.get("approximate", "none")),
     "Gemm": _gemm,
     "GlobalAveragePool": lambda a, x: x.mean(list(range(2, x.dim())), keepdim=True),
+    "GlobalMaxPool": lambda a, x: x.amax(list(range(2, x.dim())), keepdim=True),
     "GroupNormalization": _group_norm,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": lambda a, x: F.hardswish(x),
@@ -254,19 +302,31 @@ OPERATORS: dict[str, Operator] = {
     "InstanceNormalization": _instance_norm,
     "LayerNormalization": _layer_norm,
     "LeakyRelu": lambda a, x: F.leaky_relu(x, a.get("alpha", 0.01)),
+    "Log": lambda a, x: torch.log(x),
+    "LogSoftmax": lambda a, x: x.log_softmax(a.get("axis", -1)),
     "MatMul": lambda a, x, y: x @ y,
+    "Max": _extreme(torch.maximum),
     "MaxPool": _pool(F.max_pool2d),
+    "Min": _extreme(torch.minimum),
+    "Mish": lambda a, x: F.mish(x),
     "Mul": lambda a, x, y: x * y,
+    "Neg": lambda a, x: -x,
+    "PRelu": lambda a, x, slope: x.clamp(min=0) + slope * x.clamp(max=0),
+    "Pad": _pad,
     "Pow": lambda a, x, y: x**y,
     "QuantizeLinear": _quantize,
+    "Reciprocal": lambda a, x: 1 / x,
     "ReduceMax": _reduction(torch.amax),
     "ReduceMean": _reduction(torch.mean),
+    "ReduceMin": _reduction(torch.amin),
+    "ReduceSum": _reduction(torch.sum),
     "Relu": lambda a, x: F.relu(x),
     "Reshape": _reshape,
-    "Shape": lambda a, x: torch.tensor(x.shape),
+    "Shape": lambda a, x: torch.tensor(x.shape[a.get("start") : a.get("end")]),
     "Sigmoid": lambda a, x: torch.sigmoid(x),
     "Slice": _slice,
     "Softmax": lambda a, x: x.softmax(a.get("axis", -1)),
+    "Softplus": lambda a, x: F.softplus(x),
     "Split": _split,
     "Sqrt": lambda a, x: torch.sqrt(x),
     "Squeeze": _squeeze,
@@ -275,5 +335,6 @@ OPERATORS: dict[str, Operator] = {
     "Tanh": lambda a, x: torch.tanh(x),
     "Transpose": lambda a, x: x.permute(a.get("perm", tuple(reversed(range(x.dim()))))),
     "Unsqueeze": _unsqueeze,
+    "Where": lambda a, condition, x, y: torch.where(torch.as_tensor(condition), x, y),
 }
 """Implementation of each ONNX operator, which takes the attributes and the inputs of a node."""

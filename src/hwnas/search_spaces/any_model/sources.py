@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,16 @@ from torch import Tensor, nn
 
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.plugin import build, resolve
+from hwnas.registry import Plugin, Registry
 from hwnas.search_spaces.any_model.analysis import elastic
 from hwnas.search_spaces.any_model.space import ElasticSpace
 from hwnas.search_spaces.any_model.trial import checked_output
 from hwnas.search_spaces.space.space_plugin import SpacePlugin
 
 __all__ = [
+    "MODEL_SOURCES",
     "PLUGINS",
+    "ModelSource",
     "check_model_outputs",
     "load_weights",
     "made_model",
@@ -31,6 +34,15 @@ __all__ = [
 ]
 
 _SHOWN = 3  # names in a message
+
+ModelSource = Callable[[str, tuple[int, int, int], int, bool, Path], nn.Module]
+"""Function that makes a model; an attribute ``trained`` of it is true if all weights are trained.
+
+It gets the part of ``space.model`` behind the colon, the height, width and channels of the images,
+the number of outputs, whether to load weights, and the folder that relative paths start from."""
+
+MODEL_SOURCES: Registry[ModelSource] = Registry("model source", __package__, "hwnas.deploy.onnx")
+"""Libraries and kinds of files that a model may come from, by what is before the colon."""
 
 
 def named_elastic(
@@ -51,7 +63,7 @@ def named_elastic(
         image_shape: Height, width and channels.
         outputs: Length of the output vector, of an image or of each of its pixels.
         model: ``"package.module:function"``, called with those of ``image_shape`` and ``outputs``
-            that it accepts; ``"timm:NAME"``, or ``"hf:NAME"``.
+            that it accepts; ``"onnx:FILE"``, ``"timm:NAME"``, or ``"hf:NAME"``.
         weights: Safetensors file with the state of the model. If empty, the model keeps the weights
             that it is built with; random ones are the same each time.
         widths: See `elastic`.
@@ -59,8 +71,8 @@ def named_elastic(
         min_depth: See `elastic`.
         keep: See `elastic`.
         pretrained: Whether the model has trained weights, which the supernet then learns from. If
-            None, this is true with a file of ``weights``, and for a model of ``hf:`` that has as
-            many outputs as are wanted.
+            None, this is true with a file of ``weights``, for a model of ``onnx:``, and for one of
+            ``hf:`` that has as many outputs as are wanted.
         folder: Folder that relative paths start from.
 
     Raises:
@@ -76,7 +88,7 @@ def named_elastic(
     if weights:
         load_weights(network, folder / Path(os.path.expandvars(weights)).expanduser())
     if pretrained is None:
-        pretrained = bool(weights) or (isinstance(network, Logits) and network.trained)
+        pretrained = bool(weights) or getattr(network, "trained", False) is True
     space = elastic(
         network,
         example,
@@ -125,19 +137,19 @@ def make_model(
         image_shape: Height, width and channels.
         outputs: Length of the output vector.
         pretrained: Whether a model of ``hf:`` is loaded with its weights; those of ``timm:`` never
-            are.
-        folder: Folder that a relative path behind ``hf:`` starts from.
+            are, those of ``onnx:`` always.
+        folder: Folder that a relative path behind ``hf:`` or ``onnx:`` starts from.
 
     Raises:
         ConfigError: The name is unknown, its library is not installed, or building it fails.
     """
-    library, _, rest = name.partition(":")
-    if library in _LIBRARIES:
-        make = _LIBRARIES[library]
-        return make(rest, image_shape, outputs, pretrained, folder)
+    source, _, rest = name.partition(":")
+    if source in MODEL_SOURCES:
+        return MODEL_SOURCES[source](rest, image_shape, outputs, pretrained, folder)
     if ":" not in name:
+        named = ", ".join(f"'{source}:...'" for source in MODEL_SOURCES)
         raise ConfigError(
-            f"space.model is {name!r}; expected 'package.module:function', 'timm:NAME' or 'hf:NAME'"
+            f"space.model is {name!r}; expected 'package.module:function', or one of {named}"
         )
     known: Mapping[str, Any] = {}
     factory = resolve("space.model", name, known)
@@ -249,9 +261,6 @@ def _library(package: str, name: str) -> Any:
         ) from error
 
 
-_LIBRARIES = {"hf": _from_transformers, "timm": _from_timm}
-
-
 def load_weights(network: nn.Module, path: Path) -> None:
     """Load the state of a safetensors file into a model.
 
@@ -287,4 +296,6 @@ def _shown(names: Sequence[str]) -> str:
 
 PLUGINS = (
     SpacePlugin("space", "elastic", named_elastic, "Channels and blocks of a model of your own"),
+    Plugin("model source", "hf", _from_transformers, "Image classifier of Transformers"),
+    Plugin("model source", "timm", _from_timm, "Model of timm, with random weights"),
 )

@@ -1,0 +1,261 @@
+"""ONNX graphs whose constants do not depend on the number of images, for training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hwnas.deploy.error_line import first_line
+from hwnas.deploy.onnx.module import Node, OnnxModule
+from hwnas.errors import ArtifactError
+
+__all__ = ["UnbatchedGraph", "unbatched"]
+
+_BATCHES = 2, 3  # what differs between these numbers of images depends on the number of images
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class UnbatchedGraph:
+    """Nodes and constants that work for any number of images.
+
+    Attributes:
+        nodes: Nodes in the order of execution.
+        tensors: Constants that are tensors, by name.
+        numbers: Constants that are plain Python values, by name.
+        repeated: Names of the tensors of one row that are repeated for each image.
+        heads: Number of parts that a reshape splits channels into, by name of its output.
+        ranks: Number of dimensions of each value, by name.
+        input_name: Name of the only input.
+        output_name: Name of the only output.
+    """
+
+    nodes: tuple[Node, ...]
+    tensors: Mapping[str, Tensor]
+    numbers: Mapping[str, Any]
+    repeated: frozenset[str]
+    heads: Mapping[str, int]
+    ranks: Mapping[str, int]
+    input_name: str
+    output_name: str
+
+
+def unbatched(module: OnnxModule, path: Path) -> UnbatchedGraph:
+    """Return the graph of a module for any number of images, with other sizes computed beforehand.
+
+    A product with a matrix, and the sum of it and a bias, become one node. So does a transposition
+    of matrices for which their leading dimensions are merged and split again.
+
+    Args:
+        module: Module of an ONNX file.
+        path: Path of the file, for messages.
+
+    Raises:
+        ArtifactError: The file works for one number of images only.
+    """
+    module = _relaxed(module)
+    try:
+        frozen = [module.frozen(batch) for batch in _BATCHES]
+        shapes = [_shapes(each, batch) for each, batch in zip(frozen, _BATCHES, strict=True)]
+    except RuntimeError as error:  # of PyTorch, about sizes
+        raise ArtifactError(
+            f"{path} works for one number of images only: {first_line(error)}; export it with a "
+            "dynamic batch"
+        ) from error
+    constants, others = (each.constants for each in frozen)
+    numbers = {name: value for name, value in constants.items() if not isinstance(value, Tensor)}
+    nodes: list[Node] = []
+    heads: dict[str, int] = {}
+    for node in _transposed_at_once(frozen[0].nodes, shapes[0], module.output_name):
+        sizes = f"{node.outputs[0]}:sizes"
+        if node.kind == "Reshape":
+            before, [after] = shapes[0][node.inputs[0]], node.outputs
+            numbers[sizes] = _reshaped(before, shapes[0][after], shapes[1][after])
+            if len(shapes[0][after]) > len(before):
+                parts = [each[after][numbers[sizes].index(-1)] for each in shapes]
+                heads |= {after: parts[0]} if parts[0] == parts[1] else {}
+            node = replace(node, inputs=(node.inputs[0], sizes))
+        elif node.kind == "Expand":
+            numbers[sizes] = _expanded(constants[node.inputs[1]], others[node.inputs[1]])
+            node = replace(node, inputs=(node.inputs[0], sizes))
+        elif any(numbers[name] != others[name] for name in node.inputs if name in numbers):
+            raise _for_one_number(path, node.outputs[0])
+        nodes.append(node)
+    tensors = {name: value for name, value in constants.items() if isinstance(value, Tensor)}
+    repeated = {name for name, value in tensors.items() if value.shape != others[name].shape}
+    for name in repeated:
+        row = tensors[name][:1]
+        if not torch.equal(row.expand(_BATCHES[1], *row.shape[1:]), others[name]):
+            raise _for_one_number(path, name)
+        tensors[name] = row
+    return UnbatchedGraph(
+        _with_biases(nodes, tensors, module.output_name),
+        tensors,
+        numbers,
+        frozenset(repeated),
+        heads,
+        {name: len(shape) for name, shape in shapes[0].items()},
+        module.input_name,
+        module.output_name,
+    )
+
+
+def _relaxed(module: OnnxModule) -> OnnxModule:
+    """Return a module that takes any number of images where its file states that it is 1.
+
+    Files that were exported for one image state it in reshapes, and concatenate constants with it.
+    """
+    one = module.frozen(1)
+    shapes, constants = _shapes(one, 1), module.constants
+    nodes: list[Node] = []
+    for node in module.nodes:
+        if node.kind == "Reshape" and shapes.get(node.inputs[0], ())[:1] == (1,):
+            sizes = constants.get(node.inputs[1])
+            if isinstance(sizes, Tensor) and sizes[:1].tolist() == [1]:
+                name = f"{node.outputs[0]}:sizes"
+                constants[name] = torch.cat([sizes.new_zeros(1), sizes[1:]])
+                node = replace(node, inputs=(node.inputs[0], name))
+        if node.kind == "Concat" and node.attributes["axis"] != 0:
+            rows = [name for name in node.inputs if _is_row(one.constants.get(name))]
+            for name in rows if len(rows) < len(node.inputs) else ():
+                copies = f"{node.outputs[0]}:{name}"
+                nodes += _repeated(name, copies, module.input_name)
+                constants[f"{copies}:rest"] = torch.tensor(one.constants[name].shape[1:])
+                renamed = [copies if each == name else each for each in node.inputs]
+                node = replace(node, inputs=tuple(renamed))
+        nodes.append(node)
+    tensors = {name: value for name, value in constants.items() if isinstance(value, Tensor)}
+    return OnnxModule(nodes, tensors, module.input_name, module.output_name, module.input_shape)
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 1 and len(value) == 1
+
+
+def _repeated(name: str, copies: str, images: str) -> list[Node]:
+    """Return nodes that repeat a constant for each image."""
+    number, sizes = f"{copies}:images", f"{copies}:sizes"
+    return [
+        Node("Shape", (images,), (number,), {"end": 1}),
+        Node("Concat", (number, f"{copies}:rest"), (sizes,), {"axis": 0}),
+        Node("Expand", (name, sizes), (copies,), {}),
+    ]
+
+
+def _for_one_number(path: Path, name: str) -> ArtifactError:
+    return ArtifactError(
+        f"{path} works for one number of images only, because of {name!r}; export it with a "
+        "dynamic batch"
+    )
+
+
+def _shapes(module: OnnxModule, batch: int) -> dict[str, Shape]:
+    """Return the shape of each value of a module."""
+    values: dict[str, Any] = {module.input_name: torch.zeros(batch, *module.input_shape)}
+    values |= module.constants
+    with torch.no_grad():
+        for node in module.nodes:
+            values |= node.run([values[name] for name in node.inputs])
+    return {name: tuple(each.shape) for name, each in values.items() if isinstance(each, Tensor)}
+
+
+def _reshaped(before: Shape, after: Shape, other: Shape) -> list[int]:
+    """Return the sizes of a reshape such that few are fixed: 0 keeps a size, -1 is what remains.
+
+    Args:
+        before: Shape of the input.
+        after: Shape of the output.
+        other: Shape of the output for another number of images.
+    """
+    kept = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))))
+    pairs = zip(after[kept:], other[kept:], strict=True)
+    rest = [one if one == two else -1 for one, two in pairs]
+    if -1 not in rest and rest:
+        rest[_changing(before[kept:], rest)] = -1
+    return [0] * kept + rest
+
+
+def _changing(before: Sequence[int], after: Sequence[int]) -> int:
+    """Return the place of the size that changes with the number of channels.
+
+    Channels are either split into heads, the last but one size of the output, or are the first size
+    of a map.
+
+    Args:
+        before: Sizes that are reshaped.
+        after: Their new sizes.
+    """
+    place = max(len(after) - 2, 0) if len(before) == 1 else 0
+    return place if after[place] > 1 else len(after) - 1
+
+
+def _expanded(sizes: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Return the sizes of an expansion, in which 1 keeps a size."""
+    return [one if one == other else 1 for one, other in zip(sizes, others, strict=True)]
+
+
+def _transposed_at_once(
+    nodes: Sequence[Node], shapes: Mapping[str, Shape], output: str
+) -> list[Node]:
+    """Return the nodes with each reshape, transposition and reshape as one transposition.
+
+    PyTorch writes the transposition of keys in attention so, which fixes the number of heads.
+    """
+    makers = {name: node for node in nodes for name in node.outputs}
+    users = Counter(name for node in nodes for name in node.inputs)
+    found: list[Node] = []
+    for node in nodes:
+        chain = [node]
+        while len(chain) < 3 and (maker := makers.get(chain[0].inputs[0])) is not None:
+            chain.insert(0, maker)
+        once = all(users[each.outputs[0]] == 1 and each.outputs[0] != output for each in chain[:-1])
+        if [each.kind for each in chain] == ["Reshape", "Transpose", "Reshape"] and once:
+            before, after = shapes[chain[0].inputs[0]], shapes[node.outputs[0]]
+            merged = shapes[chain[0].outputs[0]]
+            swapped = (*before[:-2], before[-1], before[-2])
+            swaps = tuple(chain[1].attributes.get("perm", ())) == (0, 2, 1)
+            if swaps and merged[1:] == before[-2:] and after == swapped:
+                rank = len(before)
+                order = [*range(rank - 2), rank - 1, rank - 2]
+                found = [each for each in found if each not in chain]
+                node = Node("Transpose", chain[0].inputs[:1], node.outputs, {"perm": order})
+        found.append(node)
+    return found
+
+
+def _with_biases(
+    nodes: Sequence[Node], tensors: Mapping[str, Tensor], output: str
+) -> tuple[Node, ...]:
+    """Return the nodes with each product with a matrix, and the sum with its bias, as one node."""
+    users = Counter(name for node in nodes for name in node.inputs)
+    products = {
+        node.outputs[0]: node
+        for node in nodes
+        if node.kind == "MatMul"
+        and node.inputs[0] not in tensors
+        and node.inputs[1] in tensors
+        and tensors[node.inputs[1]].dim() == 2
+        and users[node.outputs[0]] == 1
+        and node.outputs[0] != output
+    }
+    found: list[Node] = []
+    for node in nodes:
+        pairs = [node.inputs, node.inputs[::-1]] if node.kind == "Add" else []
+        for name, bias in pairs:
+            product = products.get(name)
+            if product is not None and bias in tensors:
+                width = tensors[product.inputs[1]].shape[1]
+                if tensors[bias].numel() == tensors[bias].shape[-1] == width:
+                    found.remove(product)
+                    node = Node("Gemm", (*product.inputs, bias), node.outputs, {})
+                    break
+        found.append(node)
+    return tuple(found)
