@@ -54,6 +54,13 @@ def test_summary_shows_numbers_of_finalists_and_dashes_of_others(summary: RunRes
     assert "ba9876543210 0.9812 (0.9688 to 0.9887) - 1.23 - 6.24 M 207 k 849 kB" in lines
 
 
+def test_summary_shows_the_size_of_the_file_of_a_finalist(summary: RunResult) -> None:
+    row = replace(ROW, file_bytes=221_000)
+    lines = shown(replace(summary, front=(row, OTHER))).splitlines()
+    sizes = [" ".join(line.split()[-2:]) for line in lines if "207 k" in line]
+    assert sizes == ["221 kB", "849 kB"]
+
+
 def test_summary_names_files_and_next_commands(summary: RunResult) -> None:
     text = shown(summary)
     assert "12 candidates evaluated" in text

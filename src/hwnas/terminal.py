@@ -63,7 +63,7 @@ def print_summary(console: Console, summary: RunResult) -> None:
     columns = ["network", summary.metric, "tested", "predicted ms", "measured ms"]
     columns += ["target"] if has_targets(summary) else []
     columns += ["MACs", "params", "size"]
-    shown = [*summary.front, *([] if summary.reference is None else [summary.reference])]
+    shown = [*summary.front, *summary.references]
     rows = [_front_row(row, summary) for row in shown]
     counts = {len(row.test_of_seeds) for row in shown if row.test_of_seeds}
     seeds = f" (lowest to highest of {max(counts)} fine-tunings)" if counts else ""
@@ -73,7 +73,7 @@ def print_summary(console: Console, summary: RunResult) -> None:
     console.print(
         f"{summary.metric}: on validation images, with the weights of the search (95% interval); "
         f"tested: finalists\nafter fine-tuning, on test images{seeds}; measured: p50 of the "
-        "finalists.\n",
+        "finalists;\nsize: the files of finalists, the fp32 weights of others.\n",
         style="dim",
     )
     print_missed_limits(console, summary)
@@ -116,7 +116,7 @@ def _front_row(row: FrontRow, summary: RunResult) -> list[str]:
         *([target_text(row, summary)] if has_targets(summary) else []),
         count_text(row.macs),
         count_text(row.params),
-        size_text(row.weight_bytes),
+        size_text(row.weight_bytes if row.file_bytes is None else row.file_bytes),
     ]
 
 

@@ -116,7 +116,7 @@ class Network:
     def row(self) -> FrontRow | None:
         """Row of the network in the front; None if it is neither on the front nor a finalist."""
         result = self.run.results[self.target]
-        rows = [*result.front, *([] if result.reference is None else [result.reference])]
+        rows = [*result.front, *result.references]
         return next((row for row in rows if row.id == self.id), None)
 
     def export(self, path: str | Path) -> Bundle:

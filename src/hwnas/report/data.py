@@ -264,7 +264,8 @@ class ReportData:
         trials: Trials of the search.
         baseline_trials: Trials of random search; empty unless it ran.
         finalists: Finalists in display order.
-        reference: Reference network of the comparison, a plain network that was trained alone.
+        references: Reference network of the comparison, a plain network that was trained alone or a
+            given model; and conversions of that model. Empty without one.
         verdict: Comparison of the finalists with the reference, in a sentence.
         calibration: Costs that were both predicted and measured.
         training: Training log of the supernet.
@@ -290,7 +291,7 @@ class ReportData:
     trials: tuple[TrialRow, ...]
     baseline_trials: tuple[TrialRow, ...] = ()
     finalists: tuple[Finalist, ...] = ()
-    reference: Finalist | None = None
+    references: tuple[Finalist, ...] = ()
     verdict: str | None = None
     calibration: tuple[CalibrationRow, ...] = ()
     training: tuple[TrainingCurveRow, ...] = ()

@@ -52,8 +52,9 @@ def pareto_front(data: ReportData, across: ObjectiveInfo | None = None) -> go.Fi
     for finalist in data.finalists:
         if finalist.id in seen:
             figure.add_trace(_finalist(finalist, seen[finalist.id], x, y, colours[finalist.id]))
-    if (reference := _reference(data, x, y)) is not None:
-        figure.add_trace(reference)
+    for reference in data.references:
+        if y.metric == reference.metric and x.label in reference.delivered:
+            figure.add_trace(_reference(reference, x))
     for objective, axis in ((x, "x"), (y, "y")):
         if objective.limit is not None:
             text = html.escape(f"limit {with_unit(objective.limit, objective)}")
@@ -152,11 +153,8 @@ def _finalist(
     )
 
 
-def _reference(data: ReportData, x: ObjectiveInfo, y: ObjectiveInfo) -> go.Scatter | None:
-    """Return a square at the reference network's measured values; None if the axes differ."""
-    reference = data.reference
-    if reference is None or y.metric != reference.metric or x.label not in reference.delivered:
-        return None
+def _reference(reference: Finalist, x: ObjectiveInfo) -> go.Scatter:
+    """Return a square at the measured values of a reference network."""
     cost = reference.delivered[x.label]
     values = [reference.test.mean]
     return go.Scatter(

@@ -60,7 +60,7 @@ def with_note(text: str, *notes: str) -> Html:
 def finalists_table(data: ReportData) -> Html:
     """Return a table with one row a finalist, and the kind and sample size of each number.
 
-    The last row is the reference network, if there is one.
+    The last rows are the reference network, if there is one, and its conversions.
     """
     colours = finalist_colours(data)
     metric = metric_name(data.finalists[0].metric)
@@ -79,8 +79,7 @@ def finalists_table(data: ReportData) -> Html:
         ("bundle", "beside this file"),
     ]
     shown = [(f, colours[f.id]) for f in data.finalists]
-    if data.reference is not None:
-        shown.append((data.reference, GREY))
+    shown += [(reference, GREY) for reference in data.references]
     targets = {f.measurement.target for f, _ in shown if f.measurement is not None}
     rows = [_finalist(f, colour, others, name_target=len(targets) > 1) for f, colour in shown]
     return table(heads, rows, "finalists")

@@ -40,13 +40,14 @@ from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import calibrated
 from hwnas.stages.finalists.bundles import (
     chosen_target,
+    delivered_bytes,
     measured_cost,
     picks,
     read_bundles,
     score_of,
 )
 from hwnas.stages.finalists.limits import costs_of, limit_messages, of_bundle, overall
-from hwnas.stages.finalists.reference import REFERENCE, reference_name, reference_of
+from hwnas.stages.finalists.reference import REFERENCE, reference_name, references_of
 from hwnas.stages.finalists.shortlist import read_tried
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job, RunStage
@@ -138,7 +139,7 @@ def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
         trials=_trials(result, folder.recipe.search.sampler),
         baseline_trials=_trials(baseline, BASELINE) if baseline else (),
         finalists=_finalists(job, goal, result),
-        reference=_reference(job, goal),
+        references=_references(job, goal),
         verdict=summary.verdict,
         calibration=_calibration(job, goal, profiles),
         training=_training(job),
@@ -234,13 +235,21 @@ def _finalist(
     )
 
 
-def _reference(job: Job, goal: SearchGoal) -> Finalist | None:
-    """Return the reference network in the form of a finalist."""
-    bundle = reference_of(job, goal)
-    if bundle is None:
-        return None
-    choices, name = bundle.architecture.as_dict(), reference_name(job.run_inputs, bundle)
-    return _delivered(job, goal, bundle, name, choices, (), {}, (REFERENCE,))
+def _references(job: Job, goal: SearchGoal) -> tuple[Finalist, ...]:
+    """Return the reference network and its conversions in the form of finalists."""
+    return tuple(
+        _delivered(
+            job,
+            goal,
+            bundle,
+            reference_name(job.run_inputs, bundle),
+            bundle.architecture.as_dict(),
+            (),
+            {},
+            (name,),
+        )
+        for name, bundle in references_of(job, goal).items()
+    )
 
 
 def _delivered(
@@ -279,7 +288,7 @@ def _delivered(
         measurement=measured.get(first) if first else None,
         macs=counted["macs"],
         params=counted["params"],
-        size_bytes=_size_bytes(bundle, first),
+        size_bytes=delivered_bytes(bundle, goal.objectives) or counted["weight_bytes"],
         max_relative_error=bundle.description["max_relative_error"],
         bundle=str(bundle.folder.relative_to(job.folder.output(goal.target))),
         picks=picked,
@@ -298,12 +307,6 @@ def _delivered(
         missed_limits=tuple(limit_messages(checks)),
         limit_state=overall(checks) if checks else None,
     )
-
-
-def _size_bytes(bundle: Bundle, target: str | None) -> int:
-    """Return the size of the file of a network that ships for a target."""
-    number_format = "fp32" if target is None else Target.parse(target).format
-    return bundle.file_in(number_format).stat().st_size
 
 
 def _stages(space: SearchSpace, architecture: Architecture) -> tuple[StagePicture, ...]:

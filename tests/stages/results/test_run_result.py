@@ -20,6 +20,8 @@ def test_summary_lists_the_front_and_all_finalists(job: Job, goal: SearchGoal) -
     }
     for row in summary.front:
         assert (row.measured_latency_ms is None) == (row.test is None) == (row.bundle is None)
+        files = [] if row.bundle is None else [summary.run / row.bundle / "model.onnx"]
+        assert row.file_bytes == next((file.stat().st_size for file in files), None)
     json.dumps(summary.to_json())
 
 

@@ -140,8 +140,17 @@ class Bundle:
 
     def file_in(self, number_format: str) -> Path:
         """Return the path of the plain ONNX file in a number format, or of the first artifact."""
+        return inside(self.folder, self._artifact_in(number_format).file)
+
+    def bytes_in(self, number_format: str) -> int | None:
+        """Return the size of `file_in` and of the files beside it; None if one is missing."""
+        artifact = self._artifact_in(number_format)
+        paths = [inside(self.folder, name) for name in (artifact.file, *artifact.beside)]
+        return sum(path.stat().st_size for path in paths) if all(map(Path.is_file, paths)) else None
+
+    def _artifact_in(self, number_format: str) -> Artifact:
         plain = [each for each in self.artifacts if each.variant == number_format]
-        return inside(self.folder, (plain or self.artifacts)[0].file)
+        return (plain or self.artifacts)[0]
 
     def file_on(self, runtime: str) -> Path:
         """Return the path of the first ONNX file for a runtime, or of `onnx_file` if none is."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.layers import layer_of, name_of_layer, padding_of
 from hwnas.deploy.onnx.module import Node, OnnxModule
 from hwnas.deploy.onnx.residual import ResidualBlock, with_residual_blocks
@@ -175,12 +176,24 @@ def trainable_network(path: Path) -> OnnxNetwork:
     parts = with_residual_blocks(graph.nodes, constants, layers, graph.output_name)
     network = OnnxNetwork(graph, parts, layers, graph.input_name, graph.output_name).eval()
     network.input_shape = module.input_shape
+    _check(network, module, path)
+    return network
+
+
+def _check(network: OnnxNetwork, module: OnnxModule, path: Path) -> None:
+    """Raise an ArtifactError unless a network gives the outputs of its file, image by image."""
     images = torch.randn(2, *module.input_shape, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():  # a file may be for one image
-        expected, found = torch.cat([module(each[None]) for each in images]), network(images)
+    with torch.no_grad():
+        expected = torch.cat([module(image[None]) for image in images])
+        try:
+            found = network(images)
+        except RuntimeError as error:  # of operators that got other sizes
+            raise ArtifactError(
+                f"{path} works for one number of images only ({first_line(error)}); export it with "
+                "a dynamic batch"
+            ) from error
     if not (found - expected).abs().max() <= _TOLERANCE * expected.abs().max():
         raise ArtifactError(f"{path} gives other outputs in layers of PyTorch than node by node")
-    return network
 
 
 def _common(names: Sequence[str]) -> str:

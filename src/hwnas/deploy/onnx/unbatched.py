@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.module import Node, OnnxModule
-from hwnas.errors import ArtifactError
+from hwnas.deploy.onnx.simplified import transposed_at_once, with_biases
+from hwnas.errors import ArtifactError, HwnasError
 
 __all__ = ["UnbatchedGraph", "unbatched"]
 
@@ -51,8 +51,7 @@ class UnbatchedGraph:
 def unbatched(module: OnnxModule, path: Path) -> UnbatchedGraph:
     """Return the graph of a module for any number of images, with other sizes computed beforehand.
 
-    A product with a matrix, and the sum of it and a bias, become one node. So does a transposition
-    of matrices for which their leading dimensions are merged and split again.
+    The nodes are simplified as `simplified` does.
 
     Args:
         module: Module of an ONNX file.
@@ -61,27 +60,31 @@ def unbatched(module: OnnxModule, path: Path) -> UnbatchedGraph:
     Raises:
         ArtifactError: The file works for one number of images only.
     """
-    module = _relaxed(module)
     try:
+        module = _relaxed(module)
         frozen = [module.frozen(batch) for batch in _BATCHES]
         shapes = [_shapes(each, batch) for each, batch in zip(frozen, _BATCHES, strict=True)]
-    except RuntimeError as error:  # of PyTorch, about sizes
+    except HwnasError:
+        raise
+    except Exception as error:  # operators of PyTorch raise many types for wrong sizes
         raise ArtifactError(
-            f"{path} works for one number of images only: {first_line(error)}; export it with a "
+            f"{path} works for one number of images only ({first_line(error)}); export it with a "
             "dynamic batch"
         ) from error
     constants, others = (each.constants for each in frozen)
     numbers = {name: value for name, value in constants.items() if not isinstance(value, Tensor)}
     nodes: list[Node] = []
     heads: dict[str, int] = {}
-    for node in _transposed_at_once(frozen[0].nodes, shapes[0], module.output_name):
-        sizes = f"{node.outputs[0]}:sizes"
+    for node in transposed_at_once(frozen[0].nodes, shapes[0], module.output_name):
+        sizes, after = f"{node.outputs[0]}:sizes", [each[node.outputs[0]] for each in shapes]
         if node.kind == "Reshape":
-            before, [after] = shapes[0][node.inputs[0]], node.outputs
-            numbers[sizes] = _reshaped(before, shapes[0][after], shapes[1][after])
-            if len(shapes[0][after]) > len(before):
-                parts = [each[after][numbers[sizes].index(-1)] for each in shapes]
-                heads |= {after: parts[0]} if parts[0] == parts[1] else {}
+            before = shapes[0][node.inputs[0]]
+            numbers[sizes] = _reshaped(before, *after)
+            if numbers[sizes].count(-1) > 1:
+                raise _for_one_number(path, node.outputs[0])
+            if len(after[0]) > len(before):
+                parts = {shape[numbers[sizes].index(-1)] for shape in after}
+                heads |= {node.outputs[0]: parts.pop()} if len(parts) == 1 else {}
             node = replace(node, inputs=(node.inputs[0], sizes))
         elif node.kind == "Expand":
             numbers[sizes] = _expanded(constants[node.inputs[1]], others[node.inputs[1]])
@@ -97,7 +100,7 @@ def unbatched(module: OnnxModule, path: Path) -> UnbatchedGraph:
             raise _for_one_number(path, name)
         tensors[name] = row
     return UnbatchedGraph(
-        _with_biases(nodes, tensors, module.output_name),
+        with_biases(nodes, tensors, module.output_name),
         tensors,
         numbers,
         frozenset(repeated),
@@ -200,62 +203,3 @@ def _changing(before: Sequence[int], after: Sequence[int]) -> int:
 def _expanded(sizes: Sequence[int], others: Sequence[int]) -> list[int]:
     """Return the sizes of an expansion, in which 1 keeps a size."""
     return [one if one == other else 1 for one, other in zip(sizes, others, strict=True)]
-
-
-def _transposed_at_once(
-    nodes: Sequence[Node], shapes: Mapping[str, Shape], output: str
-) -> list[Node]:
-    """Return the nodes with each reshape, transposition and reshape as one transposition.
-
-    PyTorch writes the transposition of keys in attention so, which fixes the number of heads.
-    """
-    makers = {name: node for node in nodes for name in node.outputs}
-    users = Counter(name for node in nodes for name in node.inputs)
-    found: list[Node] = []
-    for node in nodes:
-        chain = [node]
-        while len(chain) < 3 and (maker := makers.get(chain[0].inputs[0])) is not None:
-            chain.insert(0, maker)
-        once = all(users[each.outputs[0]] == 1 and each.outputs[0] != output for each in chain[:-1])
-        if [each.kind for each in chain] == ["Reshape", "Transpose", "Reshape"] and once:
-            before, after = shapes[chain[0].inputs[0]], shapes[node.outputs[0]]
-            merged = shapes[chain[0].outputs[0]]
-            swapped = (*before[:-2], before[-1], before[-2])
-            swaps = tuple(chain[1].attributes.get("perm", ())) == (0, 2, 1)
-            if swaps and merged[1:] == before[-2:] and after == swapped:
-                rank = len(before)
-                order = [*range(rank - 2), rank - 1, rank - 2]
-                found = [each for each in found if each not in chain]
-                node = Node("Transpose", chain[0].inputs[:1], node.outputs, {"perm": order})
-        found.append(node)
-    return found
-
-
-def _with_biases(
-    nodes: Sequence[Node], tensors: Mapping[str, Tensor], output: str
-) -> tuple[Node, ...]:
-    """Return the nodes with each product with a matrix, and the sum with its bias, as one node."""
-    users = Counter(name for node in nodes for name in node.inputs)
-    products = {
-        node.outputs[0]: node
-        for node in nodes
-        if node.kind == "MatMul"
-        and node.inputs[0] not in tensors
-        and node.inputs[1] in tensors
-        and tensors[node.inputs[1]].dim() == 2
-        and users[node.outputs[0]] == 1
-        and node.outputs[0] != output
-    }
-    found: list[Node] = []
-    for node in nodes:
-        pairs = [node.inputs, node.inputs[::-1]] if node.kind == "Add" else []
-        for name, bias in pairs:
-            product = products.get(name)
-            if product is not None and bias in tensors:
-                width = tensors[product.inputs[1]].shape[1]
-                if tensors[bias].numel() == tensors[bias].shape[-1] == width:
-                    found.remove(product)
-                    node = Node("Gemm", (*product.inputs, bias), node.outputs, {})
-                    break
-        found.append(node)
-    return tuple(found)

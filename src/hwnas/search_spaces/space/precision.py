@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from hwnas.search_spaces.space.architecture import Candidate
+from hwnas.search_spaces.space.architecture import Architecture, Candidate
 from hwnas.search_spaces.space.choice_space import ChoiceSpace
 from hwnas.search_spaces.space.choices import Choice
 
@@ -37,6 +37,10 @@ class PrecisionSpace(ChoiceSpace):
     def choices(self) -> tuple[Choice, ...]:
         """The number format."""
         return (Choice(_FORMAT, self.formats),)
+
+    def architecture_of(self, number_format: str) -> Architecture:
+        """Return the architecture that names a number format."""
+        return self.architecture({_FORMAT: number_format})
 
 
 def own_format(candidate: Candidate) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.targets.target import Target
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.search import Metric
 from hwnas.search.objectives.front import knee
@@ -18,6 +19,7 @@ from hwnas.stages.finalists.limits import best_kept, costs_of, of_bundle
 
 __all__ = [
     "chosen_target",
+    "delivered_bytes",
     "device_objectives",
     "is_pick",
     "latency_of",
@@ -75,6 +77,13 @@ def chosen_target(bundle: Bundle, objectives: Sequence[Objective]) -> str | None
         if on:
             return min(on, key=lambda target: on[target].value)
     return None
+
+
+def delivered_bytes(bundle: Bundle, objectives: Sequence[Objective]) -> int | None:
+    """Return the size of the file for the network's target; None if the file is missing."""
+    named = [target for objective in objectives for target in objective.all_targets]
+    target = chosen_target(bundle, objectives) or next(iter(named), None)
+    return bundle.bytes_in("fp32" if target is None else Target.parse(target).format)
 
 
 def is_pick(name: str) -> bool:

@@ -14,7 +14,7 @@ from hwnas.search.objectives.objective import LATENCY
 from hwnas.search.training import load_weights
 from hwnas.stages.finalists.bundles import is_pick, latency_of, picks, read_bundles
 from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
-from hwnas.stages.finalists.reference import REFERENCE, reference_of
+from hwnas.stages.finalists.reference import references_of
 from hwnas.stages.finalists.stage import make_bundles
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job
@@ -34,7 +34,7 @@ def picked(
     Args:
         job: Run of the goal.
         goal: Goal whose networks are considered.
-        pick: One of `picks`, such as ``"knee"``, or ``"reference"``, or an id. If None, the knee;
+        pick: One of `picks`, such as ``"knee"``, or ``"reference"`` or a conversion of it, or an id. If None, the knee;
             with a latency limit, the most accurate.
         max_latency_ms: Highest measured latency, in the first latency objective, of finalists that
             are considered; None for no limit.
@@ -44,9 +44,9 @@ def picked(
         InfeasibleError: No finalist is fast enough, or none keeps the limits of the run, and the
             message names the closest; or the picked network was not measured to be fast enough.
     """
-    reference = reference_of(job, goal)
-    if pick == REFERENCE and reference is not None:
-        return reference
+    references = references_of(job, goal)
+    if pick in references:
+        return references[pick]
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     latencies: dict[str, float] = {}
     if max_latency_ms is not None:
@@ -79,7 +79,7 @@ def picked(
             "that out, or pick another network"
         )
     if not trials:
-        known = [*named, *bundles, *([] if reference is None else [REFERENCE])]
+        known = [*named, *bundles, *references]
         raise ConfigError(
             f"--pick {wanted!r} is not a network of this run; {closest(wanted, known)}"
         )

@@ -1,7 +1,8 @@
 """Reference network of a run, tested, exported, measured and packaged like a finalist.
 
 It shows whether the search found anything better. If the networks start from trained weights, it is
-the model that these are from, as it was given. Otherwise it is MobileNetV3-Small (Howard et al.,
+the model that these are from, as it was given; if the targets have several number formats, also that
+model converted to each, which is what one gets without a search. Otherwise it is MobileNetV3-Small (Howard et al.,
 ICCV 2019, table 2), as wide as the limits allow, trained alone with the settings of the candidates.
 If the search trains each candidate alone on several workers, one of them trains the reference
 network first.
@@ -10,6 +11,7 @@ network first.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.targets.catalogue import processor_of
 from hwnas.deploy.targets.target import Target
+from hwnas.errors import HwnasError
 from hwnas.progress import ProgressCallback
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import Scored, TrainEvaluator
@@ -29,6 +32,8 @@ from hwnas.search.objectives.objective import COUNTED
 from hwnas.search.training import save_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.search_spaces.registry import named_space
+from hwnas.search_spaces.space.precision import PRECISION, PrecisionSpace
+from hwnas.stages.finalists.failures import Failures
 from hwnas.stages.finalists.fine_tuning import train_finalist, weights_path
 from hwnas.stages.finalists.stage import bundle_trained, make_bundles
 from hwnas.stages.goal import SearchGoal
@@ -41,6 +46,7 @@ __all__ = [
     "REFERENCE",
     "reference_name",
     "reference_of",
+    "references_of",
     "referencing",
     "with_reference",
 ]
@@ -61,7 +67,7 @@ _ALL_CORES = 0.6  # share of a candidate's minutes on one core; two cores are no
 
 def referencing(job: Job, goal: SearchGoal) -> RunStage:
     """Return the stage that makes the bundle of the reference network."""
-    folder = job.folder.output(goal.target) / REFERENCE
+    output = job.folder.output(goal.target)
     processors = [processor_of(Target.parse(target).device.hardware) for target in goal.targets]
     given = job.run_inputs.space.pretrained
     learned = {name: value for name, value in job.learned.items() if name != "space" or given}
@@ -75,14 +81,15 @@ def referencing(job: Job, goal: SearchGoal) -> RunStage:
     )
 
     def work(advance: ProgressCallback) -> None:
-        with (
-            replacing_folder(folder) as temporary,
-            tempfile.TemporaryDirectory() as scratch,
-            torch_threads(os.cpu_count() or 1),
-        ):
-            bundle = (_given_model if given else _trained)(job, goal, Path(scratch), advance)
-            for file in bundle.iterdir():
-                file.rename(temporary / file.name)
+        with tempfile.TemporaryDirectory() as scratch, torch_threads(os.cpu_count() or 1):
+            made = (_given_model if given else _trained)(job, goal, Path(scratch), advance)
+            for earlier in output.glob(f"{_converted('*')}/"):
+                shutil.rmtree(earlier)
+            for name, bundle in made.items():
+                with replacing_folder(output / name) as temporary:
+                    for file in bundle.iterdir():
+                        # The folder for temporary files may be on another file system.
+                        shutil.move(file, temporary / file.name)
 
     return RunStage(REFERENCE, identity, work, lambda: reference_of(job, goal) is not None)
 
@@ -114,9 +121,19 @@ def with_reference(job: Job, goal: SearchGoal, search: RunStage) -> RunStage:
 
 def reference_of(job: Job, goal: SearchGoal) -> Bundle | None:
     """Return the bundle of the reference network; None if it is not requested or not yet made."""
-    folder = job.folder.output(goal.target) / REFERENCE
-    wanted = job.recipe.deploy.reference and (folder / "bundle.json").exists()
-    return Bundle.load(folder) if wanted else None
+    return references_of(job, goal).get(REFERENCE)
+
+
+def references_of(job: Job, goal: SearchGoal) -> dict[str, Bundle]:
+    """Return the bundles of the reference network and of its conversions, by name.
+
+    There are none if the reference network is not requested or not yet made.
+    """
+    output = job.folder.output(goal.target)
+    names = [REFERENCE, *map(_converted, goal.number_formats[:-1])]
+    made = [name for name in names if (output / name / "bundle.json").exists()]
+    wanted = job.recipe.deploy.reference and REFERENCE in made
+    return {name: Bundle.load(output / name) for name in made} if wanted else {}
 
 
 def reference_name(run_inputs: RunInputs, bundle: Bundle) -> str:
@@ -126,21 +143,47 @@ def reference_name(run_inputs: RunInputs, bundle: Bundle) -> str:
     return f"MobileNetV3-Small x{bundle.architecture.as_dict()['width']:g} trained alone"
 
 
-def _given_model(job: Job, goal: SearchGoal, folder: Path, advance: ProgressCallback) -> Path:
-    """Bundle the model that the weights of the space are from; return the bundle's folder."""
+def _converted(number_format: str) -> str:
+    """Return the name of the reference network in a smaller number format than its own."""
+    return f"{REFERENCE}-{number_format}"
+
+
+def _given_model(
+    job: Job, goal: SearchGoal, folder: Path, advance: ProgressCallback
+) -> dict[str, Path]:
+    """Bundle the model that the weights of the space are from, in each number format of the goal.
+
+    Returns:
+        Folders of the bundles by name. Formats to which the model cannot be converted are left out.
+    """
     space, file = job.run_inputs.space, folder / "weights.safetensors"
-    trial = _trial(space, space.largest())
-    save_weights(file, space.build(trial.candidate.network).state_dict(), space.fingerprint)
-    bundle_trained(job, goal, [trial], {trial.candidate.id: [file]}, folder, advance)
-    return folder / trial.candidate.id
+    whole = space.largest()
+    save_weights(file, space.build(whole).state_dict(), space.fingerprint)
+    *smaller, _ = goal.number_formats
+    formats = PrecisionSpace(goal.number_formats)
+    named = {REFERENCE: Candidate.of(whole)} | {
+        _converted(each): Candidate.of(whole, **{PRECISION: formats.architecture_of(each)})
+        for each in smaller
+    }
+    failed: dict[str, HwnasError] = {}
+    for name, candidate in named.items():
+        failures = None if name == REFERENCE else Failures(failed)
+        trials, weights = [_trial(space, candidate)], {candidate.id: [file]}
+        bundle_trained(job, goal, trials, weights, folder, advance, failures)
+    for error in failed.values():
+        job.reporter.note(f"{GIVEN_MODEL} cannot be converted: {error}")
+    return {name: folder / each.id for name, each in named.items() if each.id not in failed}
 
 
-def _trained(job: Job, goal: SearchGoal, folder: Path, advance: ProgressCallback) -> Path:
-    """Train and bundle MobileNetV3-Small; return the bundle's folder."""
+def _trained(
+    job: Job, goal: SearchGoal, folder: Path, advance: ProgressCallback
+) -> dict[str, Path]:
+    """Train and bundle MobileNetV3-Small; return the bundle's folder by name."""
     made = _reference_job(job)
-    trial = _trial(made.run_inputs.space, _choose_width(made.run_inputs, goal, advance))
+    space = made.run_inputs.space
+    trial = _trial(space, Candidate.of(_choose_width(made.run_inputs, goal, advance)))
     make_bundles(made, goal, [trial], None, folder, advance)
-    return folder / trial.candidate.id
+    return {REFERENCE: folder / trial.candidate.id}
 
 
 def _choose_width(
@@ -208,7 +251,7 @@ def _budget(recipe: Recipe, cores: int) -> tuple[float | None, float | None]:
     return epochs, minutes
 
 
-def _trial(space: SearchSpace, architecture: Architecture) -> Scored:
-    workload = space.workload(architecture)
+def _trial(space: SearchSpace, candidate: Candidate) -> Scored:
+    workload = space.workload(candidate.network)
     counted = {name: count(workload) for name, count in COUNTED.items()}
-    return Scored(0, Candidate.of(architecture), {}, {}, {}, counted, feasible=True)
+    return Scored(0, candidate, {}, {}, {}, counted, feasible=True)

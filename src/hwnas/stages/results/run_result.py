@@ -19,6 +19,7 @@ from hwnas.search import Metric, Scored, SearchResult
 from hwnas.search.objectives.objective import LATENCY, Objective, label_on
 from hwnas.stages.finalists.bundles import (
     chosen_target,
+    delivered_bytes,
     device_objectives,
     latency_of,
     main_cost,
@@ -40,7 +41,7 @@ from hwnas.stages.finalists.reference import (
     GIVEN_MODEL,
     REFERENCE,
     reference_name,
-    reference_of,
+    references_of,
 )
 from hwnas.stages.finalists.shortlist import read_tried
 from hwnas.stages.goal import SearchGoal
@@ -84,7 +85,7 @@ class FrontRow:
         measured: Measurements of all metrics on targets, by label; empty for non-finalists.
         macs: Multiply-accumulates of one image.
         params: Number of trainable parameters.
-        weight_bytes: Size of the weights.
+        weight_bytes: Size of the weights in single precision.
         bundle: Path of the finalist's bundle, relative to the run; None for others.
         architecture: Choices of the architecture, and of the candidate's further roles.
         intervals: Ends of the 95 % intervals of the task's metrics, by name.
@@ -92,6 +93,7 @@ class FrontRow:
             empty for all others.
         target: Target that the network ships for, if an objective chooses among several by
             ``reduce = "min"``: that of the least cost, measured or else predicted. Otherwise None.
+        file_bytes: Size of the finalist's file for its target; None for others.
     """
 
     id: str
@@ -114,6 +116,7 @@ class FrontRow:
     measured: Mapping[str, float] = field(default_factory=dict)
     test_of_seeds: tuple[float, ...] = ()
     target: str | None = None
+    file_bytes: int | None = None
 
     @property
     def limit_state(self) -> LimitState | None:
@@ -147,6 +150,8 @@ class RunResult:
         beats_reference: Ids of the finalists that are at least as accurate on validation images as
             the reference network at no more latency, and better in one of the two. Without an
             objective latency_ms, the first other metric on devices takes its place.
+        conversions: Reference network in smaller number formats, if it is the model that a
+            compression starts from.
     """
 
     run: Path
@@ -159,6 +164,12 @@ class RunResult:
     reference: FrontRow | None = None
     reference_name: str = ""
     beats_reference: tuple[str, ...] = ()
+    conversions: tuple[FrontRow, ...] = ()
+
+    @property
+    def references(self) -> tuple[FrontRow, ...]:
+        """Reference network and its conversions; empty without one."""
+        return () if self.reference is None else (self.reference, *self.conversions)
 
     @property
     def verdict(self) -> str | None:
@@ -191,18 +202,23 @@ class RunResult:
         measured = given.measured_latency_ms is not None
         costs = {
             row.id: float(row.measured_latency_ms or math.inf) if measured else float(row.macs)
-            for row in (*keeping, given)
+            for row in (*keeping, *self.references)
         }
         best = min(keeping, key=lambda row: costs[row.id])
         cost = "latency" if measured else "multiply-accumulates"
-        text = (
-            f"{best.id} takes {costs[best.id] / costs[given.id]:.2g} of the {cost} of {GIVEN_MODEL}"
-        )
+        share = f"{costs[best.id] / costs[given.id]:.2g}"
+        text = f"{best.id} takes {share} of the {cost} of {GIVEN_MODEL}"
         if measured and best.target != given.target and best.target and given.target:
             text += f" ({best.target}, and {given.target})"
-        if best.test is None or given.test is None:
+        tests, formats = [given.test], []
+        for row in self.conversions if measured else ():
+            name = row.id.removeprefix(f"{REFERENCE}-")
+            text += f", and {costs[best.id] / costs[row.id]:.2g} of that model's in {name}"
+            tests, formats = [*tests, row.test], [*formats, f" in {name}"]
+        if best.test is None or None in tests:
             return text
-        return f"{text}; {self.metric} on test images {best.test:.4g} ({given.test:.4g})"
+        shown = [f"{value:.4g}{each}" for value, each in zip(tests, ["", *formats], strict=True)]
+        return f"{text}; {self.metric} on test images {best.test:.4g} ({', '.join(shown)})"
 
     @property
     def finalists(self) -> tuple[FrontRow, ...]:
@@ -247,6 +263,7 @@ class RunResult:
             "reference": None if self.reference is None else self.reference.to_json(),
             "reference_name": self.reference_name,
             "beats_reference": list(self.beats_reference),
+            "conversions": [row.to_json() for row in self.conversions],
             "verdict": self.verdict,
             "next_commands": list(self.next_commands),
         }
@@ -263,14 +280,20 @@ def summarise(job: Job, goal: SearchGoal) -> RunResult:
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     result, names = found(job.folder.path, goal), picks(bundles, metric, goal.objectives)
     summary = summary_of(job.folder, goal, result, bundles, names, metric.name)
-    bundle = reference_of(job, goal)
-    if bundle is None:
+    references = references_of(job, goal)
+    if not references:
         return summary
+    bundle = references[REFERENCE]
+    row, *conversions = (
+        _reference_row(job.folder.path, goal, each, metric.name, name)
+        for name, each in references.items()
+    )
     return replace(
         summary,
-        reference=_reference_row(job.folder.path, goal, bundle, metric.name),
+        reference=row,
         reference_name=reference_name(job.run_inputs, bundle),
         beats_reference=better(bundles, bundle, metric, goal.objectives),
+        conversions=tuple(conversions),
     )
 
 
@@ -293,8 +316,8 @@ def better(
     )
 
 
-def _reference_row(run: Path, goal: SearchGoal, bundle: Bundle, metric: str) -> FrontRow:
-    """Return the reference network as a row of the table."""
+def _reference_row(run: Path, goal: SearchGoal, bundle: Bundle, metric: str, name: str) -> FrontRow:
+    """Return the reference network, or a conversion of it, as a row of the table."""
     counted = {
         row["name"]: row["value"]
         for row in bundle.description["metrics"]
@@ -302,8 +325,8 @@ def _reference_row(run: Path, goal: SearchGoal, bundle: Bundle, metric: str) -> 
     }
     validation = score_of(bundle, metric, "validation")
     return FrontRow(
-        id=REFERENCE,
-        picks=(REFERENCE,),
+        id=name,
+        picks=(name,),
         values={metric: validation["value"]},
         standard_errors={metric: validation["standard_error"]},
         test=score_of(bundle, metric, "test")["value"],
@@ -318,6 +341,7 @@ def _reference_row(run: Path, goal: SearchGoal, bundle: Bundle, metric: str) -> 
         intervals={metric: tuple(validation["interval"])},
         test_of_seeds=tuple(score_of(bundle, metric, "test").get("of_seeds", ())),
         target=chosen_target(bundle, goal.objectives),
+        file_bytes=delivered_bytes(bundle, goal.objectives),
         limits=of_bundle(bundle, goal.objectives),
     )
 
@@ -424,6 +448,7 @@ def front_row(
         intervals=_intervals(trial, units),
         test_of_seeds=tuple(tested.get("of_seeds", ())),
         target=_target(goal, trial, bundle),
+        file_bytes=None if bundle is None else delivered_bytes(bundle, goal.objectives),
     )
 
 
@@ -483,4 +508,5 @@ def cells(row: FrontRow, summary: RunResult) -> dict[str, Any]:
     }
     if any(objective.limit is not None for objective in summary.objectives):
         cells["limits"] = row.limit_state
-    return cells | {count: getattr(row, count) for count in _COUNTS} | {"bundle": row.bundle}
+    cells |= {count: getattr(row, count) for count in _COUNTS}
+    return cells | {"file_bytes": row.file_bytes, "bundle": row.bundle}
