@@ -108,8 +108,16 @@ def test_compress_searches_within_a_model_and_compares_with_it(
     }
     reference = Bundle.load(folder / "run/reference")
     reference.verify()
+    [quantised] = found["conversions"]
+    assert quantised["id"] == "reference-int8"
+    assert quantised["file_bytes"] < given["file_bytes"]
+    assert "of that model's in int8; accuracy on test images" in found["verdict"]
+    Bundle.load(folder / "run" / quantised["bundle"]).verify()
+    assert hwnas("export", "run", "--pick", "reference-int8", "--out", "quantised").status == 0
     assert "nothing is left to do" in hwnas("resume", "run").err
-    assert "the given model" in (folder / "run/report.html").read_text()
+    report = (folder / "run/report.html").read_text()
+    assert "the given model" in report
+    assert "reference-int8" in report
 
 
 @pytest.mark.slow

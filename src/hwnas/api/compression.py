@@ -72,7 +72,8 @@ def compress(
         ray_address: Address of a Ray cluster; see `hwnas.search`.
 
     Returns:
-        The run; its ``reference`` is the model as it was given.
+        The run; its ``reference`` is the model as it was given, and the ``conversions`` of its
+        ``result`` are the same model in smaller number formats.
 
     Raises:
         HwnasError: See `hwnas.search`. A `ConfigError` says if nothing of the model can be made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ Command = Callable[..., Any]
 
 @pytest.mark.slow
 def test_reference_can_be_added_later_without_repeating_other_stages(
-    hwnas: Command, finished: Path, tmp_path: Path
+    hwnas: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if Path("/dev/shm").is_dir():  # often another file system, as /tmp is on many machines
+        monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
     before = json.loads((finished / "run.json").read_text())["stages"]
     answer = hwnas("resume", finished, "--set", "deploy.reference=true")
     assert answer.status == 0, answer

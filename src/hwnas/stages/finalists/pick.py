@@ -34,8 +34,8 @@ def picked(
     Args:
         job: Run of the goal.
         goal: Goal whose networks are considered.
-        pick: One of `picks`, such as ``"knee"``, or ``"reference"`` or a conversion of it, or an id. If None, the knee;
-            with a latency limit, the most accurate.
+        pick: One of `picks`, such as ``"knee"``; or ``"reference"`` or a conversion of it; or an
+            id. If None, the knee; with a latency limit, the most accurate.
         max_latency_ms: Highest measured latency, in the first latency objective, of finalists that
             are considered; None for no limit.
 

@@ -1,9 +1,11 @@
 """Reference network of a run, tested, exported, measured and packaged like a finalist.
 
 It shows whether the search found anything better. If the networks start from trained weights, it is
-the model that these are from, as it was given; if the targets have several number formats, also that
-model converted to each, which is what one gets without a search. Otherwise it is MobileNetV3-Small (Howard et al.,
-ICCV 2019, table 2), as wide as the limits allow, trained alone with the settings of the candidates.
+the model that these are from, as it was given; and if targets have smaller number formats, also the
+model converted to these, which is what one gets without a search. Otherwise it is MobileNetV3-Small
+(Howard et al., ICCV 2019, table 2), as wide as the limits allow, trained alone with the settings of
+the candidates.
+
 If the search trains each candidate alone on several workers, one of them trains the reference
 network first.
 """

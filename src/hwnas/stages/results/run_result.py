@@ -210,7 +210,7 @@ class RunResult:
         text = f"{best.id} takes {share} of the {cost} of {GIVEN_MODEL}"
         if measured and best.target != given.target and best.target and given.target:
             text += f" ({best.target}, and {given.target})"
-        tests, formats = [given.test], []
+        tests, formats = [given.test], list[str]()
         for row in self.conversions if measured else ():
             name = row.id.removeprefix(f"{REFERENCE}-")
             text += f", and {costs[best.id] / costs[row.id]:.2g} of that model's in {name}"
