@@ -248,6 +248,7 @@ def test_compress_refuses_wrong_options(
         ("weights.safetensors", "digits", "is not an ONNX file; give one, a bundle, 'package.modu"),
         (".", "digits", "bundle.json"),
         ("onnx:none.onnx", "digits", "there is no ONNX file"),
+        ("none.onnx", "digits", "there is no ONNX file none.onnx"),
         ("trained:no_model", "digits", "no_model"),
         ("trained", "digits", "expected 'package.module:function'"),
         (MODEL, "no_images", "data.source"),

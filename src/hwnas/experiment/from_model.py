@@ -98,7 +98,7 @@ def model_settings(model: str) -> tuple[str, dict[str, Any]]:
         ArtifactError: The ONNX file or the bundle is damaged.
     """
     path = Path(model).expanduser()
-    if not path.exists():
+    if not path.exists() and path.suffix != ".onnx":
         return model, {}
     if path.is_dir():
         bundle = Bundle.load(path)

@@ -264,6 +264,7 @@ def test_file_for_one_number_of_images_is_refused(tmp_path: Path) -> None:
     ("shape", "outputs", "told"),
     [
         ((32, 32, 3), 5, r"takes images of shape \(3, 16, 16\).*set data.size"),
+        ((16, 16, 1), 5, r"images of \(1, 16, 16\); give images with as many channels"),
         ((16, 16, 3), 7, r"gives outputs of shape \(1, 5\) for one image; expected 7"),
     ],
 )

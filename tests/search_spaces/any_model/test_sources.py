@@ -89,7 +89,7 @@ def test_weights_in_a_missing_or_damaged_file_are_refused(module: str, tmp_path:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet18", "expected 'package.module:function', 'timm:NAME' or 'hf:NAME'"),
+        ("resnet18", "expected 'package.module:function', or one of 'hf:...', 'onnx:...'"),
         ("no_such_module_here:build", "'no_such_module_here' does not import"),
         ("MODULE:bild_model", "did you mean 'build_model'"),
         ("MODULE:broken", "fails: RuntimeError: no such layer"),

@@ -221,9 +221,15 @@ def _from_onnx(
     height, width, channels = image_shape
     network, shape = trainable_network(path), (channels, height, width)
     if network.input_shape != shape:
+        of_same_size = network.input_shape[1:] == shape[1:]
+        advice = (
+            "give images with as many channels"
+            if of_same_size
+            else "set data.size to the height and width of the model"
+        )
         raise ConfigError(
             f"space.model: {path} takes images of shape {network.input_shape}, but the data has "
-            f"images of {shape}; set data.size to the height and width of the model"
+            f"images of {shape}; {advice}"
         )
     with torch.no_grad():
         found = network(torch.zeros(1, *shape)).shape
