@@ -94,6 +94,8 @@ def test_compress_searches_within_a_model_and_compares_with_it(
     assert "the given model has accuracy" in answer.err
     finalists = [row for row in found["front"] if row["bundle"]]
     assert len(finalists) == 2
+    assert given["limit_state"] == "kept"
+    assert {check["split"] for row in finalists for check in row["limits"]} == {"validation"}
     kept = [row for row in finalists if row["limit_state"] == "kept"]
     assert kept
     assert min(row["macs"] for row in kept) < given["macs"]
@@ -101,7 +103,7 @@ def test_compress_searches_within_a_model_and_compares_with_it(
     assert found["verdict"].startswith(f"{best['id']} takes ")
 
     recipe = tomllib.loads((folder / "run/recipe.toml").read_text())
-    assert recipe["objective"][0]["limit_on"] == "finalists"
+    assert recipe["objective"][0]["limit_on"] == "validation"
     assert set(recipe["objective"][1]["targets"]) == {
         "cpu-onnxruntime-fp32-b1-t1",
         "cpu-onnxruntime-int8-b1-t1",

@@ -18,7 +18,8 @@ def maximize(
         metric: Metric of the task, such as ``"accuracy"``.
         limit: Smallest acceptable value, in the metric's unit; None for no limit.
         limit_on: ``"candidates"`` if the limit holds for all networks of the search,
-            ``"finalists"`` if it holds only for those that are delivered.
+            ``"finalists"`` if it holds only for those that are delivered, ``"validation"`` if only
+            for their scores on validation images.
 
     Raises:
         ConfigError: The limit is not a number.

@@ -168,7 +168,7 @@ def _with_limit(
     )
     document = tomlkit.parse(text)
     set_by_text(document, f"objective.{own[0]}.limit={limit:.6f}")
-    set_by_text(document, f"objective.{own[0]}.limit_on=finalists")
+    set_by_text(document, f"objective.{own[0]}.limit_on=validation")
     return tomlkit.dumps(document)
 
 

@@ -47,6 +47,13 @@ def at_most(limit: float | None) -> Objective:
     return Objective("latency_ms", "minimize", HERE, limit)
 
 
+def test_limit_on_validation_is_not_checked_on_test_images() -> None:
+    rows = [score(0.93, "validation"), score(0.5, "test")]
+    limit = Objective("accuracy", "maximize", limit=0.9, limit_on="validation")
+    [check] = limit_checks([limit], rows, [])
+    assert (check.split, check.state) == ("validation", "kept")
+
+
 @pytest.mark.parametrize(
     ("ms", "state"), [(1.0, "kept"), (0.5, "kept"), (1.05, "within noise"), (1.2, "broken")]
 )

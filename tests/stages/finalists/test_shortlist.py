@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from hwnas.search import Objective, Scored, SearchResult
 from hwnas.search_spaces import Architecture, Candidate
 from hwnas.stages.finalists.limits import LimitCheck, limit_checks
 from hwnas.stages.finalists.shortlist import (
+    Made,
     choose,
     fill_shortlist,
     is_own_fault,
@@ -132,6 +134,53 @@ def test_shortlist_keeps_and_marks_the_closest_after_bounded_rounds(rounds: int)
     assert {each.state for each in found.tried} == {"broken"}
     assert f"0 of {len(tried)} candidates that were tried keep the limits" in notes[-1]
     assert "marked" in notes[-1]
+
+
+def compressed(accuracies: Sequence[float], limit: float) -> SearchResult:
+    """Candidates of a compression with scores from shared weights, slower the better they are."""
+    trials = searched(len(accuracies), None).trials
+    objectives = (
+        Objective("accuracy", "maximize", limit=limit, limit_on="validation"),
+        Objective("latency_ms", "minimize", TARGET),
+    )
+    scored = [
+        replace(trial, values={**trial.values, "accuracy": found})
+        for trial, found in zip(trials, accuracies, strict=True)
+    ]
+    return SearchResult(objectives, tuple(scored))
+
+
+def fine_tuned(trials: Sequence[Scored], objectives: Sequence[Objective]) -> Made:
+    """Fine-tuning that keeps four tenths of what a candidate loses to .95."""
+    rows = {
+        trial.candidate.id: {
+            "name": "accuracy",
+            "value": 0.95 - 0.4 * (0.95 - trial.values["accuracy"]),
+            "kind": "evaluated",
+            "split": "validation",
+        }
+        for trial in trials
+    }
+    return {name: limit_checks(objectives, [row], []) for name, row in rows.items()}
+
+
+def test_first_choice_leaves_out_candidates_that_cannot_reach_a_limit_on_finalists() -> None:
+    result = compressed([0.2, 0.5, 0.7, 0.8, 0.86, 0.9, 0.92, 0.93], limit=0.91)
+    assert {trial.number for trial in choose(result, 4)} == {4, 5, 6, 7}
+    assert {trial.number for trial in choose(result, 6)} == {2, 3, 4, 5, 6, 7}
+    everything = compressed([0.2, 0.5, 0.7, 0.8, 0.86, 0.9, 0.92, 0.93], limit=0.5)
+    assert 0 in {trial.number for trial in choose(everything, 4)}, "the fastest"
+
+
+def test_shortlist_learns_how_much_the_fine_tuning_recovers() -> None:
+    """With a median difference, candidates far below the limit would seem to reach it."""
+    scores = [0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9]
+    result = compressed(scores, limit=0.929)
+    found = fill_shortlist(result, 4, lambda trials: fine_tuned(trials, result.objectives))
+    assert found.packed
+    assert min(numbers(result, found.packed)) >= 9
+    kept = [each.id for each in found.tried if each.state == "kept"]
+    assert numbers(result, kept) == {12}
 
 
 @pytest.mark.parametrize("limit", [None, 100.0])

@@ -36,7 +36,7 @@ __all__ = [
 T = TypeVar("T")
 Direction = Literal["maximize", "minimize"]
 Reduction = Literal["worst", "sum", "min"]
-LimitScope = Literal["candidates", "finalists"]
+LimitScope = Literal["candidates", "finalists", "validation"]
 
 LATENCY = "latency_ms"
 
@@ -67,7 +67,8 @@ class Objective:
             intervals are reduced in the same way.
         limit_on: ``"candidates"`` if the limit holds for all networks of the search; or
             ``"finalists"`` if it holds only for those that are fine-tuned and delivered, for scores
-            that are lower before the fine-tuning.
+            that are lower before the fine-tuning; or ``"validation"`` if, of these, only the scores
+            on validation images count, for a limit that is taken from another network's score.
     """
 
     metric: str
@@ -80,10 +81,10 @@ class Objective:
 
     def __post_init__(self) -> None:
         self._check_targets()
-        if self.limit_on == "finalists" and (self.limit is None or self.is_cost):
+        if self.limit_on != "candidates" and (self.limit is None or self.is_cost):
             raise ConfigError(
-                f'objective {self.metric!r} has limit_on = "finalists", which is for a limit on a '
-                "metric of the task; leave it out"
+                f'objective {self.metric!r} has limit_on = "{self.limit_on}", which is for a limit '
+                "on a metric of the task; leave it out"
             )
         if self.limit is not None and not math.isfinite(self.limit):
             raise ConfigError(

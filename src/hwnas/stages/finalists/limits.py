@@ -7,7 +7,8 @@ A limit is ``kept`` if the value itself keeps it. If the value misses it but par
 keeps it, it is missed ``within noise``; otherwise it is ``broken``. The interval of a latency is
 the range of the middle 60 % of its timing rounds (p20 to p80), that of another measured cost the
 range of its repetitions, that of a score its 95 % confidence interval. Test images are not used to
-choose: their values are shown, but decide nothing.
+choose: their values are shown, but decide nothing. A limit that comes from another network's score
+on validation images is not checked on test images, on which that network has another score.
 """
 
 from __future__ import annotations
@@ -216,7 +217,8 @@ def _delivered(
     for row in sorted(own, key=lambda row: row.get("split") == "test"):
         interval = row_interval(row)
         low, high = [row["value"]] * 2 if interval is None else interval.ends
-        found.append(_Delivered(row["value"], low, high, "evaluated", row.get("split")))
+        if row.get("split") != "test" or objective.limit_on != "validation":
+            found.append(_Delivered(row["value"], low, high, "evaluated", row.get("split")))
     return found
 
 

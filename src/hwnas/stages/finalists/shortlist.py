@@ -1,6 +1,7 @@
 """Choice of the finalists among the candidates, with replacement of those that disappoint.
 
-The first choice covers the whole front. Where one of these candidates fails, or does not keep a
+The first choice covers the whole front; with a limit on scores after the fine-tuning, the part of
+the front from which it can be reached. Where one of these candidates fails, or does not keep a
 limit when measured, the next candidate replaces it, for a few rounds at most.
 """
 
@@ -12,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
+
+import numpy as np
 
 from hwnas.atomic import write_json
 from hwnas.errors import (
@@ -43,6 +46,9 @@ SHORTLIST = "finalists.json"
 SCHEMA = 1
 _NOBODYS_FAULT = (ConfigError, DataError, DeviceError, RunError, StorageError, WorkerError)
 """Errors of the recipe or the machine, which any other candidate would also cause."""
+
+_LOSS_LEFT = 0.4  # share of a candidate's loss to the best one that fine-tuning leaves
+_LEAST_FOR_LINE = 3
 
 Made = Mapping[str, tuple[LimitCheck, ...] | HwnasError]
 """Outcome of making candidates into finalists, by id: limit checks, or the error."""
@@ -119,10 +125,36 @@ def is_own_fault(error: HwnasError) -> bool:
 
 
 def choose(result: SearchResult, count: int) -> list[Scored]:
-    """Return candidates that cover the whole front, from further fronts if it has too few."""
-    feasible = result.feasible
-    table = weighed(result.objectives, [trial.values for trial in feasible])
-    return [feasible[i] for i in pick_spread(table, count)]
+    """Return candidates that cover the front, from further fronts if it has too few.
+
+    Candidates that are expected to miss a limit after the fine-tuning come last, the closest first.
+    """
+    misses = _expected_misses(result)
+    ranked = sorted(zip(misses, result.feasible, strict=True), key=lambda pair: pair[0])
+    promising = [trial for miss, trial in ranked if miss <= 0]
+    table = weighed(result.objectives, [trial.values for trial in promising])
+    picked = [promising[i] for i in pick_spread(table, count)] if promising else []
+    others = [trial for miss, trial in ranked if miss > 0]
+    return [*picked, *others[: count - len(picked)]]
+
+
+def _expected_misses(result: SearchResult) -> list[float]:
+    """Return by how much each feasible candidate is expected to miss limits after the fine-tuning.
+
+    These are limits on scores. The best candidate is expected to reach the limit at least, others
+    to keep a share of what they lose to it in the search. Two standard errors are granted.
+    """
+    misses = [0.0] * len(result.feasible)
+    for objective in result.objectives:
+        if objective.limit is None or objective.limits_candidates:
+            continue
+        losses = [objective.loss(trial.values[objective.label]) for trial in result.feasible]
+        limit = objective.loss(objective.limit)
+        for place, trial in enumerate(result.feasible):
+            expected = min(*losses, limit) + _LOSS_LEFT * (losses[place] - min(losses))
+            noise = 2 * trial.standard_errors.get(objective.metric, 0.0)
+            misses[place] = max(misses[place], expected - noise - limit)
+    return misses
 
 
 def fill_shortlist(
@@ -196,8 +228,8 @@ def _next(
 ) -> list[Scored]:
     """Return untried candidates, those first that are likely to keep the limits.
 
-    The values of the search are corrected by their deviation from the delivered values of the
-    finalists so far: costs by the median ratio, scores by the median difference.
+    The values of the search are corrected by the delivered values of the finalists so far: costs by
+    the median ratio, scores by a line through at least three, or by the median difference.
     """
     trials = {trial.candidate.id: trial for trial in result.feasible}
     corrections = {
@@ -235,5 +267,9 @@ def _correction(
     if objective.all_targets:
         ratio = median(found / expected for expected, found in known)
         return lambda value: value * ratio
+    scores, delivered = (np.array(each) for each in zip(*known, strict=True))
+    if len(known) >= _LEAST_FOR_LINE and np.ptp(scores) > 0:
+        slope = float(np.clip(np.polyfit(scores, delivered, 1)[0], 0, 1))
+        return lambda value: float(delivered.mean() + slope * (value - scores.mean()))
     shift = median(found - expected for expected, found in known)
     return lambda value: value + shift
