@@ -61,6 +61,8 @@ class OnnxNetwork(nn.Module):
         self._numbers: dict[str, Any] = {"": None}
         self._tensors: dict[str, str] = {}
         self._repeated = graph.repeated
+        heads = {graph.heads[n] for part in parts for n in part.outputs if n in graph.heads}
+        self.num_heads = heads.pop() if len(heads) == 1 else 1  # as PyTorch's attention tells it
         for index, part in enumerate(parts):
             if isinstance(part, ResidualBlock):
                 self._add_block(graph, part, layers, index)
@@ -68,9 +70,6 @@ class OnnxNetwork(nn.Module):
                 self._add_layer(graph, part, layers[part.outputs[0]], index, within)
             else:
                 self._add_operator(graph, part)
-        heads = {graph.heads[n.outputs[0]] for _, n in self._calls if n.outputs[0] in graph.heads}
-        if len(heads) == 1:
-            self.heads = heads.pop()  # as modules of PyTorch tell the number of their heads
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the output (N, ...) of an input (N, ...)."""
