@@ -16,7 +16,7 @@ from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.layers import layer_of, name_of_layer, padding_of
 from hwnas.deploy.onnx.module import Node, OnnxModule
 from hwnas.deploy.onnx.residual import ResidualBlock, with_residual_blocks
-from hwnas.deploy.onnx.unbatched import UnbatchedGraph, unbatched
+from hwnas.deploy.onnx.unbatched import UnbatchedGraph, for_one_number, unbatched
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.registry import Plugin
 
@@ -70,11 +70,11 @@ class OnnxNetwork(nn.Module):
                 self._add_layer(graph, part, layers[part.outputs[0]], index, within)
             else:
                 self._add_operator(graph, part)
+        self._last = {n: i for i, (_, node) in enumerate(self._calls) for n in node.inputs}
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the output (N, ...) of an input (N, ...)."""
         values: dict[str, Any] = {self._input: images}
-        last = {name: i for i, (_, node) in enumerate(self._calls) for name in node.inputs}
         for i, (path, node) in enumerate(self._calls):
             given = [self._value(name, values, images.shape[0]) for name in node.inputs]
             if path:
@@ -82,14 +82,16 @@ class OnnxNetwork(nn.Module):
             else:
                 values |= node.run(given)
             for name in node.inputs:
-                if last[name] == i and name != self._output:
+                if self._last[name] == i and name != self._output:
                     values.pop(name, None)
         output: Tensor = values[self._output]
         return output
 
     def _value(self, name: str, values: Mapping[str, Any], images: int) -> Any:
-        if name in values or name in self._numbers:
-            return values[name] if name in values else self._numbers[name]
+        if name in values:
+            return values[name]
+        if name in self._numbers:
+            return self._numbers[name]
         tensor: Tensor = getattr(self, self._tensors[name])
         return tensor.expand(images, *tensor.shape[1:]) if name in self._repeated else tensor
 
@@ -187,10 +189,7 @@ def _check(network: OnnxNetwork, module: OnnxModule, path: Path) -> None:
         try:
             found = network(images)
         except RuntimeError as error:  # of operators that got other sizes
-            raise ArtifactError(
-                f"{path} works for one number of images only ({first_line(error)}); export it with "
-                "a dynamic batch"
-            ) from error
+            raise for_one_number(path, first_line(error)) from error
     if not (found - expected).abs().max() <= _TOLERANCE * expected.abs().max():
         raise ArtifactError(f"{path} gives other outputs in layers of PyTorch than node by node")
 

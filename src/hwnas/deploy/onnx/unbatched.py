@@ -16,7 +16,7 @@ from hwnas.deploy.onnx.module import Node, OnnxModule
 from hwnas.deploy.onnx.simplified import transposed_at_once, with_biases
 from hwnas.errors import ArtifactError, HwnasError
 
-__all__ = ["UnbatchedGraph", "unbatched"]
+__all__ = ["UnbatchedGraph", "for_one_number", "unbatched"]
 
 _BATCHES = 2, 3  # what differs between these numbers of images depends on the number of images
 
@@ -67,10 +67,7 @@ def unbatched(module: OnnxModule, path: Path) -> UnbatchedGraph:
     except HwnasError:
         raise
     except Exception as error:  # operators of PyTorch raise many types for wrong sizes
-        raise ArtifactError(
-            f"{path} works for one number of images only ({first_line(error)}); export it with a "
-            "dynamic batch"
-        ) from error
+        raise for_one_number(path, first_line(error)) from error
     constants, others = (each.constants for each in frozen)
     numbers = {name: value for name, value in constants.items() if not isinstance(value, Tensor)}
     nodes: list[Node] = []
@@ -81,7 +78,7 @@ def unbatched(module: OnnxModule, path: Path) -> UnbatchedGraph:
             before = shapes[0][node.inputs[0]]
             numbers[sizes] = _reshaped(before, *after)
             if numbers[sizes].count(-1) > 1:
-                raise _for_one_number(path, node.outputs[0])
+                raise for_one_number(path, repr(node.outputs[0]))
             if len(after[0]) > len(before):
                 parts = {shape[numbers[sizes].index(-1)] for shape in after}
                 heads |= {node.outputs[0]: parts.pop()} if len(parts) == 1 else {}
@@ -90,14 +87,14 @@ def unbatched(module: OnnxModule, path: Path) -> UnbatchedGraph:
             numbers[sizes] = _expanded(constants[node.inputs[1]], others[node.inputs[1]])
             node = replace(node, inputs=(node.inputs[0], sizes))
         elif any(numbers[name] != others[name] for name in node.inputs if name in numbers):
-            raise _for_one_number(path, node.outputs[0])
+            raise for_one_number(path, repr(node.outputs[0]))
         nodes.append(node)
     tensors = {name: value for name, value in constants.items() if isinstance(value, Tensor)}
     repeated = {name for name, value in tensors.items() if value.shape != others[name].shape}
     for name in repeated:
         row = tensors[name][:1]
         if not torch.equal(row.expand(_BATCHES[1], *row.shape[1:]), others[name]):
-            raise _for_one_number(path, name)
+            raise for_one_number(path, repr(name))
         tensors[name] = row
     return UnbatchedGraph(
         with_biases(nodes, tensors, module.output_name),
@@ -153,10 +150,10 @@ def _repeated(name: str, copies: str, images: str) -> list[Node]:
     ]
 
 
-def _for_one_number(path: Path, name: str) -> ArtifactError:
+def for_one_number(path: Path, why: str) -> ArtifactError:
+    """Return the error of a file that works for one number of images only."""
     return ArtifactError(
-        f"{path} works for one number of images only, because of {name!r}; export it with a "
-        "dynamic batch"
+        f"{path} works for one number of images only ({why}); export it with a dynamic batch"
     )
 
 

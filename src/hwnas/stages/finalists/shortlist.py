@@ -149,9 +149,9 @@ def _expected_misses(result: SearchResult) -> list[float]:
         if objective.limit is None or objective.limits_candidates:
             continue
         losses = [objective.loss(trial.values[objective.label]) for trial in result.feasible]
-        limit = objective.loss(objective.limit)
+        limit, best = objective.loss(objective.limit), min(losses, default=0.0)
         for place, trial in enumerate(result.feasible):
-            expected = min(*losses, limit) + _LOSS_LEFT * (losses[place] - min(losses))
+            expected = min(best, limit) + _LOSS_LEFT * (losses[place] - best)
             noise = 2 * trial.standard_errors.get(objective.metric, 0.0)
             misses[place] = max(misses[place], expected - noise - limit)
     return misses

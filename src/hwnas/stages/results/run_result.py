@@ -210,15 +210,15 @@ class RunResult:
         text = f"{best.id} takes {share} of the {cost} of {GIVEN_MODEL}"
         if measured and best.target != given.target and best.target and given.target:
             text += f" ({best.target}, and {given.target})"
-        tests, formats = [given.test], list[str]()
+        tests = {"": given.test}
         for row in self.conversions if measured else ():
             name = row.id.removeprefix(f"{REFERENCE}-")
             text += f", and {costs[best.id] / costs[row.id]:.2g} of that model's in {name}"
-            tests, formats = [*tests, row.test], [*formats, f" in {name}"]
-        if best.test is None or None in tests:
+            tests[f" in {name}"] = row.test
+        if best.test is None or None in tests.values():
             return text
-        shown = [f"{value:.4g}{each}" for value, each in zip(tests, ["", *formats], strict=True)]
-        return f"{text}; {self.metric} on test images {best.test:.4g} ({', '.join(shown)})"
+        shown = ", ".join(f"{value:.4g}{where}" for where, value in tests.items())
+        return f"{text}; {self.metric} on test images {best.test:.4g} ({shown})"
 
     @property
     def finalists(self) -> tuple[FrontRow, ...]:
