@@ -50,12 +50,13 @@ class Registry(Mapping[str, T], Generic[T]):
 
     Args:
         kind: Kind of the plug-ins.
-        packages: Packages of hwnas whose modules offer them, at any depth.
+        places: Modules of hwnas that offer them; a package stands for all modules in it, at any
+            depth, and all of them are imported.
     """
 
-    def __init__(self, kind: str, *packages: str) -> None:
+    def __init__(self, kind: str, *places: str) -> None:
         self.kind = kind
-        self._packages = packages
+        self._places = places
 
     @property
     def group(self) -> str:
@@ -100,7 +101,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @cached_property
     def _shipped(self) -> dict[str, Plugin[T]]:
-        modules = [module for package in self._packages for module in _modules(package)]
+        modules = [module for place in self._places for module in _modules(place)]
         offered = [plugin for module in modules for plugin in vars(module).get("PLUGINS", ())]
         ours = [plugin for plugin in offered if plugin.kind == self.kind]
         ours.sort(key=lambda plugin: (not plugin.usual, plugin.name))
@@ -122,9 +123,9 @@ class Registry(Mapping[str, T], Generic[T]):
         return found if isinstance(found, Plugin) else Plugin(self.kind, point.name, found)
 
 
-def _modules(package: str) -> Iterator[ModuleType]:
-    """Yield a package and the modules in it, at any depth."""
-    root = importlib.import_module(package)
+def _modules(place: str) -> Iterator[ModuleType]:
+    """Yield a module or, for a package, also the modules in it, at any depth."""
+    root = importlib.import_module(place)
     yield root
-    for each in pkgutil.walk_packages(root.__path__, f"{package}."):
+    for each in pkgutil.walk_packages(getattr(root, "__path__", ()), f"{place}."):
         yield importlib.import_module(each.name)

@@ -41,7 +41,9 @@ ModelSource = Callable[[str, tuple[int, int, int], int, bool, Path], nn.Module]
 It gets the part of ``space.model`` behind the colon, the height, width and channels of the images,
 the number of outputs, whether to load weights, and the folder that relative paths start from."""
 
-MODEL_SOURCES: Registry[ModelSource] = Registry("model source", __package__, "hwnas.deploy.onnx")
+MODEL_SOURCES: Registry[ModelSource] = Registry(
+    "model source", __package__, "hwnas.deploy.onnx.trainable"
+)
 """Libraries and kinds of files that a model may come from, by what is before the colon."""
 
 
