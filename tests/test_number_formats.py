@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hwnas.deploy import Bundle
 from hwnas.deploy.bundles.model_repository import write_model_repository
 from hwnas.deploy.targets.number_format import number_format
+from hwnas.recipe import read_recipe
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.converted import Executed
 from hwnas.search.evaluation.scoring import score
@@ -141,3 +143,80 @@ def test_search_over_number_formats_refuses_an_evaluator_of_one(
     sets = [part for each in (*given, "search.evaluator=grow") for part in ("--set", each)]
     answer = hwnas("search", quick_recipe, "--run", tmp_path / "run", *sets)
     answer.refused("evaluator 'grow' scores all networks in one")
+
+
+QUANTISED = """
+[space]
+name = "quantised"
+weight_bits = [2, 8]
+activation_bits = [4, 8]
+
+[space.network]
+name = "resnet"
+preset = "tiny"
+
+[[objective]]
+metric = "weight_bytes"
+direction = "minimize"
+"""
+
+
+@pytest.fixture
+def bits_recipe(tiny_recipe: Path) -> Path:
+    """Return the recipe of a search for networks with bit widths of their own."""
+    table = read_recipe(tiny_recipe)[0]
+    assert table.space.names == ("mobilenet",)
+    text = re.sub(r"(?ms)^\[space\].*?(?=^\[)", "", tiny_recipe.read_text()).replace(PLAIN, TARGET)
+    tiny_recipe.write_text(text + QUANTISED)
+    return tiny_recipe
+
+
+@pytest.mark.slow
+def test_search_of_bit_widths_ships_networks_as_they_were_trained(
+    hwnas: Command, bits_recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "bits"
+    answer = hwnas(
+        *("search", bits_recipe, "--run", run, "--set", "train.sampling=bit-groups"),
+        *("--set", "train.teacher=previous", "--set", "train.weight_distribution=0.1"),
+    )
+    assert answer.status == 0, answer.err
+    opened = RunFolder.open(run)
+    i = RunInputs.prepare(opened.recipe, opened.recipe_folder)
+    for bundle in bundles(run):
+        bundle.verify()
+        assert bundle.artifacts[0].variant == "int8"
+        counted = {m["name"]: m["value"] for m in bundle.description["metrics"]}
+        assert counted["weight_bytes"] == i.space.workload(bundle.architecture).weight_bytes
+    rows = json.loads(hwnas("front", run, "--json").out)["front"]
+    assert any(name.endswith("weight_bits") for name in rows[0]["architecture"])
+    assert "nothing is left to do" in hwnas("resume", run).err
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        (f"objective.1.target={PLAIN}", "networks of space 'quantised' ship in int8"),
+        ("space.weight_bits=[8, 32]", "leave 32 out"),
+        ("space.weight_bits=[1, 8]", "expected 2 to 8 bits"),
+        ("space.network.name=mobilnet", "did you mean 'mobilenet'"),
+    ],
+)
+def test_search_of_bit_widths_refuses_wrong_settings(
+    hwnas: Command, bits_recipe: Path, tmp_path: Path, setting: str, told: str
+) -> None:
+    hwnas("search", bits_recipe, "--run", tmp_path / "run", "--set", setting).refused(told)
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("train.weight_distribution=0.1", "the networks of space 'mobilenet' are not quantised"),
+        ("train.weight_distribution=-1", "expected at least 0"),
+        ("train.sampling=bit-groups", "the networks of space 'mobilenet' have no bit widths"),
+    ],
+)
+def test_training_for_bit_widths_needs_networks_that_have_them(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path, setting: str, told: str
+) -> None:
+    hwnas("search", quick_recipe, "--run", tmp_path / "run", "--set", setting).refused(told)

@@ -37,6 +37,7 @@ __all__ = [
     "HybridStage",
     "MobileNet",
     "NASBench201",
+    "Quantised",
     "ResNet",
     "ResNetStage",
     "SimpleNet",
@@ -89,3 +90,28 @@ def Union(
     if resolution is not None:
         options["resolution"] = tuple(resolution)
     return Named("union", options)
+
+
+def Quantised(
+    network: Named | None = None,
+    *,
+    weight_bits: Sequence[int] = (2, 4, 8),
+    activation_bits: Sequence[int] = (4, 8),
+    granularity: Sequence[str] = ("channel",),
+    symmetry: Sequence[str] = ("symmetric",),
+) -> Named:
+    """Return the space of the networks of another space, with searched bit widths.
+
+    Args:
+        network: Space of this module; `MobileNet` if None.
+        weight_bits: Options for the bits of each block's weights, 2 to 8.
+        activation_bits: Options for the bits of each block's inputs, 2 to 8.
+        granularity: ``"tensor"``, ``"channel"`` or both: one scale for each layer's weights, or one
+            for each of its output channels.
+        symmetry: ``"symmetric"``, ``"asymmetric"`` or both: whether weights of fewer than 8 bits
+            have a zero point.
+    """
+    options: dict[str, Any] = {} if network is None else {"network": network.table}
+    options |= {"weight_bits": tuple(weight_bits), "activation_bits": tuple(activation_bits)}
+    options |= {"granularity": tuple(granularity), "symmetry": tuple(symmetry)}
+    return Named("quantised", options)

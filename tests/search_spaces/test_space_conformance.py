@@ -55,6 +55,7 @@ from hwnas.search_spaces import (
     vit,
 )
 from hwnas.search_spaces.dense_head import DenseHead
+from hwnas.search_spaces.quantised import QuantisationConfig, QuantisedSpace
 from hwnas.search_spaces.supernet.block_space import BlockSpace
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
 from hwnas.search_spaces.supernet.blueprint import blueprint
@@ -279,6 +280,12 @@ SPACES: dict[str, SearchSpace] = {
         (19, 19, 1), 5, preset="inverted", dense_head=DenseHead(4, (8, 16), layers=1)
     ),
     "hybrid-dense": hybrid((19, 19, 3), 5, preset="small", maps=True),
+    "quantised-mobilenet": QuantisedSpace(
+        mobilenet((8, 8, 1), 10),
+        QuantisationConfig((2, 8, 32), (4, 32), ("tensor", "channel"), ("symmetric", "asymmetric")),
+    ),
+    "quantised-gated": QuantisedSpace(GatedSpace()),
+    "quantised-vit": QuantisedSpace(vit((8, 8, 1), 10)),
 }
 if find_spec("torch_pruning") is not None:
     SPACES["elastic"] = elastic_space()

@@ -30,7 +30,7 @@ from hwnas.search_spaces.space.search_space import SearchSpace
 from hwnas.search_spaces.space.training_space import TrainingSpace, recipe_space
 from hwnas.search_spaces.space.union import UnionSpace
 from hwnas.search_spaces.supernet.channels import ChannelSpace, channels
-from hwnas.search_spaces.supernet.supernet import Supernet, batch_norms
+from hwnas.search_spaces.supernet.supernet import Supernet, batch_norms, with_statistics
 from hwnas.search_spaces.unions import union
 from hwnas.search_spaces.vit import VitConfig, VitSpace, vit
 
@@ -87,4 +87,5 @@ __all__ = [
     "trace",
     "union",
     "vit",
+    "with_statistics",
 ]

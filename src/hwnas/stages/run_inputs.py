@@ -33,6 +33,7 @@ from hwnas.search.training.rand_augment import CHANNELS
 from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search.training.start import StartWeights
 from hwnas.search_spaces import ChoiceSpace, SearchSpace, TrainingSpace
+from hwnas.search_spaces.quantised import QuantisedSpace
 from hwnas.search_spaces.registry import joint_space
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.start_weights import start_weights
@@ -116,6 +117,7 @@ class RunInputs:
         goal = SearchGoal(recipe.objective)
         goal.check()
         _check_formats(goal, evaluator, recipe)
+        _check_bits(space.network, goal, recipe.train)
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
         if recipe.deploy.reference and task.meaning.is_map:
@@ -302,6 +304,28 @@ def _check_formats(goal: SearchGoal, evaluator: Callable[..., Evaluator], recipe
             f"the targets have the number formats {', '.join(goal.number_formats)}, but evaluator "
             f"{name!r} scores all networks in one; name targets in one format, or use another "
             "evaluator"
+        )
+
+
+def _check_bits(space: SearchSpace, goal: SearchGoal, train: TrainConfig) -> None:
+    """Raise if networks with bit widths of their own do not ship in int8."""
+    if not isinstance(space, QuantisedSpace):
+        if train.weight_distribution:
+            raise ConfigError(
+                f"train.weight_distribution is {train.weight_distribution}, but the networks of "
+                f"space {space.name!r} are not quantised; set it to 0, or use space.name = "
+                '"quantised"'
+            )
+        return
+    if goal.number_formats != ("int8",):
+        raise ConfigError(
+            f"networks of space {space.name!r} ship in int8; let an objective name a target in it, "
+            "such as cpu-onnxruntime-int8-b1-t1, and no target in another format"
+        )
+    if space.config.has_float:
+        raise ConfigError(
+            "space.weight_bits or space.activation_bits has 32, but costs are predicted for "
+            "networks with all layers in int8; leave 32 out"
         )
 
 

@@ -16,6 +16,7 @@ from hwnas.search.training.sampling import (
     networks_a_step,
     sampling_rule,
 )
+from hwnas.search.training.sampling.bit_groups import bit_groups
 from hwnas.search.training.sampling.fair import fair, fair_cycle
 from hwnas.search.training.sampling.progressive import open_options, progressive
 from hwnas.search.training.sampling.rules import sandwich, teacher, uniform
@@ -27,6 +28,7 @@ from hwnas.search_spaces import (
     Stage,
     mobilenet,
 )
+from hwnas.search_spaces.quantised import QuantisationConfig, QuantisedSpace
 
 SPACE = mobilenet((8, 8, 1), 10)
 TEACHERLESS = {"fair", "uniform"}
@@ -85,6 +87,19 @@ def test_teacher_rule_draws_the_largest_and_random_networks(seed: int, count: in
 def test_uniform_rule_draws_one_random_network(seed: int) -> None:
     [network] = uniform(SPACE, random.Random(seed), 3)
     assert network == SPACE.sample(random.Random(seed))
+
+
+@given(st.integers(0, 1000), st.integers(0, 3))
+def test_bit_groups_draw_networks_of_fewer_and_fewer_bits(seed: int, count: int) -> None:
+    space = QuantisedSpace(SPACE, QuantisationConfig((2, 4, 6, 8), (4, 8)))
+    networks = bit_groups(space, random.Random(seed), count)
+    assert networks[0] == space.largest()
+    assert len(networks) == count + 2
+    falling = [8, 6, 4, 2]
+    for place, network in enumerate(networks[1:]):
+        bits = {v for n, v in network.values if n.endswith("weight_bits")}
+        first, last = place * 4 // (count + 1), -(-(place + 1) * 4 // (count + 1))
+        assert bits <= set(falling[first : max(last, first + 1)])
 
 
 @given(SHARES)

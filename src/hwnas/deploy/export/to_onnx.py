@@ -26,6 +26,7 @@ from hwnas.deploy.export.conv_norm import fold_norms
 from hwnas.deploy.export.divergence import Divergence, first_divergence
 from hwnas.deploy.export.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx, traced_onnx
 from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.quantization.learned import note_grids, without_quantisers
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import versions
 from hwnas.deploy.targets.target import Device, Target
@@ -112,6 +113,7 @@ def export_onnx(
     """
     start = time.perf_counter()
     plain = copy.deepcopy(network).cpu().eval()
+    grids = without_quantisers(plain)
     batches = check_batches(input_shape, examples, preprocessing)
     expected = [outputs_of(plain, batch.images) for batch in batches]
     simplified = _simplified(copy.deepcopy(plain))
@@ -119,6 +121,7 @@ def export_onnx(
     with replacing(path) as temporary:
 
         def compare(model: Any) -> Agreement:
+            note_grids(model, grids)
             _save(model, temporary, name)
             session = RUNTIMES["onnxruntime"].load(temporary, Target(Device("cpu", "onnxruntime")))
             return agreement(session.run, plain, batches, expected)
@@ -166,7 +169,9 @@ def traces_alike(network: nn.Module, input_shape: tuple[int, int, int]) -> bool:
         network: Module, as for `export_onnx`.
         input_shape: Channels, height and width.
     """
-    plain = _simplified(copy.deepcopy(network).cpu().eval())
+    plain = copy.deepcopy(network).cpu().eval()
+    without_quantisers(plain)
+    _simplified(plain)
     traced = traced_onnx(plain, input_shape)
     if traced is None:
         return False
@@ -189,10 +194,13 @@ def export_traced(network: nn.Module, input_shape: tuple[int, int, int], path: P
         ArtifactError: PyTorch cannot export the module.
         StorageError: The file cannot be written.
     """
-    plain = _simplified(copy.deepcopy(network).cpu().eval())
+    plain = copy.deepcopy(network).cpu().eval()
+    grids = without_quantisers(plain)
+    _simplified(plain)
     model = traced_onnx(plain, input_shape)
     if model is None:
         model, _, _ = to_onnx(plain, input_shape)
+    note_grids(model, grids)
     with replacing(path) as temporary:
         temporary.write_bytes(model.SerializeToString())
 

@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from hwnas.atomic import replacing
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph, copy_model
+from hwnas.deploy.quantization.learned import noted_grids
 from hwnas.deploy.quantization.ranges import RANGES, Range, activations
+from hwnas.deploy.quantization.saturation import LARGEST_REDUCED
 from hwnas.deploy.targets.processor import sums_saturate
 from hwnas.errors import ArtifactError
 
 __all__ = ["Int8Quantizer", "Unit", "quantize_int8", "random_batches"]
 
 _WARNINGS, _ERRORS = 2, 3  # severities of ONNX Runtime's log; the first is its default
+_LARGEST = 127
 _BIAS = 2  # its place among the inputs of a layer
 _WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -125,12 +128,14 @@ class Int8Quantizer:
             ArtifactError: The file cannot be quantised.
             StorageError: ``to`` cannot be written.
         """
+        import onnx
         from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
         whole = self._file(self.ranges, "onnx")
         if only is None and not without and whole.exists():  # written to choose the ranges
             copy_model(whole, to)
             return to
+        largest = LARGEST_REDUCED if self._reduce_range else _LARGEST
         with replacing(to) as temporary, self._refused(), _quiet():
             quantize_static(
                 self._prepared,
@@ -144,6 +149,7 @@ class Int8Quantizer:
                 nodes_to_quantize=None if only is None else _names(only),
                 nodes_to_exclude=_names(without),
                 calibration_cache_path=self._file(self.ranges, "json"),
+                extra_options=noted_grids(onnx.load(self._prepared), largest),
             )
         return to
 

@@ -20,6 +20,7 @@ from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants import VARIANTS, VariantInputs
 from hwnas.search.data.split import Split
 from hwnas.search.tasks.task import Task
+from hwnas.search_spaces.quantised.attached import quantised_layers
 
 __all__ = ["Executed", "calibration_batches", "converted_file", "scorable"]
 
@@ -58,7 +59,8 @@ def scorable(
     """Yield a network as it computes in a number format, for `score`.
 
     In int8, it is exported, quantised as finalists are, and run in ONNX Runtime. Formats of 16 bits
-    change scores by less than their noise, so there the network itself is scored.
+    change scores by less than their noise, so there the network itself is scored; so is a network
+    that rounds its weights and activations itself.
 
     Args:
         network: Trained network; unchanged.
@@ -70,7 +72,7 @@ def scorable(
     Raises:
         ArtifactError: The network cannot be exported or converted.
     """
-    if wanted not in _SCORED_FORMATS:
+    if wanted not in _SCORED_FORMATS or any(quantised_layers(network)):
         yield network
         return
     preprocessing = task.preprocessing.at(*input_shape[1:])

@@ -16,7 +16,7 @@ from hwnas.errors import NonFiniteOutput
 from hwnas.search.data.image_data import Split
 from hwnas.search.tasks.split_metrics import SplitMetrics
 from hwnas.search.tasks.task import Task
-from hwnas.search_spaces import batch_norms
+from hwnas.search_spaces import with_statistics
 
 __all__ = [
     "Evaluation",
@@ -183,7 +183,7 @@ def recalibrate(
     """Recalibrate BatchNorm: set its running statistics to their average over images.
 
     The average is cumulative: every batch has the same weight, and earlier statistics have none
-    (Yu and Huang, ICCV 2019).
+    (Yu and Huang, ICCV 2019). The ranges of quantised activations are set likewise.
 
     Args:
         network: Network, or supernet whose active subnet is recalibrated; left in evaluation mode.
@@ -193,20 +193,20 @@ def recalibrate(
         batch_size: Largest number of images in a batch.
     """
     network.eval()
-    norms = batch_norms(network)
-    if not norms:
+    kept = with_statistics(network)
+    if not kept:
         return
-    before = [norm.momentum for norm in norms]
+    before = [module.momentum for module in kept]
     batches = _batches(split, task, input_shape, batch_size, _device(network))
     with torch.no_grad():
         for k, (images, _) in enumerate(batches):
-            for norm in norms:
-                norm.train()
-                norm.momentum = 1 / (k + 1)
+            for module in kept:
+                module.train()
+                module.momentum = 1 / (k + 1)
             network(images)
-    for norm, momentum in zip(norms, before, strict=True):
-        norm.eval()
-        norm.momentum = momentum
+    for module, momentum in zip(kept, before, strict=True):
+        module.eval()
+        module.momentum = momentum
 
 
 def merit(task: Task, found: Evaluation) -> float:

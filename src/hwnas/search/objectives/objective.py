@@ -44,6 +44,7 @@ COUNTED: Mapping[str, Callable[[Workload], int]] = {
     "macs": lambda workload: workload.macs,
     "params": lambda workload: workload.params,
     "weight_bytes": lambda workload: workload.weight_bytes,
+    "bit_operations": lambda workload: workload.bit_operations,
     "peak_activation_bytes": lambda workload: workload.peak_activation_bytes,
 }
 """Functions that count a cost exactly from a workload, by the cost's name."""

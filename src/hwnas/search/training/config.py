@@ -53,13 +53,21 @@ _ABOVE_ZERO = (
     "patience",
     "ranking_epochs",
 )
+_AT_LEAST_ZERO = (
+    "weight_decay",
+    "weight_distribution",
+    "shift_pixels",
+    "workers",
+    "random_subnets",
+    "rand_augment",
+)
 _FEWEST_RANKED = 4
 _RESOLUTIONS = 8
 _NAMES = {
     "schedule": ("constant", "cosine", "linear"),
     "distillation_loss": ("kl", "alpha"),
     "precision": ("auto", "bf16", "fp32"),
-    "teacher": ("auto", "original", "largest"),
+    "teacher": ("auto", "original", "largest", "previous"),
     "teacher_sees": ("augmented", "plain"),
 }
 
@@ -88,6 +96,7 @@ class TrainConfig:
             networks of a step except the teacher itself.
         teacher: ``"original"``, the given network that the weights come from; ``"largest"``, the
             largest network of the supernet during its training, if the sampling rule puts it first;
+            ``"previous"``, the network before it in the step, where ``"largest"`` would teach all;
             or ``"auto"``, which is ``"original"`` for a space with trained weights
             (`SearchSpace.teacher`) and ``"largest"`` otherwise.
         teacher_sees: ``"augmented"``, the same augmented images as the students in each step; or
@@ -116,6 +125,8 @@ class TrainConfig:
             (Pascanu et al., "On the difficulty of training recurrent neural networks", ICML 2013).
             None for no limit.
         weight_decay: Weight decay of the optimiser; normalisation and biases have none.
+        weight_distribution: Weight of the penalty on weights that are hard to quantise
+            (`weight_distribution_loss`), for networks with bit widths of their own; 0 for none.
         warmup: Share of the training in which the learning rate rises, in [0, 1).
         ema: Decay of the exponential moving average of the weights, in [0, 1). The training returns
             the average; with 0, it returns the weights themselves.
@@ -167,7 +178,7 @@ class TrainConfig:
     sampling: str = "auto"
     random_subnets: int = 1
     distillation: float = 0.5
-    teacher: Literal["auto", "original", "largest"] = "auto"
+    teacher: Literal["auto", "original", "largest", "previous"] = "auto"
     teacher_sees: Literal["augmented", "plain"] = "augmented"
     distillation_loss: Literal["kl", "alpha"] = "kl"
     batch_size: int = 64
@@ -179,6 +190,7 @@ class TrainConfig:
     layer_rates: Mapping[str, float] = field(default_factory=dict)
     clip_norm: float | None = None
     weight_decay: float = 0.02
+    weight_distribution: float = 0.0
     warmup: float = 0.05
     ema: float = 0.0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -211,7 +223,7 @@ class TrainConfig:
                 continue
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"train.{name} is {value}; expected a number above 0")
-        for name in ("weight_decay", "shift_pixels", "workers", "random_subnets", "rand_augment"):
+        for name in _AT_LEAST_ZERO:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigError(f"train.{name} is {value}; expected at least 0")

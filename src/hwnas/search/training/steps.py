@@ -22,6 +22,7 @@ from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import Sampling, sampling_rule
 from hwnas.search.training.workers import Workers
 from hwnas.search_spaces import Architecture, Supernet
+from hwnas.search_spaces.quantised.distribution import weight_distribution_loss
 
 __all__ = ["NetworkStep", "StepContext", "SupernetStep", "Teacher", "TrainingStep"]
 
@@ -157,6 +158,9 @@ class SupernetStep:
         distillation: Weight of the distillation loss against the loss on labels, in [0, 1].
         distillation_loss: Name of the distillation loss, ``"kl"`` or ``"alpha"``.
         teacher: Trained teacher of all networks; None for in-place distillation.
+        chained: Whether each network of a step teaches the next one, instead of the first teaching
+            all others.
+        weight_distribution: Weight of `weight_distribution_loss`; 0 for none.
     """
 
     supernet: Supernet
@@ -166,6 +170,8 @@ class SupernetStep:
     distillation: float = 0.5
     distillation_loss: str = "kl"
     teacher: Teacher | None = None
+    chained: bool = False
+    weight_distribution: float = 0.0
 
     def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients of every network; return the first and last network's losses.
@@ -212,10 +218,14 @@ class SupernetStep:
             if teacher is not None:
                 taught = self._distance(outputs, teacher)
                 loss = self.distillation * taught + (1 - self.distillation) * loss
-            elif place == 0 and network == self._largest:
+            first = place == 0 and network == self._largest and self.teacher is None
+            if first or (self.chained and teacher is not None):
                 teacher = outputs.detach()
-            (part.weight * loss).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
+            if place == 0 and self.weight_distribution:
+                penalty = weight_distribution_loss(self.supernet.shared)
+                loss = loss + self.weight_distribution * penalty
+            (part.weight * loss).backward()  # type: ignore[no-untyped-call]
         return torch.stack(losses)
 
     def _outputs(self, part: Batch, moment: StepContext, network: Architecture) -> Tensor:
@@ -249,6 +259,7 @@ class NetworkStep:
     teacher: Teacher | None = None
     distillation: float = 0.5
     distillation_loss: str = "kl"
+    weight_distribution: float = 0.0
 
     def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients; return the loss twice."""
@@ -258,8 +269,11 @@ class NetworkStep:
                 inputs = moment.inputs(self.task, part.images, self.input_shape)
                 outputs = self.network(inputs)
             loss = part.weight * self._loss(outputs.float(), part, moment)
-            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
+            if self.weight_distribution:
+                penalty = weight_distribution_loss(self.network)
+                loss = loss + part.weight * self.weight_distribution * penalty
+            loss.backward()  # type: ignore[no-untyped-call]
         return total.item(), total.item()
 
     @classmethod
@@ -277,7 +291,7 @@ class NetworkStep:
             ConfigError: Label smoothing is set, and the task has no labels.
         """
         task = smoothed(task, config.label_smoothing)
-        how = config.distillation, config.distillation_loss
+        how = config.distillation, config.distillation_loss, config.weight_distribution
         return cls(network, task, input_shape, teacher, *how)
 
     @cached_property

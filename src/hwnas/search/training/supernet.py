@@ -146,6 +146,8 @@ def _trained(
         config.distillation,
         config.distillation_loss,
         teacher,
+        chained=config.teacher == "previous",
+        weight_distribution=config.weight_distribution,
     )
     rows = training.folder / ROWS
     if workers.rank == 0:
@@ -175,7 +177,7 @@ def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
         ConfigError: The settings ask for the original and the space has none, or they ask for
             stored outputs and the teacher is trained along with the others.
     """
-    original = None if config.teacher == "largest" else space.teacher()
+    original = None if config.teacher in ("largest", "previous") else space.teacher()
     if original is None and config.teacher == "original":
         raise ConfigError(
             f"train.teacher is 'original', but space {space.name} starts with random weights; give "

@@ -22,6 +22,8 @@ from hwnas.errors import ConfigError
 
 __all__ = ["NetworkOperator", "OperatorKind", "TensorSpec", "Workload", "flag_dead", "trace"]
 
+_FLOAT_BITS = 32
+
 OperatorKind = Literal[
     "conv", "pointwise", "depthwise", "linear", "matmul", "norm", "activation", "elementwise",
     "pool", "view", "other", "layer_norm",
@@ -113,6 +115,11 @@ class Workload:
     def macs(self) -> int:
         """Multiply-accumulates of one inference at the traced batch size."""
         return sum(operator.macs for operator in self.operators)
+
+    @property
+    def bit_operations(self) -> int:
+        """Multiply-accumulates of one inference, each times the bits of both factors (BitOPs)."""
+        return self.macs * _FLOAT_BITS**2
 
     @property
     def weight_bytes(self) -> int:

@@ -14,11 +14,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from hwnas.search_spaces.layers.quantisers import ActivationQuantiser
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.search_space import SearchSpace
 from hwnas.search_spaces.supernet.weight_views import WeightBinding, corner, pieces_of, slots_of
 
-__all__ = ["Supernet", "batch_norms"]
+__all__ = ["KeepsStatistics", "Supernet", "batch_norms", "with_statistics"]
+
+KeepsStatistics = nn.modules.batchnorm._BatchNorm | ActivationQuantiser
+"""Modules that in training mode keep running statistics of their inputs, by their momentum."""
 
 
 class Supernet(nn.Module):
@@ -105,7 +109,13 @@ class Supernet(nn.Module):
         return {slot.name: slot.holder[slot.key] for slot in slots_of(self.shared)}
 
 
+def with_statistics(network: nn.Module) -> list[KeepsStatistics]:
+    """Return the modules with running statistics that a forward pass of ``network`` uses."""
+    root = network.active if isinstance(network, Supernet) else network
+    return [module for module in root.modules() if isinstance(module, KeepsStatistics)]
+
+
 def batch_norms(network: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     """Return the batch normalisations that a forward pass of ``network`` uses."""
-    root = network.active if isinstance(network, Supernet) else network
-    return [m for m in root.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    found = with_statistics(network)
+    return [module for module in found if isinstance(module, nn.modules.batchnorm._BatchNorm)]

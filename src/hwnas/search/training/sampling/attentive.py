@@ -88,7 +88,7 @@ PLUGINS = (
         attentive_best,
         "Sandwich of the best of three networks (AttentiveNAS)",
         beyond_random=2,
-        needs_macs=True,
+        check=knows_macs,
     ),
     SamplingPlugin(
         "sampling rule",
@@ -96,6 +96,6 @@ PLUGINS = (
         attentive_worst,
         "Sandwich of the worst of three networks (AttentiveNAS)",
         beyond_random=2,
-        needs_macs=True,
+        check=knows_macs,
     ),
 )

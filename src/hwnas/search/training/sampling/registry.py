@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 from hwnas.registry import Registry
-from hwnas.search.training.sampling.attentive import knows_macs
 from hwnas.search.training.sampling.rule import Sampling, SamplingPlugin
 from hwnas.search_spaces import Architecture, SearchSpace
 
@@ -48,10 +47,11 @@ def check_sampling(name: str, space: SearchSpace) -> None:
     """Check that a space supports a sampling rule.
 
     Raises:
-        ConfigError: There is no such rule, or it needs MACs that the space does not know.
+        ConfigError: There is no such rule, or the space does not support it.
     """
-    if _descriptor(name).needs_macs:
-        knows_macs(space)
+    check = _descriptor(name).check
+    if check is not None:
+        check(space)
 
 
 def _descriptor(name: str) -> SamplingPlugin:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hwnas.registry import Plugin
-from hwnas.search_spaces import Architecture
+from hwnas.search_spaces import Architecture, SearchSpace
 
 __all__ = ["Losses", "Sampling", "SamplingPlugin"]
 
@@ -36,8 +36,9 @@ class SamplingPlugin(Plugin[Sampling]):
     Attributes:
         beyond_random: Largest number of networks of a step in addition to ``random_subnets``; None
             if a step has one network, whatever ``random_subnets`` is.
-        needs_macs: Whether the space has to know the multiply-accumulates of its networks.
+        check: Function that raises a `ConfigError` if a space does not support the rule; None if
+            every space does.
     """
 
     beyond_random: int | None = None
-    needs_macs: bool = False
+    check: Callable[[SearchSpace], None] | None = None

@@ -1,0 +1,157 @@
+"""Number formats that a network was trained with, from its quantisers to the quantised file.
+
+A network of `hwnas.search_spaces.quantised` is exported in single precision, with its weights
+rounded and with a clip before each layer whose inputs have fewer than eight bits. A note in the
+file says how far apart the rounded values are. `Int8Quantizer` reads the note, so the integers of
+the quantised file are those of the training.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from hwnas.deploy.onnx.node_names import block_of
+from hwnas.search_spaces.quantised.attached import quantised_layers, removed
+
+__all__ = ["LayerGrid", "note_grids", "noted_grids", "without_quantisers"]
+
+_KEY = "hwnas.grids"
+_CLIP = "clip"
+_WHOLE_BITS = 8
+
+
+@dataclass(frozen=True)
+class LayerGrid:
+    """Values that a layer was trained with.
+
+    Attributes:
+        steps: Weights in whole steps, (out, ...).
+        inputs: Step, and integer that stands for zero, of the inputs; None if they have eight bits
+            or more, whose range the quantiser chooses.
+    """
+
+    steps: NDArray[np.float32]
+    inputs: tuple[float, int] | None
+
+
+def without_quantisers(network: nn.Module) -> dict[str, LayerGrid]:
+    """Remove the quantisers of a network in evaluation mode, in place.
+
+    Weights keep their rounded values. Inputs of fewer than eight bits are clipped to their range.
+
+    Returns:
+        The grid of each layer with rounded weights, by name; empty if there is none.
+    """
+    found, ranges = {}, {}
+    for name, layer, of_weight, of_input in quantised_layers(network):
+        precision, inputs = of_weight.precision, None
+        if precision.activation_bits < _WHOLE_BITS:
+            step, zero, most = of_input.grid(of_input.low, of_input.high)
+            inputs = float(step), int(zero)
+            ranges[name] = float(-zero * step), float((most - zero) * step)
+        if precision.weight_bits <= _WHOLE_BITS:
+            original = layer.get_parameter("parametrizations.weight.original")
+            _, steps = of_weight.rounded(original.detach())
+            found[name] = LayerGrid(steps.numpy().astype(np.float32), inputs)
+    removed(network)
+    for name, (low, high) in ranges.items():
+        layer = network.get_submodule(name)
+        layer.add_module(_CLIP, nn.Hardtanh(low, high))
+        layer.register_forward_pre_hook(_clip_input)
+    return found
+
+
+def _clip_input(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    first, *others = inputs
+    return layer.get_submodule(_CLIP)(first), *others
+
+
+def note_grids(model: Any, grids: Mapping[str, LayerGrid]) -> None:
+    """Write the grids of the layers of an ONNX model into its metadata.
+
+    Args:
+        model: Exported network, whose nodes are named after its layers; batch normalisations may be
+            folded into the weights.
+        grids: Grids by the names of the layers.
+    """
+    import onnx
+
+    if not grids:
+        return
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    weights, inputs = {}, {}
+    for node in model.graph.node:
+        grid = grids.get(block_of(node.name))
+        if grid is None or len(node.input) < 2 or node.input[1] not in tensors:
+            continue
+        values = onnx.numpy_helper.to_array(tensors[node.input[1]])
+        scales = _scales(values.T if node.op_type == "MatMul" else values, grid.steps)
+        largest = int(np.abs(grid.steps).max())
+        weights[node.input[1]] = largest, base64.b64encode(scales.tobytes()).decode()
+        if grid.inputs is not None:
+            inputs[node.input[0]] = grid.inputs
+    note = model.metadata_props.add()
+    note.key, note.value = _KEY, json.dumps({"weights": weights, "inputs": inputs})
+
+
+def _scales(values: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the distance of neighbouring weights in each output channel, (out,)."""
+    steps, values = (each.reshape(len(each), -1) for each in (steps, values))
+    rows, largest = np.arange(len(steps)), np.abs(steps).argmax(1)
+    most = steps[rows, largest]
+    empty = most == 0
+    scales = np.abs(values[rows, largest] / np.where(empty, 1, most))
+    return np.where(empty, 1, scales).astype(np.float32)
+
+
+def noted_grids(model: Any, largest: int) -> dict[str, Any]:
+    """Return ``extra_options`` of ONNX Runtime's quantiser for the grids noted in a model.
+
+    Args:
+        model: ONNX model, perhaps optimised since the note was written.
+        largest: Largest integer that stands for a weight; layers with larger ones are left out.
+    """
+    notes = {note.key: note.value for note in model.metadata_props}
+    if _KEY not in notes:
+        return {}
+    noted = json.loads(notes[_KEY])
+    axes = {
+        node.input[1]: 1 if node.op_type == "MatMul" or _is_transposed(node) else 0
+        for node in model.graph.node
+        if len(node.input) > 1
+    }
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, (steps, encoded) in noted["weights"].items():
+        if name in axes and steps <= largest:
+            scales = np.frombuffer(base64.b64decode(encoded), dtype=np.float32)
+            found[name] = [_parameters("QInt8", scale, 0) for scale in scales]
+            found[name][0]["axis"] = axes[name]
+    for name, (step, zero) in noted["inputs"].items():
+        found[name] = [_parameters("QUInt8", step, zero)]
+    # A clip to fewer than 256 values is more than the range of its quantised output.
+    return {"TensorQuantOverrides": found, "QDQKeepRemovableActivations": bool(noted["inputs"])}
+
+
+def _parameters(kind: Literal["QInt8", "QUInt8"], scale: float, zero: int) -> dict[str, Any]:
+    from onnxruntime.quantization import QuantType
+
+    return {
+        "quant_type": QuantType[kind],
+        "scale": np.array(scale, dtype=np.float32),
+        "zero_point": np.array(zero, dtype=np.int8 if kind == "QInt8" else np.uint8),
+    }
+
+
+def _is_transposed(node: Any) -> bool:
+    """Return whether the weights of a node are (in, out)."""
+    if node.op_type != "Gemm":
+        return False
+    return not any(each.name == "transB" and each.i for each in node.attribute)

@@ -1,0 +1,184 @@
+"""Modules that round weights and activations to few bits, with gradients that pass through.
+
+A quantiser of N levels spaces them evenly, with the step that is optimal for a normal distribution
+(Max, "Quantizing for minimum distortion", IRE Transactions on Information Theory 1960, table II) of
+the tensor's own standard deviation, but no wider than the tensor's range needs. The step follows
+from the tensor, so it needs no parameter that the networks of a supernet would have to share.
+Gradients pass straight through the rounding (Bengio et al., 2013).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+__all__ = [
+    "FLOAT_BITS",
+    "ActivationQuantiser",
+    "Granularity",
+    "LayerPrecision",
+    "Symmetry",
+    "WeightQuantiser",
+    "normal_step",
+]
+
+FLOAT_BITS = 32
+"""Bit width that stands for single precision, which is not rounded."""
+Granularity = Literal["tensor", "channel"]
+Symmetry = Literal["symmetric", "asymmetric"]
+_LEAST_STEP = 1e-8
+_WHOLE_BITS = 8  # of a byte; runtimes multiply signed ones, with no room for a zero point
+
+
+@dataclass(frozen=True)
+class LayerPrecision:
+    """Number format of a layer.
+
+    Attributes:
+        weight_bits: Bits of a weight, 2 to 8, or 32 for single precision.
+        activation_bits: Bits of an element of the layer's input, likewise.
+        granularity: ``"channel"`` if the weights have a scale for each output channel, ``"tensor"``
+            if they have one for all.
+        symmetry: ``"symmetric"`` if the integers of the weights are from -n to n, as those of 8
+            bits always are, and ``"asymmetric"`` if they have a zero point.
+    """
+
+    weight_bits: int = FLOAT_BITS
+    activation_bits: int = FLOAT_BITS
+    granularity: Granularity = "channel"
+    symmetry: Symmetry = "symmetric"
+
+
+@lru_cache(maxsize=64)
+def normal_step(levels: int) -> float:
+    """Return the step of the best uniform quantiser of a standard normal variable.
+
+    Args:
+        levels: Number of levels, at least 2, placed evenly around zero.
+
+    Returns:
+        The step with the least mean squared error, such as 1.224 for 3 levels.
+    """
+    from scipy import optimize, stats
+
+    def error(step: float) -> float:
+        values = step * (np.arange(levels) - (levels - 1) / 2)
+        edges = np.concatenate([[-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]])
+        density = stats.norm.pdf(edges)
+        share = np.diff(stats.norm.cdf(edges))
+        mean = -np.diff(density)  # of x within each cell
+        return float(1 + (values**2 * share - 2 * values * mean).sum())
+
+    return float(optimize.minimize_scalar(error, bounds=(1e-4, 2.0), method="bounded").x)
+
+
+class WeightQuantiser(nn.Module):
+    """Parametrisation of a weight: its nearest values of few bits.
+
+    Attributes:
+        precision: Number format of the layer; single precision at first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.precision = LayerPrecision()
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the rounded weights, of the same shape (C, ...)."""
+        if self.precision.weight_bits == FLOAT_BITS:
+            return weight
+        step, steps = self.rounded(weight.detach())
+        return weight + (step * steps - weight.detach())
+
+    def rounded(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the step (C, 1, ...) or (1, 1, ...), and each weight in steps, (C, ...).
+
+        The weights in steps are whole numbers.
+        """
+        precision = self.precision
+        first = 1 if precision.granularity == "channel" else 0
+        dims = tuple(range(first, weight.dim()))
+        if precision.symmetry == "symmetric" or precision.weight_bits == _WHOLE_BITS:
+            most = 2 ** (precision.weight_bits - 1) - 1
+            spread = weight.square().mean(dims, keepdim=True).sqrt()
+            widest = weight.abs().amax(dims, keepdim=True) / most
+            step = _step(2 * most + 1, spread, widest)
+            return step, (weight / step).round().clamp(-most, most)
+        levels = 2**precision.weight_bits
+        low = weight.amin(dims, keepdim=True).clamp_max(0)
+        high = weight.amax(dims, keepdim=True).clamp_min(0)
+        mean = weight.mean(dims, keepdim=True)
+        spread = (weight - mean).square().mean(dims, keepdim=True).sqrt()
+        step = _step(levels, spread, (high - low) / (levels - 1))
+        reach = step * (levels - 1)
+        start = torch.minimum(torch.maximum(mean - reach / 2, low), high - reach)
+        zero = (-start / step).round().clamp(0, levels - 1)
+        return step, ((weight / step).round() + zero).clamp(0, levels - 1) - zero
+
+
+class ActivationQuantiser(nn.Module):
+    """Rounding of a layer's input to few bits, with one scale and one zero point.
+
+    In training mode, the range follows from each batch, and running means of its ends are kept, as
+    a batch normalisation keeps its statistics. In evaluation mode, these means are the range.
+
+    Attributes:
+        precision: Number format of the layer; single precision at first.
+        momentum: Weight of the newest batch in the running means, in (0, 1].
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.precision = LayerPrecision()
+        self.momentum: float | None = 0.1
+        self.register_buffer("low", torch.zeros(()))
+        self.register_buffer("high", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the rounded input, of the same shape."""
+        if self.precision.activation_bits == FLOAT_BITS:
+            return x
+        if self.training:
+            low, high = self._range(x.detach())
+            momentum = 1.0 if self.momentum is None else self.momentum
+            with torch.no_grad():
+                self.low.lerp_(low, momentum)
+                self.high.lerp_(high, momentum)
+        else:
+            low, high = self.low, self.high
+        step, zero, most = self.grid(low, high)
+        return torch.fake_quantize_per_tensor_affine(x, step, zero.int(), 0, most)
+
+    def grid(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Return the step, the integer that stands for zero, and the largest integer."""
+        most = 2**self.precision.activation_bits - 1
+        step = ((high - low) / most).clamp_min(_LEAST_STEP)
+        return step, (-low / step).round().clamp(0, most), most
+
+    def _range(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ends of the range, which contains zero because padding has to be exact."""
+        least, largest = x.amin().float(), x.amax().float()
+        levels = 2**self.precision.activation_bits
+        if self.precision.activation_bits == _WHOLE_BITS:  # fine enough for the whole range
+            return least.clamp_max(0), largest.clamp_min(0)
+        if least >= 0:  # as a rectified normal variable: one half of a symmetric quantiser
+            spread = (2 * x.float().square().mean()).sqrt()
+            reach = normal_step(2 * levels - 1) * spread * (levels - 1)
+            return torch.zeros_like(least), torch.minimum(largest, reach)
+        mean, spread = x.float().mean(), x.float().std()
+        reach = normal_step(levels) * spread * (levels - 1)
+        low = torch.maximum(least, mean - reach / 2).clamp_max(0)
+        return low, torch.minimum(largest, low + reach).clamp_min(0)
+
+
+def _step(levels: int, spread: Tensor, widest: Tensor) -> Tensor:
+    """Return the step for a standard deviation, at most ``widest``, which needs no clipping."""
+    return torch.minimum(normal_step(levels) * spread, widest).clamp_min(_LEAST_STEP)

@@ -1,0 +1,78 @@
+"""Number formats that a space of quantised networks offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hwnas.errors import ConfigError
+from hwnas.plugin import closest
+from hwnas.search_spaces.layers.quantisers import FLOAT_BITS, Granularity, Symmetry
+
+__all__ = ["QuantisationConfig"]
+
+_LEAST_BITS, _MOST_BITS = 2, 8
+_END_BITS = 8  # least bits of the first and the last block
+
+_NAMES = {"granularity": ("tensor", "channel"), "symmetry": ("symmetric", "asymmetric")}
+
+
+@dataclass(frozen=True)
+class QuantisationConfig:
+    """Options of the number formats, each from the least precise to the most precise.
+
+    The first and the last block have at least 8 bits, as is usual, since fewer bits there cost far
+    more accuracy than they save.
+
+    Attributes:
+        weight_bits: Options for the bits of each block's weights: 2 to 8, and 32 for single
+            precision.
+        activation_bits: Options for the bits of each block's inputs, likewise.
+        granularity: Options for the scales of all weights; see `LayerPrecision`.
+        symmetry: Options for the integers of all weights.
+
+    Raises:
+        ConfigError: An option is unknown, out of range, given twice, or out of order.
+    """
+
+    weight_bits: tuple[int, ...] = (2, 4, 8)
+    activation_bits: tuple[int, ...] = (4, 8)
+    granularity: tuple[Granularity, ...] = ("channel",)
+    symmetry: tuple[Symmetry, ...] = ("symmetric",)
+
+    def __post_init__(self) -> None:
+        for name in ("weight_bits", "activation_bits"):
+            _check_bits(name, getattr(self, name))
+        for name, known in _NAMES.items():
+            given: tuple[str, ...] = getattr(self, name)
+            for option in given:
+                if option not in known:
+                    raise ConfigError(f"space.{name} has {option!r}; {closest(str(option), known)}")
+            if not given or len(set(given)) < len(given):
+                raise ConfigError(
+                    f"space.{name} is {list(given)}; expected {' or '.join(known)}, or both"
+                )
+
+    def at_the_ends(self, options: Sequence[int]) -> tuple[int, ...]:
+        """Return the options of the first and the last block; 8 bits if all of them are fewer."""
+        return tuple(bits for bits in options if bits >= _END_BITS) or (_END_BITS,)
+
+    @property
+    def has_float(self) -> bool:
+        """True if a layer may stay in single precision."""
+        return FLOAT_BITS in self.weight_bits or FLOAT_BITS in self.activation_bits
+
+
+def _check_bits(name: str, options: Sequence[int]) -> None:
+    for bits in options:
+        whole = isinstance(bits, int) and not isinstance(bits, bool)
+        if not whole or not (_LEAST_BITS <= bits <= _MOST_BITS or bits == FLOAT_BITS):
+            raise ConfigError(
+                f"space.{name} has {bits!r}; expected {_LEAST_BITS} to {_MOST_BITS} bits, or "
+                f"{FLOAT_BITS} for single precision"
+            )
+    if not options or list(options) != sorted(set(options)):
+        raise ConfigError(
+            f"space.{name} is {list(options)}; expected bit widths in rising order, such as "
+            "[2, 4, 8]"
+        )

@@ -1,0 +1,322 @@
+"""Space of the networks of another space, each with a number format for every block.
+
+The networks of all bit widths share the weights of one supernet, as in EQ-Net (Xu et al., "EQ-Net:
+Elastic quantization neural networks", ICCV 2023): bit widths, granularity and symmetry are elastic
+dimensions beside depth, width and kernel size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable, PartTable
+from hwnas.search_spaces.layers.quantisers import FLOAT_BITS, Granularity, LayerPrecision, Symmetry
+from hwnas.search_spaces.quantised.attached import (
+    attach,
+    quantisable,
+    quantised_layers,
+    set_precision,
+)
+from hwnas.search_spaces.quantised.settings import QuantisationConfig
+from hwnas.search_spaces.quantised.workload import QuantisedWorkload, quantised_workload
+from hwnas.search_spaces.registry import named_space
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.building import Segments, StageOutline
+from hwnas.search_spaces.space.choices import Choice, ChoiceCondition, Option
+from hwnas.search_spaces.space.search_space import SearchSpace
+from hwnas.search_spaces.space.space_plugin import SMALL, SpacePlugin
+from hwnas.search_spaces.supernet.block_specs import BlockSpec, Key
+from hwnas.search_spaces.supernet.blueprint import blueprint
+from hwnas.search_spaces.supernet.shared_modules import SharedModule, SharedModuleSource
+
+__all__ = ["PLUGINS", "QuantisedSpace", "quantised"]
+
+_WEIGHTS, _ACTIVATIONS = "weight_bits", "activation_bits"
+_WHOLE = ("granularity", "symmetry")
+
+
+class QuantisedSpace(SearchSpace):
+    """Space of quantised networks: those of a space, with bit widths for each of their blocks.
+
+    A block is one of the `places` of the space or, if it has none, a layer. Its choices are named
+    after it (``"stages.0.1.weight_bits"``). Networks compute with rounded weights and activations,
+    in training, too.
+
+    Args:
+        networks: Space of the networks in single precision.
+        config: Options of the number formats.
+
+    Raises:
+        ConfigError: No choice has two options, or the networks share no weights.
+    """
+
+    name = "quantised"
+
+    def __init__(self, networks: SearchSpace, config: QuantisationConfig | None = None) -> None:
+        self.networks, self.config = networks, config or QuantisationConfig()
+        self.nests, self.pretrained = networks.nests, networks.pretrained
+        if not self._of_blocks:
+            raise ConfigError(
+                f"space {networks.name} has no convolution or linear layer that can be quantised"
+            )
+        if len(self.choices) == len(networks.choices):
+            raise ConfigError(
+                "a space of quantised networks has one number format only; give two options, such "
+                "as space.weight_bits = [4, 8]"
+            )
+
+    @cached_property
+    def choices(self) -> tuple[Choice, ...]:
+        """Choices of the networks, then those of the formats that have more than one option."""
+        whole = [Choice(name, getattr(self.config, name)) for name in _WHOLE]
+        blocks = [each for pair in self._of_blocks.values() for each in pair]
+        return *self.networks.choices, *(c for c in (*whole, *blocks) if len(c.options) > 1)
+
+    @cached_property
+    def _of_blocks(self) -> Mapping[str, tuple[Choice, Choice]]:
+        """Choices of each block's weights and inputs, by the name of the block."""
+        places = {place.name: place for place in self.networks.places}
+        with blueprint():
+            largest = self.networks.build(self.networks.largest())
+        names = list(dict.fromkeys(_block_of(name, places) for name, _ in quantisable(largest)))
+        found = {}
+        for name in names:
+            end, when = name in (names[0], names[-1]), self._presence(places.get(name))
+            pair = (self.config.weight_bits, self.config.activation_bits)
+            weights, inputs = (self.config.at_the_ends(bits) if end else bits for bits in pair)
+            found[name] = (
+                Choice(f"{name}.{_WEIGHTS}", weights, when),
+                Choice(f"{name}.{_ACTIVATIONS}", inputs, when),
+            )
+        return found
+
+    def _presence(self, place: BlockSpec | None) -> ChoiceCondition | None:
+        """Return the condition that a network has the block at a place."""
+        depths = [c for c in self.networks.choices if place is not None and c.name == place.depth]
+        if place is None or not depths:
+            return None
+        options = [int(option) for option in depths[0].options]
+        return ChoiceCondition.deeper(place.depth, options, place.position - 1)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Fingerprint of the space of the networks, and the options of the formats."""
+        return {"networks": self.networks.fingerprint, **dataclasses.asdict(self.config)}
+
+    def unquantised(self, architecture: Architecture) -> Architecture:
+        """Return the network as one of the space in single precision."""
+        values = dict(self.check(architecture).values)
+        own = {c.name: values[c.name] for c in self.networks.choices if c.name in values}
+        return self.networks.architecture(own)
+
+    def precision_of(self, architecture: Architecture) -> Callable[[str], LayerPrecision]:
+        """Return a function from the name of a layer of a network to its number format."""
+        values = dict(self.check(architecture).values)
+        whole: Any = [values.get(name, getattr(self.config, name)[0]) for name in _WHOLE]
+        formats = {
+            block: LayerPrecision(_option(pair[0], values), _option(pair[1], values), *whole)
+            for block, pair in self._of_blocks.items()
+        }
+        return lambda layer: formats[_block_of(layer, formats)]
+
+    def build(self, architecture: Architecture) -> nn.Module:
+        """Return the network with quantisers: float32 (N, *input_shape) -> (N, outputs)."""
+        network = attach(self.networks.build(self.unquantised(architecture)))
+        set_precision(network, self.precision_of(architecture))
+        return network
+
+    @cached_property
+    def places(self) -> tuple[BlockSpec, ...]:
+        """Places of the networks, whose blocks have quantisers."""
+        return tuple(
+            dataclasses.replace(place, make=partial(_attached, place.make))
+            for place in self.networks.places
+        )
+
+    def skeletons(self, shared: Container[str]) -> SharedModuleSource:
+        """See `SearchSpace.skeletons`; blocks are kept for all bit widths."""
+        return _WithPrecision(self, super().skeletons(shared))
+
+    def values(self, architecture: Architecture) -> Mapping[str, Any]:
+        """See `SearchSpace.values`."""
+        return self.networks.values(self.unquantised(architecture))
+
+    def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
+        """See `SearchSpace.segments`."""
+        found = self.networks.segments(self.unquantised(architecture))
+        quantised = {name for name, _ in self._layers(architecture)}
+        return {_renamed(name, quantised): pieces for name, pieces in found.items()}
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        """Return channels, height and width of one input image."""
+        return self.networks.input_shape(self.unquantised(architecture))
+
+    def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
+        """Return the stages of the network in single precision."""
+        return self.networks.outline(self.unquantised(architecture))
+
+    def teacher(self) -> nn.Module | None:
+        """Return the trained network in single precision that the weights come from, if any."""
+        return self.networks.teacher()
+
+    def workload(self, architecture: Architecture, batch: int = 1) -> QuantisedWorkload:
+        """Return the workload of one network, with the bits of its weights."""
+        own = self.unquantised(architecture)
+        with blueprint():
+            network = self.networks.build(own)
+        shape = self.networks.input_shape(own)
+        return quantised_workload(network, shape, batch, self.precision_of(architecture))
+
+    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
+        """Return the parts of the networks in single precision."""
+        return self.networks.parts(self._own(codes))
+
+    def steps(self, codes: npt.NDArray[np.int64]) -> OperatorCountTable | None:
+        """Return the operator counts of the networks in single precision."""
+        return self.networks.steps(self._own(codes))
+
+    def counted(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the exact costs of the networks; ``weight_bytes`` counts packed weights."""
+        found = self.networks.counted(self._own(codes))
+        if "weight_bytes" not in found or not self.places:
+            return {}
+        return found | {"weight_bytes": found["weight_bytes"] - self._saved_bits(codes) // 8}
+
+    def _saved_bits(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the bits of all weights in single precision, less those of the formats, (N,)."""
+        own, index = np.unique(self._own(codes), axis=0, return_inverse=True)
+        values = [self.networks.values(self.networks.decode(code)) for code in own]
+        columns = {choice.name: i for i, choice in enumerate(self.choices)}
+        saved = np.zeros(len(codes), dtype=np.int64)
+        for place in self.networks.places:
+            if place.name not in self._of_blocks:
+                continue
+            weights = np.array(
+                [self._weights(place, place.key(v)) if place.taken(v) else 0 for v in values]
+            )
+            choice, _ = self._of_blocks[place.name]
+            chosen = codes[:, columns[choice.name]] if choice.name in columns else 0
+            saved += weights[index.ravel()] * (FLOAT_BITS - np.array(choice.options)[chosen])
+        return saved
+
+    def _weights(self, place: BlockSpec, key: Key) -> int:
+        """Return the number of weights in the layers of a block."""
+        known = self._known_weights
+        if (place.name, key) not in known:
+            with blueprint():
+                layers = list(quantisable(place.module(key)))
+            known[place.name, key] = sum(layer.weight.numel() for _, layer in layers)
+        return known[place.name, key]
+
+    @cached_property
+    def _known_weights(self) -> dict[tuple[str, Key], int]:
+        return {}
+
+    def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+        """Return the depths of the networks."""
+        return self.networks.depth(self._own(codes))
+
+    def _own(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return codes[:, : len(self.networks.choices)]
+
+    def _layers(self, architecture: Architecture) -> Sequence[tuple[str, nn.Module]]:
+        with blueprint():
+            network = self.build(architecture)
+        return [(name, layer) for name, layer, *_ in quantised_layers(network)]
+
+
+class _WithPrecision:
+    """Source of skeletons that have the bit widths of their networks."""
+
+    def __init__(self, space: QuantisedSpace, source: SharedModuleSource) -> None:
+        self._space, self._source = space, source
+
+    def of(self, architecture: Architecture) -> SharedModule:
+        """Return the skeleton of a network."""
+        skeleton = self._source.of(architecture)
+        set_precision(skeleton.module, self._space.precision_of(architecture))
+        return skeleton
+
+
+def _attached(make: Callable[..., nn.Module], **arguments: Any) -> nn.Module:
+    return attach(make(**arguments))
+
+
+def _block_of(layer: str, blocks: Container[str]) -> str:
+    """Return the innermost block that contains a layer; the layer itself if there is none."""
+    name = layer
+    while name and name not in blocks:
+        name = name.rpartition(".")[0]
+    return name or layer
+
+
+def _option(choice: Choice, values: Mapping[str, Option]) -> int:
+    return int(values.get(choice.name, choice.options[0]))
+
+
+def _renamed(tensor: str, layers: Container[str]) -> str:
+    """Return the name of a tensor in a network with quantisers."""
+    layer, _, key = tensor.rpartition(".")
+    return (
+        f"{layer}.parametrizations.{key}.original"
+        if key == "weight" and layer in layers
+        else tensor
+    )
+
+
+def quantised(
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    network: Mapping[str, Any] | None = None,
+    weight_bits: tuple[int, ...] = (2, 4, 8),
+    activation_bits: tuple[int, ...] = (4, 8),
+    granularity: tuple[Granularity, ...] = ("channel",),
+    symmetry: tuple[Symmetry, ...] = ("symmetric",),
+    folder: Path = Path(),
+    maps: bool = False,
+) -> QuantisedSpace:
+    """Return the space of a recipe's ``[space] name = "quantised"``.
+
+    Args:
+        image_shape: Height, width and channels of the data's images.
+        outputs: Length of the output vector, or number of maps, e.g. the number of classes.
+        network: Table of the space of the networks, like ``[space]`` itself; MobileNets if None.
+        weight_bits: Options for the bits of each block's weights: 2 to 8, and 32 for single
+            precision.
+        activation_bits: Options for the bits of each block's inputs, likewise.
+        granularity: ``"tensor"``, ``"channel"`` or both: one scale for each layer's weights, or one
+            for each of its output channels.
+        symmetry: ``"symmetric"``, ``"asymmetric"`` or both: whether the weights have a zero point.
+        folder: Folder that relative paths start from.
+        maps: Whether the networks have to give maps.
+
+    Raises:
+        ConfigError: A name or an option is unknown or out of range.
+    """
+    config = QuantisationConfig(
+        tuple(weight_bits), tuple(activation_bits), tuple(granularity), tuple(symmetry)
+    )
+    options = dict(network or {})
+    name = str(options.pop("name", "mobilenet"))
+    space = named_space(name, image_shape, outputs, options, folder, "space.network", maps)
+    return QuantisedSpace(space, config)
+
+
+PLUGINS = (
+    SpacePlugin(
+        "space",
+        "quantised",
+        quantised,
+        "Networks of another space, with searched bit widths (EQ-Net)",
+        examples={"": SMALL},
+    ),
+)

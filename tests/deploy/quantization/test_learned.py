@@ -1,0 +1,85 @@
+"""Files of networks that were trained with few bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import Tensor
+
+from hwnas.deploy.export.to_onnx import export_onnx
+from hwnas.deploy.onnx.node_names import block_of
+from hwnas.deploy.quantization.quantize import quantize_int8
+from hwnas.deploy.runtimes import open_session
+from hwnas.deploy.targets.target import Device, Target
+from hwnas.search_spaces import SearchSpace, mobilenet, vit, with_statistics
+from hwnas.search_spaces.quantised import QuantisationConfig, QuantisedSpace
+from hwnas.search_spaces.quantised.attached import quantised_layers
+
+
+def network_of(space: SearchSpace, images: Tensor, **options: Any) -> torch.nn.Module:
+    """Return the largest network with the given options for all blocks, and with its ranges set."""
+    made = QuantisedSpace(space, QuantisationConfig((2, 3, 8), (6, 8), **options))
+    values = made.largest().as_dict()
+    bits = {"weight_bits": 3, "activation_bits": 6}
+    values = {name: bits.get(name.rpartition(".")[2], value) for name, value in values.items()}
+    torch.manual_seed(0)
+    network = made.build(made.architecture(values)).train()
+    for module in with_statistics(network):
+        module.momentum = 1.0
+    with torch.no_grad():
+        network(images)
+    return network.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("symmetry", ["symmetric", "asymmetric"])
+@pytest.mark.parametrize(
+    "space", [mobilenet((8, 8, 1), 10), vit((8, 8, 1), 10)], ids=["cnn", "vit"]
+)
+def test_quantised_file_has_the_integers_of_the_training(
+    space: SearchSpace, symmetry: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    images = torch.randn(64, 1, 8, 8)
+    network = network_of(space, images, symmetry=(symmetry,), granularity=("tensor",))
+    trained = {
+        name: of_weight.rounded(layer.get_parameter("parametrizations.weight.original").detach())[1]
+        for name, layer, of_weight, _ in quantised_layers(network)
+    }
+    plain = tmp_path / "plain.onnx"
+    export_onnx(network, (1, 8, 8), plain, images[:8], traceable=True)
+    int8 = quantize_int8(plain, tmp_path / "int8.onnx", [images.numpy()], reduce_range=False)
+    stored = steps_in(int8)
+    assert stored.keys() == trained.keys()
+    for name, steps in trained.items():
+        # A batch normalisation of negative scale, folded into the weights, turns their signs.
+        own = stored[name].reshape(len(steps), -1)
+        expected = steps.numpy().reshape(len(steps), -1)
+        same = (own == expected).all(1) | (own == -expected).all(1)
+        assert same.all(), name
+    with torch.no_grad():
+        wanted = network(images).numpy()
+    found = open_session(int8, Target(Device("cpu", "onnxruntime"), "int8")).run(images.numpy())
+    assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.95
+
+
+def steps_in(model: Path) -> dict[str, np.ndarray]:
+    """Return the integers of each layer's weights, (out, ...), by the name of the layer."""
+    graph = onnx.load(model).graph
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    sources = {node.output[0]: node for node in graph.node}
+    found = {}
+    for node in graph.node:
+        if node.op_type not in ("Conv", "Gemm", "MatMul"):
+            continue
+        source = sources.get(node.input[1])
+        if source is not None and source.input[0] in tensors:
+            steps = tensors[source.input[0]].astype(int)
+            found[block_of(node.name)] = steps.T if node.op_type == "MatMul" else steps
+    return found

@@ -1,0 +1,96 @@
+"""Spaces of quantised networks: options, costs, and the penalty on weights."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces import Architecture, batch_norms, mobilenet, with_statistics
+from hwnas.search_spaces.quantised import QuantisationConfig, QuantisedSpace
+from hwnas.search_spaces.quantised.attached import attach, quantised_layers
+from hwnas.search_spaces.quantised.distribution import weight_distribution_loss
+from hwnas.search_spaces.quantised.space import quantised
+
+PLAIN = mobilenet((8, 8, 1), 10)
+SPACE = QuantisedSpace(PLAIN, QuantisationConfig((2, 4, 8), (4, 8)))
+
+
+def with_bits(weights: int, activations: int) -> Architecture:
+    """Return the largest network with these bits in all blocks but the first and the last."""
+    bits = {"weight_bits": weights, "activation_bits": activations}
+    values = SPACE.largest().as_dict()
+    return SPACE.architecture({n: bits.get(n.rpartition(".")[2], v) for n, v in values.items()})
+
+
+def test_blocks_of_a_network_have_the_chosen_bits() -> None:
+    architecture = SPACE.sample(random.Random(3))
+    values = architecture.as_dict()
+    found = {n: w.precision for n, _, w, _ in quantised_layers(SPACE.build(architecture))}
+    assert found["stem.conv"].weight_bits == found["classifier.outputs"].weight_bits == 8
+    block = "stages.1.0"
+    of_block = [p for name, p in found.items() if name.startswith(block)]
+    assert len(of_block) >= 2
+    assert {p.weight_bits for p in of_block} == {values[f"{block}.weight_bits"]}
+    assert {p.activation_bits for p in of_block} == {values[f"{block}.activation_bits"]}
+
+
+def test_costs_count_the_bits_of_weights_and_products() -> None:
+    network = with_bits(4, 8)
+    layers = {n: m.weight.numel() for n, m, _, _ in quantised_layers(SPACE.build(network))}  # type: ignore[union-attr, operator]
+    ends = sum(size for name, size in layers.items() if name.startswith(("stem", "classifier")))
+    inner = sum(layers.values()) - ends
+    plain = PLAIN.workload(SPACE.unquantised(network))
+    costs = SPACE.workload(network)
+    others = plain.weight_bytes - 4 * sum(layers.values())
+    assert costs.weight_bytes == others + ends + inner // 2
+    assert costs.macs == plain.macs
+    half, eight = SPACE.workload(with_bits(2, 8)), SPACE.workload(with_bits(8, 8))
+    assert costs.bit_operations < eight.bit_operations < plain.bit_operations
+    saved = eight.bit_operations - costs.bit_operations
+    assert saved == pytest.approx(2 * (costs.bit_operations - half.bit_operations))
+
+
+def test_statistics_of_quantised_networks_include_the_ranges() -> None:
+    network = SPACE.build(SPACE.largest())
+    layers = len(list(quantised_layers(network)))
+    assert len(with_statistics(network)) == layers + len(batch_norms(network))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"weight_bits": (1, 8)}, "has 1; expected 2 to 8 bits, or 32"),
+        ({"activation_bits": (16,)}, "has 16; expected 2 to 8 bits"),
+        ({"weight_bits": (8, 4)}, "in rising order"),
+        ({"weight_bits": ()}, "in rising order"),
+        ({"weight_bits": (4.0, 8)}, "has 4.0"),
+        ({"granularity": ("row",)}, "space.granularity has 'row'"),
+        ({"symmetry": ()}, "expected symmetric or asymmetric"),
+        ({"weight_bits": (8,), "activation_bits": (8,)}, "one number format only"),
+        ({"network": {"name": "mobilnet"}}, "mobilenet"),
+        ({"network": {"preset": "huge"}}, "preset"),
+    ],
+)
+def test_quantised_refuses_wrong_options(options: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        quantised((8, 8, 1), 10, **options)  # type: ignore[arg-type]
+
+
+def loss_of(weight: torch.Tensor) -> float:
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    layer.weight.data = weight
+    return weight_distribution_loss(attach(nn.Sequential(layer))).item()
+
+
+def test_weight_distribution_loss_prefers_uniform_weights() -> None:
+    torch.manual_seed(0)
+    assert loss_of(torch.rand(300, 300) - 0.5) == pytest.approx(0, abs=1e-3)
+    assert loss_of(torch.randn(300, 300)) == pytest.approx((3 - 1.8) ** 2, rel=0.05)
+    skewed = torch.rand(300, 300).square()
+    assert loss_of(skewed) == pytest.approx(loss_of(-3 * skewed), rel=1e-3)
+    assert loss_of(skewed) > 0.3
+    assert float(weight_distribution_loss(nn.Linear(3, 3))) == 0
