@@ -136,6 +136,13 @@ class Operator(ABC):
         """
         return self.work(sizes, dtype).moved_bytes
 
+    def products(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the multiplications of all programs together.
+
+        They exceed those of `work` if blocks are padded, or if zeros are multiplied.
+        """
+        return self.work(sizes, dtype).macs
+
     def at_batch(self, sizes: Sizes, images: int) -> Sizes:
         """Return the sizes for several images, given those for one."""
         return {**sizes, self.batched: sizes[self.batched] * images}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from hwnas.deploy.matching.choices import is_slower
+import torch
+
+from hwnas.deploy.matching.choices import Decided, is_slower
+from hwnas.kernels.operators.pointwise import pointwise
 from hwnas.kernels.suite.timer import Times
 from hwnas.kernels.tuning.choice import KernelChoice
 from hwnas.kernels.tuning.tuned import REFERENCE, TunedEntry
 
-SIZES = {"rows": 8}
+SIZES = {"images": 1, "pixels": 8, "inputs": 4, "outputs": 4, "gate": 0, "residual": 0}
+INPUTS = pointwise.example(SIZES, torch.float16, torch.Generator(), torch.device("cpu"))
 
 
 def times(us: float) -> Times:
@@ -15,12 +19,12 @@ def times(us: float) -> Times:
 
 
 def measured(
-    us: float, reference_us: float, kernel: bool = True
-) -> tuple[KernelChoice, dict[str, int]]:
+    us: float, reference_us: float, kernel: bool = True, sizes: dict[str, int] = SIZES
+) -> Decided:
     entry = TunedEntry(
-        "pointwise", "float16", SIZES, {}, times(us), "", {REFERENCE: times(reference_us)}, {}, ""
+        "pointwise", "float16", sizes, {}, times(us), "", {REFERENCE: times(reference_us)}, {}, ""
     )
-    return KernelChoice({}, kernel, "", entry), SIZES
+    return Decided(pointwise, INPUTS, KernelChoice({}, kernel, "", entry))
 
 
 def test_is_slower_adds_the_times_of_all_parts() -> None:
@@ -34,7 +38,7 @@ def test_is_slower_takes_the_time_of_pytorch_for_its_parts() -> None:
 
 
 def test_is_slower_is_false_without_times_at_these_sizes() -> None:
-    elsewhere = (measured(1, 9)[0], {"rows": 9})
+    elsewhere = measured(1, 9, sizes={**SIZES, "pixels": 9})
     assert not is_slower([measured(8, 9)], [elsewhere])
-    assert not is_slower([measured(8, 9)], [(KernelChoice({}), SIZES)])
+    assert not is_slower([measured(8, 9)], [Decided(pointwise, INPUTS, KernelChoice({}))])
     assert not is_slower([measured(8, 9)], [])

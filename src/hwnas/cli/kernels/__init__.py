@@ -1,5 +1,5 @@
 """Commands on operators in Triton."""
 
-from hwnas.cli.kernels import bench, suite, tune, verify
+from hwnas.cli.kernels import bench, match, suite, tune, verify
 
-__all__ = ["bench", "suite", "tune", "verify"]
+__all__ = ["bench", "match", "suite", "tune", "verify"]

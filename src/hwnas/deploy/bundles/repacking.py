@@ -16,7 +16,7 @@ from hwnas.deploy.bundles.model_card import card
 from hwnas.deploy.bundles.packing import put_artifact, seal
 from hwnas.deploy.export.comparison import TOLERANCE
 from hwnas.deploy.onnx.graph import copy_model
-from hwnas.deploy.runtimes.triton import write_plan
+from hwnas.deploy.runtimes.triton import kernel_plan
 from hwnas.deploy.targets.target import Target
 from hwnas.deploy.variants.sweep import Sweep, VariantResult
 
@@ -96,7 +96,7 @@ def _beside(model: Path, result: VariantResult) -> tuple[str, ...]:
     from hwnas.deploy.matching.kernel_plan import plan_file
 
     plan = plan_file(model, target)
-    write_plan(model, target, plan)
+    kernel_plan(model, target).write(plan)
     return (plan.name,)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hwnas.deploy.matching.windows import Windows
 from hwnas.deploy.onnx.module import Node, OnnxModule
-from hwnas.kernels.operator import Operator, Sizes
+from hwnas.kernels.operator import Inputs, Operator, Sizes
 
 __all__ = ["VIEWS", "Graph", "OperatorCall", "Rewrite", "Rule", "Step", "is_call", "is_node"]
 
@@ -122,12 +122,14 @@ class Rewrite:
         new: Steps that compute the same values.
         shapes: Shapes of values that are new, by name.
         constants: Constants that the new steps need, by name.
+        alternative: Whether the old steps do the same with other operators, and may be faster.
     """
 
     old: Sequence[Step]
     new: Sequence[Step]
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
+    alternative: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,8 @@ class Graph:
         input: Name of the only input.
         output: Name of the only output.
         reasons: Known reasons why nodes are not part of a call, by name of their first output.
+        alternatives: Reasons why calls of other operators do not replace calls, by name of the
+            first output.
     """
 
     steps: tuple[Step, ...]
@@ -149,6 +153,7 @@ class Graph:
     input: str
     output: str
     reasons: Mapping[str, str] = field(default_factory=dict)
+    alternatives: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, module: OnnxModule, batch: int) -> Graph:
@@ -241,6 +246,14 @@ class Graph:
         Raises:
             KernelError: The operator does not accept these inputs.
         """
+        return call.operator.sizes(self.bound(call, dtype))
+
+    def bound(self, call: OperatorCall, dtype: torch.dtype) -> Inputs:
+        """Return a call's inputs without values, on the device ``meta``.
+
+        Raises:
+            KernelError: The operator does not accept these inputs.
+        """
         dtype = call.type_in(dtype)
 
         def like(shape: Shape, own: torch.dtype = dtype) -> Tensor:
@@ -254,11 +267,15 @@ class Graph:
             name: like(weight.shape, call.weight_type(weight, dtype))
             for name, weight in call.weights.items()
         }
-        return call.operator.sizes(call.operator.bound(**call.arguments(values), **weights))
+        return call.operator.bound(**call.arguments(values), **weights)
 
     def with_reason(self, step: Step, reason: str) -> Graph:
         """Return the graph with a recorded reason why a step is not part of a call."""
         return replace(self, reasons={**self.reasons, step.outputs[0]: reason})
+
+    def with_alternative(self, call: OperatorCall, reason: str) -> Graph:
+        """Return the graph with a recorded reason why a call of another operator is not used."""
+        return replace(self, alternatives={**self.alternatives, call.outputs[0]: reason})
 
 
 Rule = Callable[[Graph, Step], Rewrite | str | None]

@@ -10,7 +10,6 @@ them.
 
 from __future__ import annotations
 
-import math
 from dataclasses import astuple, dataclass, fields, replace
 from functools import lru_cache
 
@@ -20,9 +19,9 @@ from hwnas.deploy.onnx.step_calls import StepCall, call_of_step
 from hwnas.deploy.runtimes.triton import torch_type
 from hwnas.deploy.targets.target import Target
 from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
-from hwnas.kernels.operator import Config
 from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.tuning.choice import chosen_on
+from hwnas.kernels.tuning.roofline import LaunchWork, roofline_ms
 from hwnas.search_spaces import OperatorSignature
 
 __all__ = ["KernelCost", "KernelSite", "kernel_work"]
@@ -32,10 +31,6 @@ _WHOLE_MAP = 16  # values per mean from which a pooling is assumed to cover a wh
 _USUAL = "nvidia-h200"
 _ATTENTION = 1 - 2  # launches: attention adds one, and the three layers before it become one
 _FOLDED = ("activation", "layer_norm", "norm", "view")
-# Orders of magnitude, not those of a particular GPU; a fitted model accounts for the GPU.
-_LAUNCH_NS = 2000.0
-_BYTES_PER_NS = 40.0  # per multiprocessor
-_PRODUCTS_PER_NS = {2: 500.0, 4: 100.0}  # per multiprocessor, by bytes per value
 
 
 @dataclass(frozen=True)
@@ -154,35 +149,21 @@ def _of_call(step: OperatorSignature, call: StepCall, site: KernelSite) -> Kerne
     choice = chosen_on(operator, tuple(sizes.items()), site.dtype, site.gpu)
     if choice.entry is not None and not choice.kernel:  # measured, and PyTorch was faster
         return _in_torch(step, site)
-    launches = operator.launches(inputs, operator.outputs(inputs), choice.config)
-    made = _products(call, launches[0].grid, choice.config)
-    waves = [math.prod(launch.grid) / site.gpu.multiprocessors for launch in launches]
-    rounds = [math.ceil(wave) for wave in waves]
-    share = max(r / w for r, w in zip(rounds, waves, strict=True)) / site.gpu.multiprocessors
-    asked = operator.traffic(sizes, site.dtype, choice.config)
+    work = LaunchWork.of(operator, inputs, choice.config, site.gpu)
     squeezed = step.kind == "pointwise" and call.shapes["x"][1] == 1
-    starts = 0.5 if squeezed else float(len(launches))
+    starts = 0.5 if squeezed else float(work.launches)
     return KernelCost(
         launches=starts,
         moved_bytes=site.bytes_of(step.read_bytes + step.written_bytes, step.weight_bytes),
-        asked_bytes=asked,
-        products=made,
-        idle_products=made - operator.work(sizes, site.dtype).macs,
-        programs=sum(math.prod(launch.grid) for launch in launches),
-        rounds=sum(rounds),
-        idle_rounds=sum(rounds) - sum(waves),
-        busiest_bytes=asked * share,
-        roofline_ms=_milliseconds(site, starts, asked * share, made * share),
+        asked_bytes=work.asked_bytes,
+        products=work.products,
+        idle_products=work.products - operator.work(sizes, site.dtype).macs,
+        programs=work.programs,
+        rounds=work.rounds,
+        idle_rounds=work.rounds - work.waves,
+        busiest_bytes=work.busiest_bytes,
+        roofline_ms=roofline_ms(site.dtype, starts, work.busiest_bytes, work.busiest_products),
     )
-
-
-def _products(call: StepCall, grid: tuple[int, ...], config: Config) -> int:
-    """Return the multiplications of whole blocks; parts of a split-K sum share one output block."""
-    if "BLOCK_M" not in config:
-        return math.prod(grid) * config["BLOCK_P"] * config["BLOCK_C"] * call.summed
-    steps = -(-call.summed // config["BLOCK_K"])
-    block = config["BLOCK_M"] * config["BLOCK_N"] * config["BLOCK_K"]
-    return math.prod(grid[:2]) * block * steps
 
 
 def _in_torch(step: OperatorSignature, site: KernelSite) -> KernelCost:
@@ -206,10 +187,5 @@ def _even(site: KernelSite, moved: float, macs: int = 0, launches: float = 0.0) 
         asked_bytes=moved,
         products=products,
         busiest_bytes=moved / parts,
-        roofline_ms=_milliseconds(site, launches, moved / parts, products / parts),
+        roofline_ms=roofline_ms(site.dtype, launches, moved / parts, products / parts),
     )
-
-
-def _milliseconds(site: KernelSite, launches: float, moved: float, products: float) -> float:
-    rate = _PRODUCTS_PER_NS[site.dtype.itemsize]
-    return 1e-6 * (launches * _LAUNCH_NS + max(moved / _BYTES_PER_NS, products / rate))

@@ -52,6 +52,8 @@ class PlannedCall:
         config: Configuration of the operator's kernels.
         kernel: False if PyTorch computes the operator, because that is faster.
         note: Source of the configuration, in words.
+        alternative: Reason why another operator that can compute the same was not chosen; empty if
+            there is none.
     """
 
     operator: str
@@ -63,6 +65,7 @@ class PlannedCall:
     config: Mapping[str, int] = field(hash=False)
     kernel: bool
     note: str
+    alternative: str = ""
 
     @classmethod
     def of(cls, chosen: ChosenCall, dtype: torch.dtype) -> PlannedCall:
@@ -78,6 +81,7 @@ class PlannedCall:
             dict(choice.config),
             choice.kernel,
             choice.note,
+            chosen.alternative,
         )
 
 
@@ -171,8 +175,8 @@ class KernelPlan:
             call = known.get(_key(operator.name, sizes, dtype_name(dtype)))
             if call is None:
                 config = operator.default_config(sizes, dtype)
-                return KernelChoice(config, False, "not in the kernel plan")
-            return KernelChoice(call.config, call.kernel, call.note)
+                return KernelChoice(config, False, "not in the kernel plan", planned=True)
+            return KernelChoice(call.config, call.kernel, call.note, planned=True)
 
         return decide
 

@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from hwnas.deploy.matching.choices import Decide, decided, is_slower
+from hwnas.deploy.matching.choices import Decide, Decided, decided, is_slower, reason_against
 from hwnas.deploy.matching.graph import Graph, OperatorCall, Rewrite, Rule, Step, is_node
 from hwnas.deploy.matching.patterns.activations import gather_products
+from hwnas.deploy.matching.patterns.alternatives import (
+    choose_block_sparse,
+    choose_im2win,
+    choose_two_four,
+)
 from hwnas.deploy.matching.patterns.attention import match_attention, match_slim_attention
 from hwnas.deploy.matching.patterns.bottlenecks import (
     fuse_depthwise_pointwise,
@@ -41,11 +46,10 @@ from hwnas.deploy.matching.patterns.quantised import (
     move_views,
     sign_steps,
 )
+from hwnas.deploy.matching.patterns.recurrence import match_recurrent
 from hwnas.deploy.matching.patterns.tokens import fold_norms, join_linear
 from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.errors import KernelError
-from hwnas.kernels.operator import Sizes
-from hwnas.kernels.tuning.choice import KernelChoice
 
 __all__ = ["matched"]
 
@@ -68,6 +72,7 @@ _QUANTISED: tuple[Rule, ...] = (
 _RULES: tuple[Rule, ...] = (
     gather_products,
     gather_group_norm,
+    match_recurrent,
     match_convolution,
     match_linear,
     fold_bias,
@@ -82,6 +87,9 @@ _RULES: tuple[Rule, ...] = (
     fuse_squeeze_excite,
     fuse_depthwise_pointwise,
     chain_pooling,
+    choose_block_sparse,
+    choose_two_four,
+    choose_im2win,
 )
 
 
@@ -93,7 +101,8 @@ def matched(module: OnnxModule, batch: int, dtype: torch.dtype, decide: Decide =
         batch: Number of images in a run.
         dtype: Type that the network computes in.
         decide: Function that chooses kernel or PyTorch for an operator. Operators are fused only if
-            the fused one runs as a kernel and was not measured to be slower.
+            the fused one runs as a kernel and was not measured to be slower, and replaced by
+            alternatives only if `reason_against` knows no reason against it.
     """
     graph = Graph.of(module, batch)
     quantised = any(is_node(step, "QuantizeLinear") for step in graph.steps)
@@ -109,6 +118,8 @@ def _matched(graph: Graph, step: Step, rule: Rule, dtype: torch.dtype, decide: D
     found = None if now is None else rule(graph, now)
     made = _made(graph, found, dtype, decide) if isinstance(found, Rewrite) else found
     if isinstance(made, str):
+        if isinstance(found, Rewrite) and found.alternative and isinstance(now, OperatorCall):
+            return graph.with_alternative(now, made)
         return graph.with_reason(step, made)
     return graph if made is None else made
 
@@ -119,22 +130,25 @@ def _made(graph: Graph, change: Rewrite, dtype: torch.dtype, decide: Decide) -> 
     if not new.complete:
         return "other nodes read values between its parts"
 
-    def choices(among: Graph, steps: Sequence[Step]) -> list[tuple[KernelChoice, Sizes]]:
-        calls = [step for step in steps if isinstance(step, OperatorCall)]
-        sizes = [among.sizes(call, dtype) for call in calls]
-        return [
-            (decide(call.operator, own, call.type_in(dtype)), own)
-            for call, own in zip(calls, sizes, strict=True)
-        ]
+    def choices(among: Graph, steps: Sequence[Step]) -> list[Decided]:
+        found = []
+        for call in (step for step in steps if isinstance(step, OperatorCall)):
+            inputs = among.bound(call, dtype)
+            sizes = call.operator.sizes(inputs)
+            choice = decide(call.operator, sizes, call.type_in(dtype))
+            found.append(Decided(call.operator, inputs, choice))
+        return found
 
     try:
         whole = choices(new, change.new)
     except KernelError as error:
         return str(error)
     parts = choices(graph, change.old)
+    if change.alternative:
+        return reason_against(whole, parts) or new
     if _operators(change.new) <= _operators(change.old) or not parts:
         return new
-    worth_it = all(choice.kernel for choice, _ in whole) and not is_slower(whole, parts)
+    worth_it = all(each.choice.kernel for each in whole) and not is_slower(whole, parts)
     return new if worth_it else None
 
 

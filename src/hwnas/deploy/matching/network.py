@@ -34,11 +34,14 @@ class ChosenCall:
         call: Call in the network.
         sizes: Sizes of its inputs.
         choice: Configuration of its kernels, or the choice of PyTorch.
+        alternative: Reason why another operator that can compute the same was not chosen; empty if
+            there is none.
     """
 
     call: OperatorCall
     sizes: Sizes
     choice: KernelChoice
+    alternative: str = ""
 
 
 class MatchedNetwork:
@@ -121,7 +124,12 @@ def chosen_calls(graph: Graph, dtype: torch.dtype, decide: Decide = decided) -> 
     calls = [step for step in graph.steps if isinstance(step, OperatorCall)]
     sizes = [graph.sizes(call, dtype) for call in calls]
     return [
-        ChosenCall(call, known, decide(call.operator, known, call.type_in(dtype)))
+        ChosenCall(
+            call,
+            known,
+            decide(call.operator, known, call.type_in(dtype)),
+            graph.alternatives.get(call.outputs[0], ""),
+        )
         for call, known in zip(calls, sizes, strict=True)
     ]
 

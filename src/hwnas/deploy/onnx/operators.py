@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hwnas.deploy.onnx.recurrent import gru, lstm
 from hwnas.errors import ArtifactError
 
 __all__ = ["OPERATORS", "Attributes"]
@@ -293,6 +294,7 @@ OPERATORS: dict[str, Operator] = {
     "Gather": _gather,
     "Gelu": lambda a, x: F.gelu(x, approximate=a.get("approximate", "none")),
     "Gemm": _gemm,
+    "GRU": gru,
     "GlobalAveragePool": lambda a, x: x.mean(list(range(2, x.dim())), keepdim=True),
     "GlobalMaxPool": lambda a, x: x.amax(list(range(2, x.dim())), keepdim=True),
     "GroupNormalization": _group_norm,
@@ -300,6 +302,7 @@ OPERATORS: dict[str, Operator] = {
     "HardSwish": lambda a, x: F.hardswish(x),
     "Identity": lambda a, x: x,
     "InstanceNormalization": _instance_norm,
+    "LSTM": lstm,
     "LayerNormalization": _layer_norm,
     "LeakyRelu": lambda a, x: F.leaky_relu(x, a.get("alpha", 0.01)),
     "Log": lambda a, x: torch.log(x),

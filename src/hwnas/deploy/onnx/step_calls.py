@@ -22,13 +22,11 @@ class StepCall:
     Attributes:
         operator: Name of the operator.
         shapes: Shapes of its tensors, by argument.
-        summed: Number of values that are added up for each result.
         options: Further arguments.
     """
 
     operator: str
     shapes: Mapping[str, tuple[int, ...]]
-    summed: int
     options: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -57,7 +55,7 @@ def _product(step: OperatorSignature, batch: int) -> StepCall:
     read, written = step.read_bytes // _BYTES, step.written_bytes // _BYTES
     inner, outer = max(1, step.macs // written), max(1, step.macs // read)
     shapes = {"x": (batch, max(1, read // inner), inner), "weight": (inner, outer)}
-    return StepCall("pointwise", {**shapes, "bias": (outer,)}, inner)
+    return StepCall("pointwise", {**shapes, "bias": (outer,)})
 
 
 def _depthwise(step: OperatorSignature, batch: int) -> StepCall | None:
@@ -70,7 +68,7 @@ def _depthwise(step: OperatorSignature, batch: int) -> StepCall | None:
         "weight": (step.kernel_size, step.kernel_size, channels),
         "bias": (channels,),
     }
-    return StepCall("depthwise", shapes, window, {"stride": step.stride})
+    return StepCall("depthwise", shapes, {"stride": step.stride})
 
 
 def _convolution(step: OperatorSignature, batch: int) -> StepCall | None:
@@ -86,7 +84,7 @@ def _convolution(step: OperatorSignature, batch: int) -> StepCall | None:
         "weight": (step.kernel_size, step.kernel_size, inner, outer),
         "bias": (outer,),
     }
-    return StepCall("convolution", shapes, summed, {"stride": step.stride})
+    return StepCall("convolution", shapes, {"stride": step.stride})
 
 
 def _channels(step: OperatorSignature, summed: int) -> int | None:

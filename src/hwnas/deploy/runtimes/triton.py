@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     import torch
 
     from hwnas.deploy.matching import Decide, MatchedNetwork
+    from hwnas.deploy.matching.kernel_plan import KernelPlan
 from hwnas.registry import Plugin
 
-__all__ = ["PLUGINS", "Triton", "TritonSession", "torch_type", "write_plan"]
+__all__ = ["PLUGINS", "Triton", "TritonSession", "kernel_plan", "torch_type"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Triton:
         if model != artifact:
             copy_model(artifact, model)
         if not shipped.exists():
-            write_plan(artifact, target, plan)
+            kernel_plan(artifact, target).write(plan)
         elif shipped != plan:
             shutil.copyfile(shipped, plan)
         return model
@@ -87,8 +88,7 @@ class Triton:
         """
         check_usable(self, target)
         _check_format(executable, target)
-        if target.format == "int8" and number_format(executable) != "int8":
-            raise ArtifactError(f"{executable} is not quantised; prepare it for {target.name}")
+        _check_quantised(executable, target)
         import torch
 
         device = torch.device("cuda")
@@ -131,20 +131,22 @@ class TritonSession(ArraySession):
         self.network = network
 
 
-def write_plan(model: Path, target: Target, to: Path) -> None:
-    """Write the plan of how the operators of an ONNX file are computed on a target.
+def kernel_plan(model: Path, target: Target) -> KernelPlan:
+    """Return the plan of how the operators of an ONNX file are computed on a target.
 
     Raises:
-        ArtifactError: The file is missing or damaged, or has an operator that PyTorch cannot run.
-        StorageError: ``to`` cannot be written.
+        ArtifactError: The file is missing or damaged, in another format than the target, or has an
+            operator that PyTorch cannot run.
     """
     from hwnas.deploy.matching import chosen_calls, matched
     from hwnas.deploy.matching.kernel_plan import KernelPlan
     from hwnas.deploy.onnx.module import OnnxModule
 
+    _check_format(model, target)
+    _check_quantised(model, target)
     dtype = torch_type(target)
     graph = matched(OnnxModule.load(model).eval(), target.device.batch, dtype)
-    KernelPlan.of(graph, chosen_calls(graph, dtype), dtype, target).write(to)
+    return KernelPlan.of(graph, chosen_calls(graph, dtype), dtype, target)
 
 
 def matched_network(
@@ -210,6 +212,11 @@ def _check_format(model: Path, target: Target) -> None:
             f"{model} computes in {found} and the target in {target.format}; choose a target with "
             f"{found} or give the file in fp32"
         )
+
+
+def _check_quantised(model: Path, target: Target) -> None:
+    if target.format == "int8" and number_format(model) != "int8":
+        raise ArtifactError(f"{model} is not quantised; prepare it for {target.name}")
 
 
 def torch_type(target: Target) -> torch.dtype:

@@ -1,9 +1,10 @@
 """Linear layers with block-sparse weights, as LPViT prunes them.
 
-y = activation(x W + b), where W is divided into blocks of HEIGHT input and WIDTH output channels
-(Xu et al., LPViT: Low-Power Semi-structured Pruning for Vision Transformers, ECCV 2024). A strip is
-a column of blocks. The blocks that are kept are stored dense, strip by strip, with a list of their
-positions in the strip; pruned blocks are neither stored nor read nor multiplied. Sums are float32.
+y = activation(x W + b) + residual, or activation(x W + b + residual), where W is divided into
+blocks of HEIGHT input and WIDTH output channels (Xu et al., LPViT: Low-Power Semi-structured
+Pruning for Vision Transformers, ECCV 2024). A strip is a column of blocks. The blocks that are kept
+are stored dense, strip by strip, with a list of their positions in the strip; pruned blocks are
+neither stored nor read nor multiplied. Sums are float32.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.launch import Launch, interpreting
 from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
-from hwnas.kernels.primitives.activations import ACTIVATIONS
+from hwnas.kernels.primitives.activations import activated
 from hwnas.kernels.primitives.tiles import (
     alignment,
     load_tile,
@@ -94,6 +95,7 @@ def block_sparse_kernel(
     places,  # (blocks,)
     ends,  # (strips + 1,)
     bias,  # (N,)
+    residual,  # (M, N) or None
     y,  # (M, N)
     M,
     N,
@@ -103,6 +105,7 @@ def block_sparse_kernel(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    RESIDUAL_FIRST: tl.constexpr,
     UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -129,25 +132,31 @@ def block_sparse_kernel(
         if UPCAST:
             b = b.to(tl.float32)
         total = tl.dot(a, b, total, input_precision="ieee")
-    store_activated(total, bias, None, y, rows, columns, M, N, ACTIVATION)
+    store_activated(total, bias, residual, y, rows, columns, M, N, ACTIVATION, RESIDUAL_FIRST)
 
 
 class BlockSparse(Operator):
     """Linear layer with a block-sparse weight.
 
-    Bytes: x, the kept blocks, b and y, once each. Tolerance: that of a product with float32 sums.
+    Bytes: x, the kept blocks, b, residual and y, once each. Tolerance: that of a product with
+    float32 sums.
     """
 
     name = "block_sparse"
     dtypes = (torch.float16, torch.bfloat16, torch.float32)
     checked = (
-        {"rows": 49, "inputs": 37, "outputs": 40, "height": 16, "width": 16, "blocks": 5},
-        {"rows": 13, "inputs": 64, "outputs": 70, "height": 32, "width": 64, "blocks": 3},
-        {"rows": 1, "inputs": 31, "outputs": 1, "height": 16, "width": 32, "blocks": 2},
+        {"rows": 49, "inputs": 37, "outputs": 40, "height": 16, "width": 16, "blocks": 5}
+        | {"residual": 0},
+        {"rows": 13, "inputs": 64, "outputs": 70, "height": 32, "width": 64, "blocks": 3}
+        | {"residual": 1},
+        {"rows": 1, "inputs": 31, "outputs": 1, "height": 16, "width": 32, "blocks": 2}
+        | {"residual": 0},
     )
     measured = (  # with half of the blocks
-        {"rows": 196, "inputs": 240, "outputs": 960, "height": 32, "width": 32, "blocks": 120},
-        {"rows": 196, "inputs": 960, "outputs": 240, "height": 32, "width": 32, "blocks": 120},
+        {"rows": 196, "inputs": 240, "outputs": 960, "height": 32, "width": 32, "blocks": 120}
+        | {"residual": 0},
+        {"rows": 196, "inputs": 960, "outputs": 240, "height": 32, "width": 32, "blocks": 120}
+        | {"residual": 0},
     )
     batched = "rows"
 
@@ -160,6 +169,8 @@ class BlockSparse(Operator):
         bias: Tensor,
         inputs: int,
         activation: str = "none",
+        residual: Tensor | None = None,
+        residual_first: bool = False,
     ) -> Tensor:
         """Compute the module's formula in PyTorch.
 
@@ -173,6 +184,8 @@ class BlockSparse(Operator):
             bias: Bias, (C,).
             inputs: Number of input channels, K.
             activation: Name in `hwnas.kernels.primitives.activations.ACTIVATIONS`.
+            residual: Residual, (N, ..., C).
+            residual_first: Whether the residual is added before the activation, not after it.
 
         Returns:
             Output y, (N, ..., C), in the type of x.
@@ -184,12 +197,12 @@ class BlockSparse(Operator):
         parts = torch.einsum("rbh,bhw->rbw", cut[:, places.long()], blocks)
         strip = torch.repeat_interleave(ends.diff().long(), output_size=count)
         y = parts.new_zeros(len(parts), strips, width).index_add(1, strip, parts)
-        y = y.flatten(1)[:, :outer] + bias
-        return ACTIVATIONS[activation](y).reshape(*x.shape[:-1], outer)
+        y = (y.flatten(1)[:, :outer] + bias).reshape(*x.shape[:-1], outer)
+        return activated(y, residual, activation, residual_first)
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Return the rows of x, channels in and out, and the sides and number of kept blocks."""
-        x, blocks, bias = inputs["x"], inputs["blocks"], inputs["bias"]
+        """Return rows of x, channels, sides and number of kept blocks, and residual (0 or 1)."""
+        x, blocks, bias, residual = (inputs[name] for name in ("x", "blocks", "bias", "residual"))
         fits = (
             x.dim() >= 2
             and x.shape[-1] == inputs["inputs"]
@@ -198,9 +211,11 @@ class BlockSparse(Operator):
             and bias.dim() == 1
             and inputs["places"].shape == blocks.shape[:1]
             and inputs["ends"].shape == (triton.cdiv(len(bias), blocks.shape[2]) + 1,)
+            and (residual is None or residual.shape == (*x.shape[:-1], len(bias)))
         )
         takes = (
-            "x (N, ..., inputs), bias (C,) and the result of pack_blocks for a weight (inputs, C)"
+            "x (N, ..., inputs), bias (C,), residual (N, ..., C) and the result of pack_blocks for "
+            "a weight (inputs, C)"
         )
         check_shapes(self.name, takes, fits, inputs, "inputs")
         return {
@@ -210,6 +225,7 @@ class BlockSparse(Operator):
             "height": blocks.shape[1],
             "width": blocks.shape[2],
             "blocks": len(blocks),
+            "residual": int(residual is not None),
         }
 
     def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
@@ -236,6 +252,8 @@ class BlockSparse(Operator):
             "bias": normal(outer),
             "inputs": inner,
             "activation": "hard_swish",
+            "residual": normal(sizes["rows"], outer) if sizes["residual"] else None,
+            "residual_first": False,
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -251,7 +269,8 @@ class BlockSparse(Operator):
         rows, strips = sizes["rows"], len(inputs["ends"]) - 1
         parts = strips * (sizes["width"] // config["BLOCK_N"])
         grid = (triton.cdiv(rows, config["BLOCK_M"]), parts)
-        arguments = {name: inputs[name] for name in ("x", "blocks", "places", "ends", "bias")}
+        names = ("x", "blocks", "places", "ends", "bias", "residual")
+        arguments = {name: inputs[name] for name in names}
         outer, inner = sizes["outputs"], sizes["inputs"]
         return [
             Launch(
@@ -261,6 +280,7 @@ class BlockSparse(Operator):
                 {"HEIGHT": sizes["height"], "WIDTH": sizes["width"]}
                 | {"ALIGN_N": alignment(outer), "ALIGN_K": alignment(inner)}
                 | {"ACTIVATION": inputs["activation"], "UPCAST": interpreting()}
+                | {"RESIDUAL_FIRST": inputs["residual_first"]}
                 | {name: config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")},
                 config["num_warps"],
                 config["num_stages"],
@@ -282,9 +302,28 @@ class BlockSparse(Operator):
     def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of the kept blocks."""
         rows, weights = sizes["rows"], sizes["blocks"] * sizes["height"] * sizes["width"]
-        values = rows * sizes["inputs"] + weights + (rows + 1) * sizes["outputs"]
-        lists = sizes["blocks"] + triton.cdiv(sizes["outputs"], sizes["width"]) + 1
-        return OperatorWork(values * dtype.itemsize + 4 * lists, rows * weights)
+        values = rows * sizes["inputs"] + weights + sizes["outputs"]
+        values += rows * sizes["outputs"] * (1 + sizes["residual"])
+        return OperatorWork(values * dtype.itemsize + self._list_bytes(sizes), rows * weights)
+
+    def traffic(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the bytes of x and of kept blocks that each program reads, of lists and of y."""
+        rows, weights = sizes["rows"], sizes["blocks"] * sizes["height"] * sizes["width"]
+        values: int = rows * weights // config["BLOCK_N"]
+        values += weights * triton.cdiv(rows, config["BLOCK_M"])
+        values += rows * sizes["outputs"] * (1 + sizes["residual"])
+        return values * dtype.itemsize + self._list_bytes(sizes)
+
+    def products(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the multiplications with kept blocks, for whole blocks of rows."""
+        rows: int = triton.cdiv(sizes["rows"], config["BLOCK_M"]) * config["BLOCK_M"]
+        return rows * sizes["blocks"] * sizes["height"] * sizes["width"]
+
+    @staticmethod
+    def _list_bytes(sizes: Sizes) -> int:
+        """Return the bytes of the lists of positions and of strips."""
+        strips: int = triton.cdiv(sizes["outputs"], sizes["width"])
+        return 4 * (sizes["blocks"] + strips + 1)
 
 
 block_sparse = BlockSparse()

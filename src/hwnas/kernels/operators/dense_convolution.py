@@ -13,7 +13,12 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
 from hwnas.kernels.primitives.activations import activated
-from hwnas.kernels.primitives.tiles import product_default, product_problem
+from hwnas.kernels.primitives.tiles import (
+    product_default,
+    product_macs,
+    product_problem,
+    product_reads,
+)
 from hwnas.kernels.primitives.windows import STRIDES, out_shape, window_product
 from hwnas.kernels.suite.random_values import RandomValues
 from hwnas.kernels.tuning.constraints import Problem
@@ -143,3 +148,13 @@ class DenseConvolution(Operator):
         values = sizes["images"] * sizes["height"] * sizes["width"] * sizes["inputs"]
         values += inner * outer + outer + rows * outer * (1 + sizes["residual"])
         return OperatorWork(values * dtype.itemsize, rows * inner * outer)
+
+    def traffic(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the bytes of the windows and weights that each program reads, and of y."""
+        rows, outer, inner = window_product(sizes)
+        values = product_reads(rows, outer, inner, config) + rows * outer * (1 + sizes["residual"])
+        return dtype.itemsize * values
+
+    def products(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the multiplications of whole blocks."""
+        return product_macs(*window_product(sizes), config)

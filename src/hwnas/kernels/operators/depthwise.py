@@ -297,6 +297,13 @@ class Depthwise(Operator):
         sums = sizes["sums"] * images * channels * 4
         return OperatorWork((read + made) * dtype.itemsize + sums, made * window)
 
+    def products(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the multiplications of whole tiles."""
+        images, height, width = out_map(sizes)
+        tiles: int = triton.cdiv(height * width, config["BLOCK_P"])
+        tiles *= triton.cdiv(sizes["channels"], config["BLOCK_C"])
+        return images * tiles * config["BLOCK_P"] * config["BLOCK_C"] * sizes["kernel"] ** 2
+
 
 depthwise = Depthwise()
 

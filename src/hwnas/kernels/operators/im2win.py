@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from hwnas.kernels.arguments import check_counts
 from hwnas.kernels.launch import Launch, interpreting
-from hwnas.kernels.operator import Config, Inputs
+from hwnas.kernels.operator import Config, Inputs, Sizes
 from hwnas.kernels.operators.dense_convolution import DenseConvolution
 from hwnas.kernels.primitives.tiles import alignment, product_blocks, store_activated
+from hwnas.kernels.primitives.windows import out_map
 from hwnas.registry import Plugin
 
 __all__ = ["PLUGINS", "Im2win", "im2win"]
@@ -142,6 +144,13 @@ class Im2win(DenseConvolution):
             config["num_stages"],
         )
         return [pack, multiply]
+
+    def traffic(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the bytes of the product, and those of the windows as they are laid out."""
+        images, height, _ = out_map(sizes)
+        columns = sizes["width"] + sizes["kernel"] - 1
+        laid_out = images * height * columns * sizes["kernel"] * sizes["inputs"]
+        return super().traffic(sizes, dtype, config) + 2 * laid_out * dtype.itemsize
 
 
 im2win = Im2win()

@@ -31,7 +31,9 @@ from hwnas.kernels.primitives.tiles import (
     powers,
     product_blocks,
     product_default,
+    product_macs,
     product_problem,
+    product_reads,
     store_activated,
 )
 from hwnas.kernels.suite.random_values import RandomValues
@@ -275,6 +277,18 @@ class NormLinear(Operator):
         rows, outer, inner = self._product(sizes)
         values = rows * inner + inner * outer + outer + rows * outer * (1 + sizes["residual"])
         return OperatorWork(values * dtype.itemsize, rows * inner * outer)
+
+    def traffic(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the bytes that programs read and write; rows of several steps are read twice."""
+        rows, outer, inner = self._product(sizes)
+        values = product_reads(rows, outer, inner, config) + rows * outer * (1 + sizes["residual"])
+        if config["BLOCK_K"] < inner:
+            values += rows * inner * triton.cdiv(outer, config["BLOCK_N"])
+        return dtype.itemsize * values
+
+    def products(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the multiplications of whole blocks."""
+        return product_macs(*self._product(sizes), config)
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:

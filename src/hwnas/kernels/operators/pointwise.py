@@ -31,6 +31,7 @@ from hwnas.kernels.primitives.tiles import (
     load_tile,
     product_blocks,
     product_default,
+    product_macs,
     product_problem,
     product_reads,
     store_activated,
@@ -227,6 +228,10 @@ class Pointwise(Operator):
         reads += sizes["gate"] * rows * inner * -(-outer // config["BLOCK_N"])
         moved = dtype.itemsize * (reads + rows * outer * (1 + sizes["residual"]))
         return moved + parts_bytes(rows, outer, config["SPLIT_K"])
+
+    def products(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the multiplications of whole blocks."""
+        return product_macs(*self._product(sizes), config)
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:

@@ -1,9 +1,10 @@
 """Linear layers with 2:4 sparsity: at most two of each four input channels per output.
 
-y = activation(x W + b). The two values of a group of four channels are stored, with four bits that
-give their positions. Triton has no instruction for the sparse tensor cores, so this saves no
-multiplication: a program expands the loaded values in registers. It saves bytes (a weight of 16-bit
-values takes 9/16 of them), which decide the time at batch 1. Sums are float32.
+y = activation(x W + b) + residual, or activation(x W + b + residual). The two values of a group of
+four channels are stored, with four bits that give their positions. Triton has no instruction for
+the sparse tensor cores, so this saves no multiplication: a program expands the loaded values in
+registers. It saves bytes (a weight of 16-bit values takes 9/16 of them), which decide the time at
+batch 1. Sums are float32.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.launch import Launch, interpreting
 from hwnas.kernels.operator import Config, Inputs, Operator, OperatorWork, Sizes
-from hwnas.kernels.primitives.activations import ACTIVATIONS
+from hwnas.kernels.primitives.activations import activated
 from hwnas.kernels.primitives.tiles import (
     alignment,
     load_tile,
     product_blocks,
+    product_macs,
     product_problem,
     store_activated,
 )
@@ -87,6 +89,7 @@ def two_four_kernel(
     values,  # (K / 2, N)
     places,  # (K / 8 rounded up, N)
     bias,  # (N,)
+    residual,  # (M, N) or None
     y,  # (M, N)
     M,
     N,
@@ -94,6 +97,7 @@ def two_four_kernel(
     ALIGN_N: tl.constexpr,
     ALIGN_K: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    RESIDUAL_FIRST: tl.constexpr,
     UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -129,7 +133,7 @@ def two_four_kernel(
         total = tl.dot(second, _row(low, high, bits, 1), total, input_precision="ieee")
         total = tl.dot(third, _row(low, high, bits, 2), total, input_precision="ieee")
         total = tl.dot(fourth, _row(low, high, bits, 3), total, input_precision="ieee")
-    store_activated(total, bias, None, y, rows, columns, M, N, ACTIVATION)
+    store_activated(total, bias, residual, y, rows, columns, M, N, ACTIVATION, RESIDUAL_FIRST)
 
 
 @triton.jit
@@ -142,26 +146,32 @@ def _row(low, high, bits, PLACE: tl.constexpr):
 class TwoFour(Operator):
     """Linear layer with 2:4 sparsity.
 
-    Bytes: x, the values, their positions, b and y, once each. Tolerance: that of a product with
-    float32 sums.
+    Bytes: x, the values, their positions, b, residual and y, once each. Tolerance: that of a
+    product with float32 sums.
     """
 
     name = "two_four"
     dtypes = (torch.float16, torch.bfloat16, torch.float32)
     checked = (
-        {"rows": 49, "inputs": 20, "outputs": 23},
-        {"rows": 13, "inputs": 136, "outputs": 40},
-        {"rows": 1, "inputs": 4, "outputs": 1},
+        {"rows": 49, "inputs": 20, "outputs": 23, "residual": 0},
+        {"rows": 13, "inputs": 136, "outputs": 40, "residual": 1},
+        {"rows": 1, "inputs": 4, "outputs": 1, "residual": 0},
     )
     measured = (
-        {"rows": 196, "inputs": 192, "outputs": 768},
-        {"rows": 1, "inputs": 960, "outputs": 1280},
+        {"rows": 196, "inputs": 192, "outputs": 768, "residual": 0},
+        {"rows": 1, "inputs": 960, "outputs": 1280, "residual": 0},
     )
     batched = "rows"
 
     @staticmethod
     def reference(
-        x: Tensor, values: Tensor, places: Tensor, bias: Tensor, activation: str = "none"
+        x: Tensor,
+        values: Tensor,
+        places: Tensor,
+        bias: Tensor,
+        activation: str = "none",
+        residual: Tensor | None = None,
+        residual_first: bool = False,
     ) -> Tensor:
         """Compute the module's formula in PyTorch.
 
@@ -171,27 +181,35 @@ class TwoFour(Operator):
             places: Positions of the values, (K / 8 rounded up, C) uint8, from `pack_two_four`.
             bias: Bias, (C,).
             activation: Name in `hwnas.kernels.primitives.activations.ACTIVATIONS`.
+            residual: Residual, (N, ..., C).
+            residual_first: Whether the residual is added before the activation, not after it.
 
         Returns:
             Output y, (N, ..., C), in the type of x.
         """
-        return ACTIVATIONS[activation](x @ unpack_two_four(values, places) + bias)
+        y = x @ unpack_two_four(values, places) + bias
+        return activated(y, residual, activation, residual_first)
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Return the rows of x, and channels in and out."""
-        x, values, bias = inputs["x"], inputs["values"], inputs["bias"]
+        """Return the rows of x, channels in and out, and residual (0 or 1)."""
+        x, values, bias, residual = (inputs[name] for name in ("x", "values", "bias", "residual"))
         fits = (
             x.dim() >= 2
             and x.shape[-1] % 4 == 0
             and values.shape == (x.shape[-1] // 2, *bias.shape)
             and inputs["places"].shape == (triton.cdiv(x.shape[-1], 8), *bias.shape)
+            and (residual is None or residual.shape == (*x.shape[:-1], *bias.shape))
         )
-        takes = "x (N, ..., K), bias (C,) and the result of pack_two_four for a weight (K, C)"
+        takes = (
+            "x (N, ..., K), bias (C,), residual (N, ..., C) and the result of pack_two_four for a "
+            "weight (K, C)"
+        )
         check_shapes(self.name, takes, fits, inputs)
         return {
             "rows": x.shape[:-1].numel(),
             "inputs": x.shape[-1],
             "outputs": len(bias),
+            "residual": int(residual is not None),
         }
 
     def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
@@ -213,6 +231,8 @@ class TwoFour(Operator):
             "places": places,
             "bias": normal(outer),
             "activation": "hard_swish",
+            "residual": normal(sizes["rows"], outer) if sizes["residual"] else None,
+            "residual_first": False,
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -224,8 +244,9 @@ class TwoFour(Operator):
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
         """Return the launch of the kernel."""
-        rows, inner, outer = self.sizes(inputs).values()
-        arguments = {name: inputs[name] for name in ("x", "values", "places", "bias")}
+        rows, inner, outer, _ = self.sizes(inputs).values()
+        names = ("x", "values", "places", "bias", "residual")
+        arguments = {name: inputs[name] for name in names}
         return [
             Launch(
                 two_four_kernel,
@@ -233,6 +254,7 @@ class TwoFour(Operator):
                 arguments | {"y": outputs[0], "M": rows, "N": outer, "K": inner},
                 {"ALIGN_N": alignment(outer), "ALIGN_K": alignment(inner)}
                 | {"ACTIVATION": inputs["activation"], "UPCAST": interpreting()}
+                | {"RESIDUAL_FIRST": inputs["residual_first"]}
                 | {name: config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")},
                 config["num_warps"],
                 config["num_stages"],
@@ -264,9 +286,22 @@ class TwoFour(Operator):
     def work(self, sizes: Sizes, dtype: torch.dtype) -> OperatorWork:
         """Return the work of a product in which only stored values are multiplied."""
         rows, inner, outer = sizes["rows"], sizes["inputs"], sizes["outputs"]
-        values = rows * inner + (inner // 2 + 1 + rows) * outer
+        values = rows * inner + (inner // 2 + 1 + rows * (1 + sizes["residual"])) * outer
         places = triton.cdiv(inner, 8) * outer
         return OperatorWork(values * dtype.itemsize + places, rows * inner // 2 * outer)
+
+    def traffic(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the bytes of x, values and positions that each program reads, and of y."""
+        rows, inner, outer = sizes["rows"], sizes["inputs"], sizes["outputs"]
+        down, across = product_blocks(rows, outer, config)
+        values = rows * inner * across + inner // 2 * outer * down
+        values += rows * outer * (1 + sizes["residual"])
+        places: int = triton.cdiv(inner, 8) * outer * down
+        return values * dtype.itemsize + places
+
+    def products(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
+        """Return the multiplications of the expanded weight, zeros included."""
+        return product_macs(sizes["rows"], sizes["outputs"], sizes["inputs"], config)
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:

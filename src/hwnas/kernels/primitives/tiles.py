@@ -22,6 +22,7 @@ __all__ = [
     "powers",
     "product_blocks",
     "product_default",
+    "product_macs",
     "product_problem",
     "product_reads",
     "store_activated",
@@ -167,6 +168,13 @@ def product_reads(rows: int, columns: int, inner: int, config: Config) -> int:
     """Return the number of values of both factors that all programs of a product read."""
     down, across = product_blocks(rows, columns, config)
     return inner * (rows * across + columns * down)
+
+
+def product_macs(rows: int, columns: int, inner: int, config: Config) -> int:
+    """Return the multiplications of a product in whole blocks, with those of padding."""
+    down, across = product_blocks(rows, columns, config)
+    steps: int = triton.cdiv(inner, config["BLOCK_K"])
+    return down * across * steps * config["BLOCK_M"] * config["BLOCK_N"] * config["BLOCK_K"]
 
 
 @triton.jit

@@ -48,7 +48,7 @@ class GpuBench:
         device: torch.device,
         seed: int = 0,
     ) -> None:
-        self._operator, self._sizes, self._gpu, self._timer = operator, sizes, gpu, timer
+        self._operator, self._gpu, self._timer = operator, gpu, timer
         generator = torch.Generator().manual_seed(seed)
         self.inputs = operator.example(sizes, dtype, generator, device)
         self._truth = exact_outputs(operator.reference, self.inputs)
@@ -56,7 +56,7 @@ class GpuBench:
 
     def footprint(self, config: Config) -> Footprint:
         """Return the number of programs and the memory traffic of a configuration."""
-        return footprint(self._operator, self.inputs, self._sizes, config, self._gpu)
+        return footprint(self._operator, self.inputs, config, self._gpu)
 
     def compile(self, configs: Sequence[Config]) -> list[Compiled]:
         """Compile configurations in parallel; a later launch finds them in Triton's cache."""

@@ -47,12 +47,14 @@ class KernelChoice:
             faster or nothing was measured on the GPU.
         note: Origin of the configuration, in words.
         entry: Measurement that the choice rests on, if any.
+        planned: True if a plan of kernels made the choice, on the GPU that it was written on.
     """
 
     config: Mapping[str, int]
     kernel: bool = True
     note: str = _UNMEASURED
     entry: TunedEntry | None = None
+    planned: bool = False
 
 
 @lru_cache(maxsize=4096)

@@ -38,7 +38,7 @@ def ranked_statically(
     inputs = operator.example(sizes, dtype, torch.Generator().manual_seed(0), torch.device("cpu"))
     solutions = islice(operator.problem(sizes, dtype, gpu).solutions(), _MOST)
     untried = (
-        TuningTrial(config, "untried", footprint=footprint(operator, inputs, sizes, config, gpu))
+        TuningTrial(config, "untried", footprint=footprint(operator, inputs, config, gpu))
         for config in solutions
     )
     chosen = heapq.nsmallest(count, untried, key=_busiest_bytes)

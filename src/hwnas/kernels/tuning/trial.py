@@ -13,6 +13,7 @@ from hwnas.kernels.operator import Config, Inputs, Operator, Sizes
 from hwnas.kernels.resources import Resources
 from hwnas.kernels.suite.timer import Times
 from hwnas.kernels.tuning.constraints import Problem
+from hwnas.kernels.tuning.roofline import LaunchWork
 
 __all__ = ["Footprint", "TuningTask", "TuningTrial", "Verdict", "footprint", "key_of"]
 
@@ -94,15 +95,10 @@ class TuningTrial:
         return min((part.occupancy(gpu) for part in self.resources), default=0.0)
 
 
-def footprint(
-    operator: Operator, inputs: Inputs, sizes: Sizes, config: Config, gpu: Accelerator
-) -> Footprint:
+def footprint(operator: Operator, inputs: Inputs, config: Config, gpu: Accelerator) -> Footprint:
     """Return the number of programs and the traffic of a configuration, from its kernels' grids."""
-    first: torch.Tensor = next(iter(inputs.values()))
-    launches = operator.launches(inputs, operator.outputs(inputs), config)
-    grids = [math.prod(launch.grid) for launch in launches]
-    share = max(-(-programs // gpu.multiprocessors) / programs for programs in grids)
-    return Footprint(sum(grids), share * operator.traffic(sizes, first.dtype, config))
+    work = LaunchWork.of(operator, inputs, config, gpu)
+    return Footprint(work.programs, work.busiest_bytes)
 
 
 def key_of(config: Config) -> tuple[tuple[str, int], ...]:

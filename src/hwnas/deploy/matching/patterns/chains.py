@@ -34,7 +34,14 @@ from hwnas.kernels.codegen.pieces import (
 )
 from hwnas.kernels.codegen.steps import named_operands
 
-__all__ = ["Rounded", "chain_pooling", "chain_product", "chain_rounding", "gather_rounding"]
+__all__ = [
+    "Rounded",
+    "chain_pooling",
+    "chain_product",
+    "chain_rounding",
+    "gather_rounding",
+    "normalisation",
+]
 
 _POOLS = {"GlobalAveragePool": pixel_mean, "ReduceMean": pixel_mean, "ReduceMax": pixel_max}
 _NO_MAPS = ("MatMul", "Reshape", "Softmax", "Transpose")
@@ -137,6 +144,12 @@ def gather_rounding(graph: Graph, step: Step) -> Rewrite | None:
         return None
     new = [Rounded("Rounded", step.inputs[:1], each.outputs, {"steps": steps}) for each in readers]
     return Rewrite([step, *readers], new)
+
+
+def normalisation(x: str, output: str, channels: int, epsilon: float) -> OperatorCall:
+    """Return a chain that normalises the channels of each pixel, without scale and shift."""
+    piece = layer_norm(torch.ones(channels), torch.zeros(channels), epsilon)
+    return replace(_call([piece], {"x": x}, (output,), []), nodes=("LayerNormalization",))
 
 
 def _pooled(
