@@ -161,13 +161,15 @@ def test_predict_gemm_command_refuses_untimed_targets_and_invalid_sizes(hwnas: C
     )
     hwnas("predict", "gemm", "--m", 64, "--target", TARGET).refused("--m, --n and --k")
     hwnas("predict", "gemm", "--m", 0, "--n", 1, "--k", 1, "--target", TARGET).refused("at least 1")
+    hwnas("predict", "gemm", *sizes, "--tile", "64x64", "--target", TARGET).refused("64x64x32x4x3")
+    hwnas("predict", "net.onnx", "--tile", "64x64x32x4x3", "--target", TARGET).refused("add gemm")
 
 
 @pytest.mark.slow
 def test_predict_gemm_command_works_after_calibration(hwnas: Command) -> None:
     assert "120 products" in hwnas("calibrate", "--target", TARGET, "--gemm").out
     sizes = ("--m", 64, "--n", 256, "--k", 128)
-    [found] = read(hwnas("predict", "gemm", *sizes, "--target", TARGET, "--json"))
+    [found, *_] = read(hwnas("predict", "gemm", *sizes, "--target", TARGET, "--json"))
     assert 0 < found["lower90"] < found["mean"] < found["upper90"] < 5
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from experiments.record import read_rows
 
@@ -346,6 +347,32 @@ def test_gemm_script_times_products_once(
     assert "seed 0: " not in second
     found = {(row.metric, row.subject.split()[-2]) for row in read_rows(tmp_path / "results.jsonl")}
     assert found >= {("r2_log", "held-out"), ("mape", "larger-m"), ("mape", "smaller-mnk")}
+
+
+@pytest.mark.slow
+def test_gemm_tiles_script_simulates_a_gpu_and_says_so(
+    run_twice: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
+    options = ["--targets", "cuda-triton-fp16-b1-t1", "--seeds", "0", "--known", "20", "--new", "3"]
+    options += ["--tiles", "4", "--new-tiles", "6", "--dry-run", "--out", str(tmp_path)]
+    first, second = run_twice("gemm.tiles.run", *options)
+    assert "Gemm(" in first
+    assert "Gemm(" not in second
+    rows = read_rows(tmp_path / "simulated-results.jsonl")
+    assert all(row.unit.endswith("(simulated)") for row in rows)
+    assert {(row.metric, row.subject.split()[-1]) for row in rows} >= {
+        ("lost_time", "model"),
+        ("lost_time", "default"),
+        ("mape", "roofline"),
+        ("power_mape", "model"),
+    }
+
+
+def test_gemm_tiles_script_refuses_to_run_without_a_gpu(refusal: Callable[..., str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert "triton cannot be used" in refusal("gemm.tiles")
+    assert "--out" in refusal("gemm.tiles", "--dry-run")
 
 
 def test_predictor_scripts_name_unknown_splits_and_tables(

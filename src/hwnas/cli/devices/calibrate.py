@@ -158,13 +158,18 @@ def _show_calibrated(profiles: Sequence[Profile], store: DeviceStore, as_json: b
 
 def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:
     from hwnas.deploy.targets.target import Target
-    from hwnas.predictors.metrics.gemm_profile import calibrate_gemms
+    from hwnas.predictors.metrics.gemm_calibration import calibrate_gemms
 
     profile = calibrate_gemms(Target.parse(target), store)
     if as_json:
         print_json(asdict(profile))
         return
-    out.print(f"{target}: {len(profile.gemms)} products; kept in {store.folder}", soft_wrap=True)
+    power = profile.counter or "unknown, since no energy counter can be read"
+    out.print(
+        f"{target}: {len(profile.gemms)} products, power {power}; kept in {store.folder}",
+        soft_wrap=True,
+        markup=False,
+    )
     out.print(f"next: hwnas predict gemm --m 64 --n 256 --k 128 --target {target}", soft_wrap=True)
 
 

@@ -46,6 +46,13 @@ def predict(
     m: Annotated[int | None, typer.Option("--m", help="Rows of the product, for gemm")] = None,
     n: Annotated[int | None, typer.Option("--n", help="Columns of the product, for gemm")] = None,
     k: Annotated[int | None, typer.Option("--k", help="Length of the sums, for gemm")] = None,
+    tile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MxNxKxWARPSxSTAGES",
+            help="Tile of the product on a target of triton, for gemm; the fastest if not given",
+        ),
+    ] = None,
     from_fingerprint: Annotated[
         bool,
         typer.Option(
@@ -60,8 +67,10 @@ def predict(
     from hwnas.cli.devices.tables import print_predictions
 
     kept = store_of(store)
+    if model != Path("gemm") and (m, n, k, tile) != (None, None, None, None):
+        raise ConfigError("--m, --n, --k and --tile describe a matrix product; add gemm")
     if model == Path("gemm"):
-        found = _predict_gemm(kept, target, m, n, k)
+        found = _predict_gemm(kept, target, m, n, k, tile)
     else:
         network, at_batch = _network(model, space, arch, preset, image, classes, input_shape)
         found = predictions(kept, target, network, at_batch, from_fingerprint)
@@ -72,14 +81,21 @@ def predict(
 
 
 def _predict_gemm(
-    store: DeviceStore, targets: list[str], m: int | None, n: int | None, k: int | None
+    store: DeviceStore,
+    targets: list[str],
+    m: int | None,
+    n: int | None,
+    k: int | None,
+    tile: str | None,
 ) -> list[Prediction]:
     from hwnas.predictors.metrics.gemm import Gemm
     from hwnas.predictors.metrics.gemm_profile import predict_gemm
+    from hwnas.predictors.metrics.gemm_tiles import GemmTile
 
     if m is None or n is None or k is None:
         raise ConfigError("a gemm needs its sizes: --m, --n and --k")
-    return [predict_gemm(store, target, Gemm(m, n, k)) for target in targets]
+    gemm, given = Gemm(m, n, k), GemmTile.parse(tile) if tile else None
+    return [each for target in targets for each in predict_gemm(store, target, gemm, given)]
 
 
 def _network(

@@ -23,6 +23,8 @@ _SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=3.0, max_seconds=1.0, r
 _TIMED_AT_ONCE = 40  # all of them are in memory
 _TRIES = 200  # attempts for each product
 _MULTIPLE = 16  # usual divisor of the widths of layers
+_ROWS, _COLUMNS, _DEPTH = (4, 6, 8, 12, 16), (16, 32), 256
+"""Sizes of tiles that kernels compute at once; the fit finds which of them a kernel has."""
 
 
 @dataclass(frozen=True, order=True)
@@ -47,6 +49,29 @@ class Gemm:
     def macs(self) -> int:
         """Multiply-accumulates of the product."""
         return self.m * self.n * self.k
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Sizes m, n and k."""
+        return self.m, self.n, self.k
+
+    @property
+    def work(self) -> tuple[float, ...]:
+        """Amount of each kind of work if the tile is not known.
+
+        The kinds are a call; the elements of the three matrices; multiply-accumulates with the
+        columns, or rows and columns, rounded up to whole tiles; partial sums that are stored; and
+        tiles.
+        """
+        m, n, k = self.sizes
+        kinds = [1, m * k, n * k, m * n]
+        for columns in _COLUMNS:
+            strips = -(-n // columns)
+            kinds += [m * strips * k, m * strips * -(-k // _DEPTH)]
+            for rows in _ROWS:
+                tiles = -(-m // rows) * strips
+                kinds += [tiles, tiles * k]
+        return tuple(map(float, kinds))
 
 
 def sampled_gemms(

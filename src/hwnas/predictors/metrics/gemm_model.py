@@ -3,13 +3,15 @@
 After GPPerf, which predicts runtime and power of products on GPUs from M, N, K by regression. There
 is one departure: the regression is a sum over the kinds of work in a blocked product (operations on
 tiles, bytes moved), none of which can take negative time. The model can therefore extrapolate to
-sizes beyond those that were timed.
+sizes beyond those that were timed. Power is predicted as energy, which is such a sum, too, over
+time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +19,36 @@ from sklearn.linear_model import LinearRegression
 
 from hwnas.errors import ConfigError
 from hwnas.predictors.estimate import NORMAL_90, Estimate
-from hwnas.predictors.metrics.gemm import Gemm
 from hwnas.predictors.models.gaussian_process import Numbers
 
-__all__ = ["GemmModel", "Roofline"]
+__all__ = ["LEAST", "GemmModel", "PowerModel", "Product", "Roofline"]
 
-_LEAST = 20  # least number of products to learn from
+LEAST = 20
+"""Least number of products to learn from."""
 
-_ROWS, _COLUMNS, _DEPTH = (4, 6, 8, 12, 16), (16, 32), 256
-"""Sizes of tiles that kernels compute at once; the fit finds which of them a kernel has."""
 _PASSES = 4  # passes of least squares, until the weights have settled
 _THRESHOLDS = tuple(2**power for power in range(12, 25))
 _GAIN = 0.8  # factor by which a threshold must reduce the error to be accepted
 _LEAST_SIDE = 8  # least number of products on each side of a threshold
+
+
+class Product(Protocol):
+    """Matrix product, perhaps with the tile that it is computed in.
+
+    Products that one model is fitted to have the same kinds of work.
+    """
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Sizes m, n and k."""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the product."""
+
+    @property
+    def work(self) -> tuple[float, ...]:
+        """Amount of each kind of work, of which the first is a call."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +67,7 @@ class Roofline:
     thresholds_macs: tuple[int, ...] = ()
 
     @classmethod
-    def fit(cls, gemms: Sequence[Gemm], costs: Sequence[float] | Numbers) -> Roofline:
+    def fit(cls, gemms: Sequence[Product], costs: Sequence[float] | Numbers) -> Roofline:
         """Fit logarithms of positive costs by least squares; keep thresholds that reduce errors."""
         work, macs, logs = _work(gemms), _macs(gemms), np.log(costs)
         best = cls(_rates(work, logs)[None])
@@ -61,7 +80,7 @@ class Roofline:
                 return best
             best = new
 
-    def log_costs(self, gemms: Sequence[Gemm]) -> Numbers:
+    def log_costs(self, gemms: Sequence[Product]) -> Numbers:
         """Return the logarithms of the costs of products."""
         return self._logs(_work(gemms), _macs(gemms))
 
@@ -106,8 +125,8 @@ class GemmModel:
     def fit(
         cls,
         target: str,
-        gemms: Sequence[Gemm],
-        costs: Sequence[float],
+        gemms: Sequence[Product],
+        costs: Sequence[float] | Numbers,
         metric: str = "latency_ms",
     ) -> GemmModel:
         """Fit the model to measured products.
@@ -124,10 +143,10 @@ class GemmModel:
         Raises:
             ConfigError: There are too few products, or a cost is not a positive number.
         """
-        if len(gemms) != len(costs) or len(set(gemms)) < _LEAST:
+        if len(gemms) != len(costs) or len(set(gemms)) < LEAST:
             raise ConfigError(
                 f"got {len(gemms)} products, {len(set(gemms))} of them different, and {len(costs)} "
-                f"costs; expected a cost for each, and at least {_LEAST} different products"
+                f"costs; expected a cost for each, and at least {LEAST} different products"
             )
         found = np.asarray(costs, dtype=np.float64)
         if not (np.isfinite(found) & (found > 0)).all():
@@ -144,36 +163,66 @@ class GemmModel:
             np.array([places.min(0), places.max(0)]),
         )
 
-    def predict(self, gemms: Sequence[Gemm]) -> list[Estimate]:
+    def predict(self, gemms: Sequence[Product]) -> list[Estimate]:
         """Predict the cost of each product."""
         if not gemms:
             return []
-        logs = self.roofline.log_costs(gemms)
         stds = np.hypot(self.log_std, self.drift * _distance(_places(gemms), self.seen))
-        return [
-            Estimate.log_normal(self.metric, float(log), float(std), self.target)
-            for log, std in zip(logs, stds, strict=True)
-        ]
+        return _estimates(self.metric, self.roofline.log_costs(gemms), stds, self.target)
 
 
-def _work(gemms: Sequence[Gemm]) -> Numbers:
-    """Return the amounts of each kind of work in products, of shape (len(gemms), W).
+@dataclass(frozen=True)
+class PowerModel:
+    """Mean power while a product runs again and again, as its energy over its time.
 
-    The kinds are a call; the elements of the three matrices; multiply-accumulates with the columns,
-    or rows and columns, rounded up to whole tiles; partial sums that are stored; and tiles.
+    The ratio of two sums over the same kinds of work stays between the powers of these kinds,
+    however large a product is.
+
+    Attributes:
+        latency: Model of the latency in milliseconds.
+        energy: Model of the energy in millijoules.
+        log_std: Standard deviation of the logarithm of the power.
     """
-    m, n, k = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], dtype=np.float64).T
-    kinds = [np.ones_like(m), m * k, n * k, m * n]
-    for columns in _COLUMNS:
-        strips = np.ceil(n / columns)
-        kinds += [m * strips * k, m * strips * np.ceil(k / _DEPTH)]
-        for rows in _ROWS:
-            tiles = np.ceil(m / rows) * strips
-            kinds += [tiles, tiles * k]
-    return np.stack(kinds, axis=1)
+
+    latency: GemmModel
+    energy: GemmModel
+    log_std: float
+
+    @classmethod
+    def fit(
+        cls, latency: GemmModel, gemms: Sequence[Product], latencies_ms: Numbers, powers_w: Numbers
+    ) -> PowerModel:
+        """Fit the model to measured powers in watts.
+
+        Raises:
+            ConfigError: There are too few products, or a power is not a positive number.
+        """
+        energy = GemmModel.fit(latency.target, gemms, powers_w * latencies_ms, "energy_mj")
+        logs = energy.roofline.log_costs(gemms) - latency.roofline.log_costs(gemms)
+        return cls(latency, energy, _spread(np.log(powers_w) - logs))
+
+    def predict(self, gemms: Sequence[Product]) -> list[Estimate]:
+        """Predict the power of each product in watts; millijoules per millisecond are watts."""
+        if not gemms:
+            return []
+        logs = self.energy.roofline.log_costs(gemms) - self.latency.roofline.log_costs(gemms)
+        stds = np.full(len(gemms), self.log_std)
+        return _estimates("power_w", logs, stds, self.latency.target)
 
 
-def _macs(gemms: Sequence[Gemm]) -> Numbers:
+def _estimates(metric: str, logs: Numbers, stds: Numbers, target: str) -> list[Estimate]:
+    return [
+        Estimate.log_normal(metric, float(log), float(std), target)
+        for log, std in zip(logs, stds, strict=True)
+    ]
+
+
+def _work(gemms: Sequence[Product]) -> Numbers:
+    """Return the amounts of each kind of work in products, of shape (len(gemms), W)."""
+    return np.array([gemm.work for gemm in gemms], dtype=np.float64)
+
+
+def _macs(gemms: Sequence[Product]) -> Numbers:
     return np.array([gemm.macs for gemm in gemms], dtype=np.float64)
 
 
@@ -187,6 +236,7 @@ def _rates(work: Numbers, logs: Numbers) -> Numbers:
     for _ in range(_PASSES):
         shares = work / predicted[:, None]
         scale = np.sqrt((shares**2).mean(0))
+        scale[scale == 0] = 1.0  # none of the products has this kind of work
         fitted = LinearRegression(positive=True, fit_intercept=False).fit(shares / scale, ratios)
         rates: Numbers = fitted.coef_ / scale
         predicted = work @ rates
@@ -194,9 +244,9 @@ def _rates(work: Numbers, logs: Numbers) -> Numbers:
     return rates
 
 
-def _places(gemms: Sequence[Gemm]) -> Numbers:
+def _places(gemms: Sequence[Product]) -> Numbers:
     """Return the logarithms of m, n, k and m n k, of shape (len(gemms), 4)."""
-    places: Numbers = np.log([(gemm.m, gemm.n, gemm.k, gemm.macs) for gemm in gemms])
+    places: Numbers = np.log([(*gemm.sizes, gemm.macs) for gemm in gemms])
     return places
 
 
@@ -214,7 +264,7 @@ def _held_out(places: Numbers) -> Iterator[npt.NDArray[np.bool_]]:
         yield from (out for out in (column <= low, column >= high) if not out.all())
 
 
-def _drift(gemms: Sequence[Gemm], costs: Numbers, log_std: float) -> float:
+def _drift(gemms: Sequence[Product], costs: Numbers, log_std: float) -> float:
     """Return the standard deviation of the log cost, for each factor of e beyond the sizes seen.
 
     It is the smallest one with which nine in ten of the products left out are in their interval.
@@ -230,7 +280,7 @@ def _drift(gemms: Sequence[Gemm], costs: Numbers, log_std: float) -> float:
     return float(np.quantile(np.concatenate(needed), 0.9))
 
 
-def _chosen(gemms: Sequence[Gemm], chosen: npt.NDArray[np.bool_]) -> list[Gemm]:
+def _chosen(gemms: Sequence[Product], chosen: npt.NDArray[np.bool_]) -> list[Product]:
     return [gemm for gemm, wanted in zip(gemms, chosen, strict=True) if wanted]
 
 
