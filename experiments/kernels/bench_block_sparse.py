@@ -25,10 +25,12 @@ def dense(inputs: Inputs) -> Expression:
     weight = weight.transpose(1, 2).reshape(tall * height, strips * width)
     weight = weight[: inputs["inputs"], : len(bias)].T.contiguous()
 
-    def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return activate(functional.linear(x, weight, bias))
+    def run(x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor) -> Tensor:
+        y = activate(functional.linear(x, weight, bias))
+        return y + residual[0] if residual else y
 
-    return run, (inputs["x"], weight, bias)
+    residual = () if inputs["residual"] is None else (inputs["residual"],)
+    return run, (inputs["x"], weight, bias, *residual)
 
 
 BENCHMARK = Benchmark(

@@ -18,18 +18,20 @@ def dense(inputs: Inputs) -> Expression:
     weight = unpack_two_four(inputs["values"], inputs["places"]).T.contiguous()
     activate = ACTIVATIONS[inputs["activation"]]
 
-    def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return activate(functional.linear(x, weight, bias))
+    def run(x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor) -> Tensor:
+        y = activate(functional.linear(x, weight, bias))
+        return y + residual[0] if residual else y
 
-    return run, (inputs["x"], weight, inputs["bias"])
+    residual = () if inputs["residual"] is None else (inputs["residual"],)
+    return run, (inputs["x"], weight, inputs["bias"], *residual)
 
 
 def semi_structured(inputs: Inputs) -> Expression:
     """Return the layer by cuSPARSELt or CUTLASS, where PyTorch supports them for these sizes."""
     from torch.sparse import to_sparse_semi_structured
 
-    run, (x, weight, bias) = dense(inputs)
-    return run, (x, to_sparse_semi_structured(weight), bias)
+    run, (x, weight, *others) = dense(inputs)
+    return run, (x, to_sparse_semi_structured(weight), *others)
 
 
 BENCHMARK = Benchmark(

@@ -178,6 +178,17 @@ def test_tile_refuses_other_texts_in_one_line(text: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("tile", "reason"),
+    [("8x64x32x4x2", "has a side below 16"), ("128x128x128x4x9", "needs 589,824 bytes of shared")],
+)
+def test_predict_gemm_refuses_tiles_that_the_gpu_lacks(
+    tile: str, reason: str, store: DeviceStore
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        predict_gemm(store, TARGET.name, Gemm(64, 64, 64), GemmTile.parse(tile))
+
+
 def test_calibrate_gemms_refuses_triton_without_a_gpu(tmp_path: Path) -> None:
     import torch
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from hwnas.deploy.matching import MatchedNetwork, matched
 from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.errors import ArtifactError
 
@@ -67,6 +68,31 @@ def test_recurrent_nodes_agree_with_onnx_runtime(
     with torch.no_grad():
         outputs = OnnxModule.load(path)(torch.from_numpy(images)).numpy()
     np.testing.assert_allclose(outputs, session.run(None, {"images": images})[0], atol=1e-5)
+
+
+def test_recurrent_nodes_without_their_first_outputs_keep_apart(tmp_path: Path) -> None:
+    """Some exporters give no name to outputs that nothing reads."""
+    path = written(tmp_path / "one.onnx", "LSTM", 1)
+    model = onnx.load(path)
+    layer = model.graph.node[1]
+    layer.output[0], layer.output[2] = "", ""
+    again = model.graph.node.add()
+    again.CopyFrom(layer)
+    again.output[1] = "second"
+    total = model.graph.node.add(op_type="Add", input=["last", "second"], output=["total"])
+    model.graph.output[0].name = total.output[0]
+    onnx.save(model, path)
+    images = floats(9, IMAGES, STEPS, INPUTS)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"images": images})[0]
+    source = OnnxModule.load(path)
+    with torch.no_grad():
+        outputs = source(torch.from_numpy(images))
+        matched_outputs = MatchedNetwork(
+            matched(source, IMAGES, torch.float32), torch.float32, torch.device("cpu")
+        )(torch.from_numpy(images))
+    np.testing.assert_allclose(outputs.numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(matched_outputs.numpy(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def match(
 ) -> None:
     """List the operators that compute an ONNX file, their sizes, and the nodes left to PyTorch.
 
-    Nothing is run. With a GPU, the list shows what was measured on it; without one, the choices are
-    those of a machine on which nothing was measured.
+    Nothing is run. With a GPU, kernels are listed where they were measured to be faster, and
+    PyTorch elsewhere. Without one, no times are known, and kernels are listed everywhere.
     """
     from hwnas.deploy.runtimes.triton import kernel_plan
     from hwnas.deploy.targets.target import Target
@@ -48,6 +48,7 @@ def match(
 
 def _show(plan: KernelPlan) -> None:
     """Print a row for each operator at some sizes, then nodes in PyTorch and alternatives."""
+    from hwnas.deploy.matching.kernel_plan import NO_GPU
     from hwnas.terminal import table_of
 
     rows = Counter(map(_row, plan.calls))
@@ -59,6 +60,12 @@ def _show(plan: KernelPlan) -> None:
     for reason, count in Counter(call.alternative for call in plan.calls).items():
         if reason:
             out.print(f"{count} with an alternative: {reason}", soft_wrap=True, markup=False)
+    if plan.gpu == NO_GPU:
+        out.print(
+            "Nothing was measured, as there is no GPU. On one, PyTorch computes operators whose "
+            "kernels were not measured to be faster.",
+            soft_wrap=True,
+        )
 
 
 def _row(call: PlannedCall) -> tuple[str, ...]:

@@ -32,10 +32,11 @@ from hwnas.kernels.operator import Operator, Sizes, dtype_name
 from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.tuning.choice import KernelChoice
 
-__all__ = ["KernelPlan", "PlannedCall", "plan_file"]
+__all__ = ["NO_GPU", "KernelPlan", "PlannedCall", "plan_file"]
 
 SCHEMA = 1
-_NO_GPU = "none"
+NO_GPU = "none"
+"""Name of the GPU in plans that were made without one."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def _key(operator: str, sizes: Sizes, dtype: str) -> tuple[str, str, tuple[tuple
 
 
 def _gpu_name() -> str:
-    return Accelerator.here().name if torch.cuda.is_available() else _NO_GPU
+    return Accelerator.here().name if torch.cuda.is_available() else NO_GPU
 
 
 def _versions() -> dict[str, str]:

@@ -135,7 +135,7 @@ class OnnxModule(nn.Module):
                 unknown,
             )
         nodes = []
-        for node in graph.node:
+        for place, node in enumerate(graph.node):
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             if node.op_type == "Constant":
                 constants[node.output[0]] = _constant(attributes, numpy_helper.to_array)
@@ -144,7 +144,8 @@ class OnnxModule(nn.Module):
                 Node(
                     node.op_type,
                     tuple(node.input),
-                    tuple(node.output),
+                    # Nodes are known by their first output, even if it has no name in the file.
+                    tuple(name or f"unnamed/{place}/{i}" for i, name in enumerate(node.output)),
                     {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()},
                 )
             )

@@ -140,13 +140,16 @@ def predict_gemm(
             predicted to be fastest if None.
 
     Raises:
-        ConfigError: No products were timed on the target, or the runtime chooses tiles itself.
+        ConfigError: No products were timed on the target, its runtime chooses tiles itself, or its
+            GPU cannot compute in the tile.
     """
     profile = load_gemms(store, device)
     latency = profile.model()
     product: Product = gemm
     notes = elsewhere(device, profile.hardware)
     if profile.site is not None:
+        if tile is not None:
+            profile.site.check(tile)
         tiles = [tile] if tile else allowed_tiles(gemm, profile.site)
         tiled = [TiledGemm(gemm, each, profile.site) for each in tiles]
         product = tiled[int(np.argmin(latency.roofline.log_costs(tiled)))]

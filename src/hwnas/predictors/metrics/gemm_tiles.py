@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["GemmTile", "TileSite", "TiledGemm", "allowed_tiles", "sampled_tiles"]
 
 _WARP = 32
+_LEAST_SIDE = 16
 _SUMS = 64  # sums a thread from which on registers are scarce
 _MOST = 20_000  # most tiles of a product
 _POOL = 64  # different tiles that are sampled; each is compiled, which takes longest
@@ -120,6 +121,21 @@ class TileSite:
             )
         limits = gpu.multiprocessors, gpu.shared_bytes, gpu.registers_per_thread
         return cls(*limits, _BYTES[target.format], target.device.batch)
+
+    def check(self, tile: GemmTile) -> None:
+        """Raise if no kernel can compute in a tile here.
+
+        Raises:
+            ConfigError: The tile has sides that tensor cores lack, or is too large.
+        """
+        if min(tile.m, tile.n, tile.k) < _LEAST_SIDE:
+            raise ConfigError(f"tile {tile} has a side below {_LEAST_SIDE}, the least of a GPU")
+        asked = (tile.m + tile.n) * tile.k * self.itemsize * tile.stages
+        if asked > self.shared_bytes:
+            raise ConfigError(
+                f"tile {tile} needs {asked:,} bytes of shared memory, and the GPU has "
+                f"{self.shared_bytes:,}; choose shorter sides or fewer stages"
+            )
 
 
 @dataclass(frozen=True)

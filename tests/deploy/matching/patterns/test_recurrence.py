@@ -98,6 +98,17 @@ def test_matcher_leaves_wide_and_reversed_layers_to_pytorch_with_a_reason() -> N
     assert found.left["LSTM", "its direction is reverse; the operator runs forwards"]
 
 
+def test_matcher_leaves_a_layer_with_a_computed_bias_to_pytorch() -> None:
+    source = recurrent("GRU", 0, "")
+    constants = {k: v for k, v in source.constants.items() if isinstance(v, Tensor)}
+    before, layer, after = source.nodes
+    layer = replace(layer, inputs=("t", "w", "r", "bias"))
+    bias = [node("ReduceMax", "x", "largest", keepdims=0), node("Mul", "b largest", "bias")]
+    nodes = [*bias, before, layer, after]
+    found = network(module(nodes, constants, (3, INPUTS)))
+    assert found.left["GRU", "its weights are not constants"]
+
+
 def test_matcher_leaves_the_layer_to_pytorch_if_the_kernel_was_not_measured() -> None:
     """PyTorch's own layer is much faster than the formula of the operator."""
 

@@ -41,10 +41,11 @@ class _Weights:
     def of(cls, graph: Graph, node: Node) -> _Weights | str:
         """Return the weights of a node, or the reason why the operator does not take them."""
         weight, recurrence = (graph.tensor(name) for name in node.inputs[1:3])
-        if weight is None or recurrence is None:
+        name = (*node.inputs, "")[3]
+        bias = graph.tensor(name)
+        if weight is None or recurrence is None or (name and bias is None):
             return "its weights are not constants"
         gates, channels = _GATES[node.kind], recurrence.shape[2]
-        bias = graph.tensor(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
         given, own = torch.zeros(2, gates * channels) if bias is None else bias[0].chunk(2)
         given, own = (gates_in_order(node.kind, part.float()) for part in (given, own))
         inner = None
