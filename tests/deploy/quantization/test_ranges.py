@@ -71,7 +71,7 @@ def test_activations_are_cut_where_the_next_operator_saturates(tmp_path: Path) -
     torch.manual_seed(0)
     plain = export_onnx(Gated(), (3, 8, 8), tmp_path / "plain.onnx", traceable=True).path
     with Int8Quantizer(plain, BATCHES, ["full"]) as quantizer:
-        seen = activations(quantizer._prepared, BATCHES)
+        seen = activations(quantizer.prepared, BATCHES)
     ends = [(round(each.least, 3), round(each.most, 3)) for each in seen.values()]
     assert (-3.03, 3.03) in ends, "before the hard sigmoid"
     assert any(low == -3.03 and high > 4 for low, high in ends), "before the hard swish"

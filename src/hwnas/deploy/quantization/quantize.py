@@ -21,10 +21,19 @@ from hwnas.deploy.quantization.learned import noted_grids
 from hwnas.deploy.quantization.ranges import RANGES, Range, activations
 from hwnas.deploy.quantization.saturation import LARGEST_REDUCED
 from hwnas.deploy.targets.processor import sums_saturate
-from hwnas.errors import ArtifactError
+from hwnas.errors import ArtifactError, HwnasError
 
-__all__ = ["Int8Quantizer", "Unit", "quantize_int8", "random_batches"]
+__all__ = [
+    "Int8Quantizer",
+    "Unit",
+    "float_name",
+    "prepare",
+    "quantisation_errors",
+    "quantize_int8",
+    "random_batches",
+]
 
+_LARGEST = 127
 _WARNINGS, _ERRORS = 2, 3  # severities of ONNX Runtime's log; the first is its default
 _LARGEST = 127
 _BIAS = 2  # its place among the inputs of a layer
@@ -52,6 +61,10 @@ class Int8Quantizer:
     convolutions there. If the processor would saturate sums of such products, weights have seven
     bits. The quantiser is a context manager, because it keeps temporary files.
 
+    Attributes:
+        prepared: File in single precision that is quantised: the network as `prepare` writes it.
+        ranges: Method by which the ranges were chosen.
+
     Args:
         source: ONNX file with one float32 input.
         batches: Inputs (N, ...) from which the ranges of activations are computed.
@@ -75,10 +88,11 @@ class Int8Quantizer:
         self._source = source
         self._reduce_range = sums_saturate() if reduce_range is None else reduce_range
         self._folder = tempfile.TemporaryDirectory()
-        self._prepared = Path(self._folder.name, "prepared.onnx")
+        self.prepared = Path(self._folder.name, "prepared.onnx")
         try:
+            prepare(source, self.prepared)
             with self._refused(), _quiet():
-                self._prepare(batches, ranges)
+                self._save_ranges(batches, ranges)
             self.ranges = ranges[0] if len(ranges) == 1 else self._closest(ranges, batches)
         except BaseException:
             self._folder.cleanup()
@@ -96,12 +110,17 @@ class Int8Quantizer:
         self._folder.cleanup()
 
     @property
+    def largest(self) -> int:
+        """Largest step of a weight: 127, or 64 in reduced range."""
+        return LARGEST_REDUCED if self._reduce_range else _LARGEST
+
+    @property
     def units(self) -> list[Unit]:
         """Units that can be left out: each layer with weights, other operators grouped by type."""
         import onnx
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
-        graph = onnx.load(self._prepared).graph
+        graph = onnx.load(self.prepared).graph
         weights = {tensor.name for tensor in graph.initializer}
         layers, others = [], dict[str, list[str]]()
         for node in graph.node:
@@ -138,7 +157,7 @@ class Int8Quantizer:
         largest = LARGEST_REDUCED if self._reduce_range else _LARGEST
         with replacing(to) as temporary, self._refused(), _quiet():
             quantize_static(
-                self._prepared,
+                self.prepared,
                 temporary,
                 calibration_data_reader=None,
                 quant_format=QuantFormat.QDQ,
@@ -153,13 +172,8 @@ class Int8Quantizer:
             )
         return to
 
-    def _prepare(self, batches: Sequence[NDArray[np.float32]], ranges: Sequence[str]) -> None:
-        from onnxruntime.quantization.shape_inference import quant_pre_process
-
-        check_graph(self._source)
-        quant_pre_process(self._source, self._prepared, skip_symbolic_shape=True)
-        _tell_apart(self._prepared)
-        seen = activations(self._prepared, batches)
+    def _save_ranges(self, batches: Sequence[NDArray[np.float32]], ranges: Sequence[str]) -> None:
+        seen = activations(self.prepared, batches)
         for name in ranges:
             ranges_of = {n: RANGES[name](each) for n, each in seen.items()}
             _save_ranges(ranges_of, self._file(name, "json"))
@@ -178,15 +192,29 @@ class Int8Quantizer:
                 errors[self.ranges] = float(np.square(_outputs(made, batches) - expected).mean())
         return min(errors, key=errors.__getitem__)
 
-    @contextlib.contextmanager
-    def _refused(self) -> Iterator[None]:
-        try:
-            yield
-        except ArtifactError:
-            raise
-        except Exception as error:  # ONNX Runtime's tools may raise anything
-            reason = first_line(error)
-            raise ArtifactError(f"{self._source} cannot be quantised to int8: {reason}") from error
+    def _refused(self) -> contextlib.AbstractContextManager[None]:
+        return quantisation_errors(self._source)
+
+
+def prepare(source: Path, to: Path) -> None:
+    """Write a network as the quantiser needs it: simplified, with shapes, named nodes, own biases.
+
+    Raises:
+        ArtifactError: The file is damaged or cannot be simplified.
+    """
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with quantisation_errors(source), _quiet():
+        check_graph(source)
+        quant_pre_process(source, to, skip_symbolic_shape=True)
+        _tell_apart(to)
+
+
+def float_name(stored: str) -> str:
+    """Return the name that a quantised constant had in the file before quantisation."""
+    from onnxruntime.quantization.quant_utils import TENSOR_NAME_QUANT_SUFFIX
+
+    return stored.removesuffix(TENSOR_NAME_QUANT_SUFFIX)
 
 
 def quantize_int8(
@@ -260,6 +288,18 @@ def _save_ranges(ranges: Mapping[str, Range], path: Path) -> None:
 
     data = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
     save_tensors_data(TensorsData(CalibrationMethod.MinMax, data), path)
+
+
+@contextlib.contextmanager
+def quantisation_errors(source: Path) -> Iterator[None]:
+    """Raise an ArtifactError that names a file for any error of ONNX Runtime's tools."""
+    try:
+        yield
+    except HwnasError:
+        raise
+    except Exception as error:  # ONNX Runtime's tools may raise anything
+        reason = first_line(error)
+        raise ArtifactError(f"{source} cannot be quantised to int8: {reason}") from error
 
 
 @contextlib.contextmanager
