@@ -28,7 +28,8 @@ def test_sweep_of_a_run_uses_its_images_and_training(finished: Path, tmp_path: P
     options = SweepOptions(max_loss=0.5, finetune_minutes=0.05)
     found = sweep_network(finished, HERE, options, tmp_path / "out", QUIET)
     assert [each.variant for each in found.results] == [
-        "fp32", "fp16", "int8", "int8-mixed", "int8-qat", "sparse-2of4",
+        "fp32", "fp16", "int8", "int8-combined", "int8-equalised", "int8-gptq", "int8-mixed",
+        "int8-qat", "int8-rotated", "sparse-2of4",
     ]  # fmt: skip
     plain, *others = found.results
     assert plain.quality is not None
