@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from hwnas.search.training import (
     teacher_of,
     train_supernet,
 )
+from hwnas.search.training.features import feature_loss, recorded_features
 from hwnas.search_spaces import ElasticSpace, MobileNetSpace, elastic
 
 SHAPE = (1, 8, 8)
@@ -195,3 +197,35 @@ def test_teacher_of_refuses_a_missing_original_and_unknown_options(
 
 def test_teacher_of_returns_none_for_the_largest_network(space: ElasticSpace) -> None:
     assert teacher_of(space, TrainConfig(epochs=1, teacher="largest")) is None
+
+
+def test_distillation_of_features_brings_layers_closer_to_the_teacher(
+    trained: nn.Module, digits_task: Classification, few_digits: ImageData
+) -> None:
+    images, _ = few_digits.train.take(range(30))
+    inputs = digits_task.preprocessing(images)
+    distances = {}
+    for features in (0.0, 10.0):
+        torch.manual_seed(0)
+        student = copy.deepcopy(trained)
+        with torch.no_grad():
+            for weight in student.parameters():
+                weight += 0.3 * weight.std(correction=0) * torch.randn_like(weight)
+        config = TrainConfig(epochs=5, batch_size=30, workers=0)
+        step = NetworkStep.of(
+            student, digits_task, SHAPE, config, Teacher(trained, SHAPE), features
+        )
+        fit(student, step, few_digits.train, config, 0)
+        with torch.no_grad(), recorded_features(student.eval()) as ours:
+            student(inputs)
+        with torch.no_grad(), recorded_features(trained) as theirs:
+            trained(inputs)
+        distances[features] = float(feature_loss(ours, theirs))
+    assert 0 < distances[10.0] < 0.7 * distances[0.0]
+    assert not any(module._forward_hooks for module in trained.modules())
+
+
+def test_features_of_other_shapes_have_no_loss() -> None:
+    """A step at reduced resolution has smaller maps than the teacher, which sees whole images."""
+    assert feature_loss({"a": torch.ones(2, 3)}, {"a": torch.ones(2, 4)}) == 0
+    assert feature_loss({"a": torch.ones(2, 3)}, {"a": torch.full((2, 3), 2.0)}) == 0.25

@@ -49,6 +49,23 @@ def test_sweep_of_a_run_uses_its_images_and_training(finished: Path, tmp_path: P
 
 
 @pytest.mark.slow
+def test_sweep_of_a_run_makes_the_sparse_variants_that_are_named(
+    finished: Path, tmp_path: Path
+) -> None:
+    names = ("sparse-2of4-int8", "sparse-unstructured-50-oneshot")
+    options = SweepOptions(names, max_loss=1.0, finetune_minutes=0.05)
+    found = sweep_network(finished, HERE, options, tmp_path / "out", QUIET)
+    assert [(each.variant, each.refusal) for each in found.results] == [(n, "") for n in names]
+    for each in found.results:
+        assert each.made is not None
+        assert each.made.about["density"] == pytest.approx(0.5, abs=0.01)
+        assert each.made.about["bytes_without_zeros"] < each.bytes
+    written = Bundle.load(tmp_path / "out")
+    written.verify()
+    assert {artifact.variant for artifact in written.artifacts} == set(names)
+
+
+@pytest.mark.slow
 def test_sweep_of_a_bundle_needs_data_outside_its_run(finished: Path, bundle: Bundle) -> None:
     options = SweepOptions(("fp32", "int8"), max_loss=0.5)
     inside = next(iter(read_bundles(finished / "bundles").values()))
@@ -77,6 +94,7 @@ def test_sweep_of_an_onnx_file_works_with_and_without_images(bundle: Bundle) -> 
     ("options", "message"),
     [
         ({"variants": ("int9",)}, "unknown variant 'int9'; did you mean 'int8'"),
+        ({"variants": ("sparse-2of4-60",)}, "density is 0.6, but structure 2of4 keeps exactly"),
         ({"max_loss": -1.0}, "max_loss is -1.0"),
         ({"max_loss": float("nan")}, "max_loss is nan"),
         ({"finetune_minutes": 0.0}, "finetune_minutes is 0.0"),

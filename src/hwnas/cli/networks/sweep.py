@@ -22,7 +22,9 @@ def sweep(
     variants: Annotated[
         list[str] | None,
         typer.Option(
-            "--variants", help="Variants to try, e.g. int8; may be repeated; all if not given"
+            "--variants",
+            help="Variants to try, e.g. int8 or sparse-2of4-int8; may be repeated; "
+            "all of `hwnas plugins` if not given",
         ),
     ] = None,
     max_loss: Annotated[

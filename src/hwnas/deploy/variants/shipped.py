@@ -1,4 +1,4 @@
-"""Variants that ship with hwnas: other number formats, and sparsity."""
+"""Variants that ship with hwnas: other number formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hwnas.deploy.targets.number_format import to_float16
 from hwnas.deploy.variants.conversion import Conversion
 from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
 from hwnas.deploy.variants.mixed import mixed_int8
-from hwnas.deploy.variants.sparsity import TwoOfFour
 from hwnas.deploy.variants.variant import ConvertedNetwork, Variant, VariantInputs
 from hwnas.registry import Plugin
 
@@ -107,5 +106,4 @@ PLUGINS = (
     ),
     _plugin(_MixedInt8(), "As many int8 layers as keep the loss within its limit"),
     _plugin(_Retrained("int8-qat", "int8", FakeQuantisation), "Quantisation-aware fine-tuning"),
-    _plugin(_Retrained("sparse-2of4", "fp32", TwoOfFour), "Two of every four weights are zero"),
 )

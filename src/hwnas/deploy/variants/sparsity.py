@@ -1,9 +1,8 @@
-"""2:4 structured sparsity, which sparse tensor cores of a GPU multiply at twice the speed.
+"""Weights with 2:4 sparsity in the layout of sparse cores, which multiply them twice as fast.
 
-It follows GPUSQ-ViT (Yu et al., CVPR 2023) and Mishra et al., "Accelerating sparse deep neural
-networks" (2021). In each group of four neighbours along the input, the two weights of largest
-magnitude stay, and the network is fine-tuned with the dense one as its teacher. A processor without
-such cores multiplies zeros like any other number, so the sparse network is no faster there.
+Of each four neighbours along the input, at most two are nonzero (Mishra et al., "Accelerating
+sparse deep neural networks", 2021). A processor without such cores multiplies zeros like any other
+number, so the sparse network is no faster there.
 """
 
 from __future__ import annotations
@@ -11,68 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch import Tensor
 
-from hwnas.deploy.variants.conversion import layers_with_weights
 from hwnas.errors import ArtifactError
 
-__all__ = ["Packed", "TwoOfFour", "is_two_of_four", "mask_of", "pack", "unpack"]
+__all__ = ["Packed", "is_two_of_four", "pack", "unpack"]
 
 _GROUP, _KEPT = 4, 2
-
-
-class TwoOfFour:
-    """Conversion that sets half of the weights to zero in layers with a multiple of four inputs."""
-
-    def begin(self, network: nn.Module) -> None:
-        """Choose the weights to hold at zero; the choice stays fixed during training."""
-        for layer in _sparse_layers(network):
-            mask = mask_of(layer.weight.detach())
-            parametrize.register_parametrization(layer, "weight", _Masked(mask))
-
-    def end(self, network: nn.Module) -> None:
-        """Remove the masks, and leave zeros in the weights."""
-        for layer in _sparse_layers(network):
-            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
-
-
-class _Masked(nn.Module):
-    mask: Tensor
-
-    def __init__(self, mask: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mask", mask, persistent=False)
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight * self.mask
-
-
-def _sparse_layers(network: nn.Module) -> list[nn.Conv2d | nn.Linear]:
-    """Return the layers with a multiple of four inputs, which excludes depthwise convolutions."""
-    return [layer for layer in layers_with_weights(network) if layer.weight.shape[1] % _GROUP == 0]
 
 
 def _rows(weight: Tensor) -> Tensor:
     """Return weights (C_out, C_in, ...) as (rows, C_in), with neighbouring inputs adjacent."""
     return weight.movedim(1, -1).reshape(-1, weight.shape[1])
-
-
-def mask_of(weight: Tensor) -> Tensor:
-    """Return the mask of the weights that stay.
-
-    Args:
-        weight: Weights (C_out, C_in, ...), C_in a multiple of four.
-
-    Returns:
-        Mask of the same shape and type: 1 for the two largest magnitudes of each four along C_in, 0
-            for the others.
-    """
-    groups = _rows(weight).abs().reshape(-1, _GROUP)
-    kept = groups.topk(_KEPT, dim=1).indices
-    mask = torch.zeros_like(groups).scatter_(1, kept, 1.0)
-    last = weight.movedim(1, -1).shape
-    return mask.reshape(last).movedim(-1, 1).contiguous()
 
 
 def is_two_of_four(weight: Tensor) -> bool:
@@ -112,8 +61,8 @@ def pack(weight: Tensor) -> Packed:
         )
     if not is_two_of_four(weight):
         raise ArtifactError(
-            f"weights of shape {tuple(weight.shape)} are not 2:4 sparse; set weights to zero with "
-            "TwoOfFour"
+            f"weights of shape {tuple(weight.shape)} are not 2:4 sparse; prune them to "
+            "structure 2of4 first"
         )
     groups = _rows(weight).reshape(-1, _GROUP)
     # Nonzero weights first, then zeros to fill up, both in their original order.

@@ -12,7 +12,20 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.variants.conversion import Conversion
 
-__all__ = ["ConvertedNetwork", "Variant", "VariantInputs"]
+__all__ = ["ConvertedNetwork", "Retrain", "Variant", "VariantInputs"]
+
+
+class Retrain(Protocol):
+    """Function that fine-tunes a network under a conversion, with the network as the teacher."""
+
+    def __call__(self, conversion: Conversion, to: Path, features: float = 0.0) -> Path:
+        """Fine-tune the network, and write it as ONNX.
+
+        Args:
+            conversion: Change of the network during the training.
+            to: File to write.
+            features: Weight of the distillation of features against that of outputs, 0 or more.
+        """
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,7 @@ class VariantInputs:
     calibration: Sequence[NDArray[np.float32]]
     loss: Callable[[Path], float] | None = None
     max_loss: float = 0.0
-    retrain: Callable[[Conversion, Path], Path] | None = None
+    retrain: Retrain | None = None
 
 
 @dataclass(frozen=True)

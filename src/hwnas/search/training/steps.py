@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol
@@ -19,6 +19,7 @@ from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training.batch import Batch
 from hwnas.search.training.config import TrainConfig
 from hwnas.search.training.distillation import distillation_loss
+from hwnas.search.training.features import feature_loss, recorded_features
 from hwnas.search.training.sampling import Sampling, sampling_rule
 from hwnas.search.training.workers import Workers
 from hwnas.search_spaces import Architecture, Supernet
@@ -251,7 +252,18 @@ class SupernetStep:
 
 @dataclass(frozen=True)
 class NetworkStep:
-    """Step that trains one network on labels, and by distillation if a teacher is given."""
+    """Step that trains one network on labels, and by distillation if a teacher is given.
+
+    Attributes:
+        network: Network to train.
+        task: Task that gives preprocessing and losses.
+        input_shape: Channels, height and width of the network's inputs.
+        teacher: Trained teacher; None to learn from labels alone.
+        distillation: Weight of the distillation loss against the loss on labels, in [0, 1].
+        distillation_loss: Name of the distillation loss, ``"kl"`` or ``"alpha"``.
+        features: Weight of the distillation of features against that of outputs, 0 or more. The
+            teacher then has layers of the same names, and no stored outputs.
+    """
 
     network: nn.Module
     task: Task
@@ -260,15 +272,17 @@ class NetworkStep:
     distillation: float = 0.5
     distillation_loss: str = "kl"
     weight_distribution: float = 0.0
+    features: float = 0.0
 
     def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients; return the loss twice."""
         total = torch.zeros((), device=batch.images.device)
         for part in batch.parts(moment.parts):
-            with moment.forward_passes(part.images):
-                inputs = moment.inputs(self.task, part.images, self.input_shape)
-                outputs = self.network(inputs)
-            loss = part.weight * self._loss(outputs.float(), part, moment)
+            with self._recorded(self.network) as features:
+                with moment.forward_passes(part.images):
+                    inputs = moment.inputs(self.task, part.images, self.input_shape)
+                    outputs = self.network(inputs)
+                loss = part.weight * self._loss(outputs.float(), features, part, moment)
             total += loss.detach()
             if self.weight_distribution:
                 penalty = weight_distribution_loss(self.network)
@@ -284,6 +298,7 @@ class NetworkStep:
         input_shape: tuple[int, int, int],
         config: TrainConfig,
         teacher: Teacher | None = None,
+        features: float = 0.0,
     ) -> NetworkStep:
         """Return a step with the label smoothing and distillation of training settings.
 
@@ -292,15 +307,23 @@ class NetworkStep:
         """
         task = smoothed(task, config.label_smoothing)
         how = config.distillation, config.distillation_loss, config.weight_distribution
-        return cls(network, task, input_shape, teacher, *how)
+        return cls(network, task, input_shape, teacher, *how, features)
 
     @cached_property
     def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
         return distillation_loss(self.task, self.distillation_loss)
 
-    def _loss(self, outputs: Tensor, part: Batch, moment: StepContext) -> Tensor:
+    def _recorded(self, network: nn.Module) -> AbstractContextManager[dict[str, Tensor]]:
+        return recorded_features(network) if self.features else nullcontext({})
+
+    def _loss(
+        self, outputs: Tensor, features: Mapping[str, Tensor], part: Batch, moment: StepContext
+    ) -> Tensor:
         loss = part.loss(self.task, outputs)
         if self.teacher is None:
             return loss
-        taught = self._distance(outputs, self.teacher.says(self.task, part, moment))
+        with self._recorded(self.teacher.network) as wanted:
+            taught = self._distance(outputs, self.teacher.says(self.task, part, moment))
+        if self.features:
+            taught = taught + self.features * feature_loss(features, wanted)
         return self.distillation * taught + (1 - self.distillation) * loss

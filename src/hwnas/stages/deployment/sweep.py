@@ -18,10 +18,10 @@ from hwnas.deploy.quantization.quantize import random_batches
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants import VARIANTS, Variant, VariantInputs
-from hwnas.deploy.variants.conversion import Conversion
+from hwnas.deploy.variants.named import variant_named
 from hwnas.deploy.variants.sweep import Quality, Sweep, outputs_of, sweep
+from hwnas.deploy.variants.variant import Retrain
 from hwnas.errors import ConfigError, StorageError
-from hwnas.plugin import closest
 from hwnas.progress import ProgressCallback, Reporter, make_reporter
 from hwnas.recipe import Recipe
 from hwnas.run_folder import RunFolder
@@ -59,8 +59,7 @@ class SweepOptions:
 
     def __post_init__(self) -> None:
         for name in self.variants:
-            if name not in VARIANTS:
-                raise ConfigError(f"unknown variant {name!r}; {closest(name, VARIANTS)}")
+            variant_named(name)
         if not self.max_loss >= 0:
             raise ConfigError(f"max_loss is {self.max_loss}; expected 0 or more")
         if self.finetune_minutes is not None and not self.finetune_minutes > 0:
@@ -114,9 +113,7 @@ def sweep_network(
     return found
 
 
-def _retrain(
-    network: ModelSource, minutes: float | None
-) -> Callable[[Conversion, Path], Path] | None:
+def _retrain(network: ModelSource, minutes: float | None) -> Retrain | None:
     """Return the function that fine-tunes variants; None without a run that fine-tunes."""
     if network.run_inputs is None or network.bundle is None:
         return None
@@ -168,7 +165,8 @@ def _swept(
 def _variants(options: SweepOptions, material: VariantInputs) -> list[Variant]:
     """Return the requested variants, or all that can be made."""
     if options.variants:
-        return [VARIANTS[name] for name in dict.fromkeys(options.variants)]
+        named = map(variant_named, options.variants)
+        return list({variant.name: variant for variant in named}.values())
     return [variant for variant in VARIANTS.values() if not variant.lacks(material)]
 
 

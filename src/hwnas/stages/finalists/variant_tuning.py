@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from hwnas.deploy.variants.conversion import Conversion
+from hwnas.deploy.variants.variant import Retrain
 from hwnas.search.engine.devices import device_here
 from hwnas.search.evaluation.evaluate import train_network
 from hwnas.search.training import NetworkStep, Teacher, TrainConfig
@@ -27,7 +28,7 @@ def retraining(
     architecture: Architecture,
     weights: Mapping[str, Tensor],
     config: TrainConfig,
-) -> Callable[[Conversion, Path], Path]:
+) -> Retrain:
     """Return a function that fine-tunes a network under a conversion, with itself as the teacher.
 
     Args:
@@ -37,7 +38,7 @@ def retraining(
         config: Training settings of the fine-tuning, such as its length and learning rate.
     """
 
-    def retrain(conversion: Conversion, to: Path) -> Path:
+    def retrain(conversion: Conversion, to: Path, features: float = 0.0) -> Path:
         space, task, data = run_inputs.space, run_inputs.task, run_inputs.data
         shape = space.input_shape(architecture)
         torch.manual_seed(run_inputs.recipe.seed)
@@ -48,7 +49,7 @@ def retraining(
         teacher = Teacher(copy.deepcopy(network).eval(), shape).to(device)
         conversion.begin(network)
         network.to(device)  # with what the conversion added
-        step = NetworkStep.of(network, task, shape, config, teacher)
+        step = NetworkStep.of(network, task, shape, config, teacher, features)
         seed = run_inputs.recipe.seed
         train_network(step, data, config, seed, recalibration_images=_RECALIBRATION_IMAGES)
         conversion.end(network.cpu())
