@@ -174,6 +174,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "predictors": crosstab,
     "ranking": across,
     "search_quality": crosstab,
+    "sparsity": crosstab,
     "spec_sheets": crosstab,
 }
 """Tables of the experiments that do not use `markdown`."""
