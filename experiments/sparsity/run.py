@@ -67,7 +67,7 @@ class Case:
     @property
     def batches(self) -> list[Tensor]:
         """Calibration images, as a sweep has them."""
-        preprocessing = self.run_inputs.task.preprocessing
+        preprocessing = self.run_inputs.task.preprocessing.at(*SHAPE[1:])
         found = calibration_batches(self.run_inputs.data.train, preprocessing, 32)
         return [torch.from_numpy(batch) for batch in found]
 

@@ -159,6 +159,18 @@ OWN = {
         },
         "seed 0: ",
     ),
+    "sparsity": (
+        [
+            *("--seeds", "0", "--models", "cnn", "--set", "data.source=digits"),
+            *("--set", "data.train_limit=300", "--set", "train.epochs=0.5"),
+        ],
+        {
+            ("accuracy_pruned", "cnn unstructured-25 obs-searched"),
+            ("accuracy_int8", "cnn 2of4 obs-features"),
+            ("output_error", "three-layers brute-force"),
+        },
+        "seed 0: ",
+    ),
     "precision_front": (
         [
             *("--seeds", "0", "--cases", "cifar10"),
