@@ -33,10 +33,15 @@ from hwnas.deploy import (
     export_onnx,
     write_bundle,
 )
+from hwnas.deploy.bundles.repacking import write_variants
 from hwnas.deploy.cascades.cascade import Cascade, open_packed
 from hwnas.deploy.cascades.packing import write_cascade
 from hwnas.deploy.cascades.runner import CONFIDENCES, Runner, probabilities
 from hwnas.deploy.cascades.timing import cascade_pass, network_pass, time_passes
+from hwnas.deploy.measurement.measurement import Quantiles
+from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
+from hwnas.deploy.variants import ConvertedNetwork
+from hwnas.deploy.variants.sweep import Sweep, VariantResult
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
 LARGER = Preprocessing(12, 12, 1, mean=(0.3,), std=(0.38,))
@@ -213,9 +218,9 @@ def test_write_cascade_refuses_networks_with_different_classes(
     digits: NDArray[np.uint8],
     tmp_path: Path,
 ) -> None:
-    other = OutputMeaning("class_scores", tuple("abcdefghij"))
+    other = OutputMeaning("class_scores", (*"012", "three", *"456789"))
     odd = write_bundle(tmp_path / "odd", replace(to_pack, outputs=other), facts)
-    with pytest.raises(ConfigError, match="scores of the same classes"):
+    with pytest.raises(ConfigError, match=r"label 3 of .* is '3', and that of .* 'three'"):
         write_cascade(
             tmp_path / "two",
             small=packed,
@@ -227,6 +232,38 @@ def test_write_cascade_refuses_networks_with_different_classes(
             provenance={},
         )
     assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.slow
+def test_write_cascade_packs_and_checks_the_plain_file_of_a_bundle_that_runs_a_variant(
+    packed: Bundle, big: Bundle, digits: NDArray[np.uint8], facts: BundleFacts, tmp_path: Path
+) -> None:
+    int8 = Target.parse("cpu-onnxruntime-int8-b1-t1")
+    file = quantize_int8(packed.onnx_file, tmp_path / "a.onnx", random_batches((1, 8, 8), 4))
+    plain, slow = ConvertedNetwork(packed.onnx_file), packed.measurements[0]
+    fast = replace(slow, target=int8.name, cpu_ms=Quantiles(1e-6, 1e-6, 1e-6))
+    found = Sweep(
+        (
+            VariantResult("fp32", TARGET.name, plain, measurement=slow),
+            VariantResult("int8", int8.name, ConvertedNetwork(file), measurement=fast),
+        ),
+        max_loss=1.0,
+    )
+    write_variants(packed, found, tmp_path / "bundle")
+    swept = Bundle.load(tmp_path / "bundle")
+    assert np.abs(swept.predict(digits) - packed.predict(digits)).max() > 1e-4
+    two = write_cascade(
+        tmp_path / "two",
+        small=swept,
+        big=big,
+        rule="margin",
+        threshold=0.5,
+        numbers=[],
+        golden_images=digits,
+        provenance={},
+    )
+    np.testing.assert_allclose(two.small.scores(digits), packed.predict(digits), atol=1e-5)
+    assert "energy of an image is unknown" in (two.folder / "README.md").read_text()
 
 
 def test_time_passes_times_a_cascade_beside_its_networks(

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,13 @@ from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle, read_golden
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
-from hwnas.deploy.cascades.runner import CONFIDENCES, unsure
+from hwnas.deploy.cascades.runner import CONFIDENCES, reading_size, unsure
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.export.comparison import TOLERANCE, relative_error
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.onnx.graph import external_files
 from hwnas.deploy.quantization.saturation import saturation_warning
-from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.deploy.targets.target import Device, Target
@@ -75,10 +75,37 @@ class CascadePart:
     onnx_file: Path
     preprocessing: Preprocessing
 
+    @classmethod
+    def of(cls, bundle: Bundle) -> CascadePart:
+        """Return the network of a bundle as a cascade runs it.
+
+        That is the file in single precision, in ONNX Runtime, even if the bundle itself runs a
+        variant in another format or runtime.
+        """
+        return cls(str(bundle.description["id"]), bundle.onnx_file, bundle.preprocessing)
+
     @cached_property
     def session(self) -> Session:
         """Session of the network in ONNX Runtime, with one thread."""
-        return RUNTIMES["onnxruntime"].load(self.onnx_file, Target(Device("cpu", "onnxruntime")))
+        return self.new_session()
+
+    def new_session(self, batch: int = 1, threads: int = 1) -> Session:
+        """Load the network into ONNX Runtime.
+
+        Args:
+            batch: Largest number of images per run.
+            threads: Number of threads that compute.
+
+        Raises:
+            ArtifactError: The file is damaged.
+            DeviceError: There are fewer cores than threads.
+        """
+        return open_session(self.onnx_file, self.target(batch, threads))
+
+    def target(self, batch: int = 1, threads: int = 1) -> Target:
+        """Return the target of the network: ONNX Runtime, in the format of the file."""
+        device = Device("cpu", "onnxruntime", batch, threads)
+        return Target(device, number_format(self.onnx_file))
 
     def scores(self, images: NDArray[np.uint8]) -> NDArray[Any]:
         """Return the class scores (N, K) of uint8 images (N, H, W, C), with N at least 1."""
@@ -210,10 +237,20 @@ class Cascade:
             names = np.where(on, "big", "small").tolist()
             described = self.outputs.describe(scores)
             return [{**d, "network": n} for d, n in zip(described, names, strict=True)]
-        both = (self.small.preprocessing, self.big.preprocessing)
-        size = max(each.height for each in both), max(each.width for each in both)
-        pixels = (self.small.preprocessing.read_image(Path(path), size) for path in images)
-        return [self.run(image[None])[0] for image in pixels]
+        return [self.run(self.read_image(Path(path))[None])[0] for path in images]
+
+    @property
+    def reading_size(self) -> tuple[int, int]:
+        """Height and width that image files are read for, which suffice for both networks."""
+        return reading_size(*(self.description[part]["preprocessing"] for part in ("small", "big")))
+
+    def read_image(self, source: Path | BinaryIO) -> NDArray[np.uint8]:
+        """Read an image file for both networks, upright: uint8 (H, W, C).
+
+        Raises:
+            DataError: The file does not exist, is not an image, or is damaged.
+        """
+        return self.small.preprocessing.read_image(source, self.reading_size)
 
     def masks(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:
         """Raise an error, since a cascade makes no masks.
@@ -240,9 +277,7 @@ class Cascade:
         Raises:
             ArtifactError: A file is damaged.
         """
-        files = (self.small.onnx_file, self.big.onnx_file)
-        targets = (Target(Device("cpu", "onnxruntime"), number_format(file)) for file in files)
-        found = (saturation_warning(*each) for each in zip(files, targets, strict=True))
+        found = (saturation_warning(p.onnx_file, p.target()) for p in (self.small, self.big))
         return [warning for warning in found if warning]
 
     def verify(self) -> list[SealCheck]:

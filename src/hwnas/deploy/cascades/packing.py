@@ -25,6 +25,7 @@ from hwnas.deploy.cascades.cascade import (
     SEAL,
     SMALL,
     Cascade,
+    CascadePart,
 )
 from hwnas.deploy.cascades.runner import confidences, unsure
 from hwnas.deploy.export.comparison import TOLERANCE
@@ -65,16 +66,11 @@ def write_cascade(
         provenance: Origin of the networks, as JSON values.
 
     Raises:
-        ConfigError: The two networks do not give scores of the same classes.
+        ConfigError: The two networks do not give class scores, or their labels differ.
         ArtifactError: A bundle is damaged.
         StorageError: The folder cannot be written.
     """
-    for bundle in (small, big):
-        if bundle.outputs.kind != "class_scores" or bundle.outputs != small.outputs:
-            raise ConfigError(
-                f"network {bundle.description['id']} gives {bundle.outputs.kind}; a cascade needs "
-                "two networks with scores of the same classes"
-            )
+    _check_outputs(small, big)
     description: dict[str, Any] = {
         "schema": SCHEMA,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -93,11 +89,34 @@ def write_cascade(
         copy_model(big.onnx_file, temporary / BIG)
         write_text(temporary / RUNNER, _runner())
         write_text(temporary / CARD, _card(description))
-        images, scores = _golden(small, big, rule, threshold, golden_images)
+        parts = CascadePart.of(small), CascadePart.of(big)
+        images, scores = _golden(*parts, rule, threshold, golden_images)
         np.savez_compressed(temporary / GOLDEN, images=images, outputs=scores)
         _seal(temporary, description)
         Cascade.load(temporary).verify()
     return Cascade.load(folder)
+
+
+def _check_outputs(small: Bundle, big: Bundle) -> None:
+    first, second = (bundle.description["id"] for bundle in (small, big))
+    for bundle in (small, big):
+        if bundle.outputs.kind != "class_scores":
+            raise ConfigError(
+                f"network {bundle.description['id']} gives {bundle.outputs.kind}; a cascade needs "
+                "two networks that give class_scores"
+            )
+    ours, theirs = small.outputs.labels, big.outputs.labels
+    if ours == theirs:
+        return
+    told = f"{first} has {len(ours)} labels and {second} {len(theirs)}"
+    if len(ours) == len(theirs):
+        place, (one, other) = next(
+            (i, pair) for i, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) > 1
+        )
+        told = f"label {place} of {first} is {one!r}, and that of {second} {other!r}"
+    raise ConfigError(
+        f"{told}; a cascade needs two networks with the same labels in the same order"
+    )
 
 
 def _runner() -> str:
@@ -123,9 +142,9 @@ def _part(bundle: Bundle, file: str) -> dict[str, Any]:
 
 
 def _golden(
-    small: Bundle, big: Bundle, rule: str, threshold: float, images: NDArray[np.uint8]
+    small: CascadePart, big: CascadePart, rule: str, threshold: float, images: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    scores = small.predict(images)
+    scores = small.scores(images)
     distance = confidences(scores, rule) - threshold
     ordered = np.argsort(distance, kind="stable")
     half = min(_GOLDEN_IMAGES, len(images)) // 2
@@ -133,7 +152,7 @@ def _golden(
     chosen, outputs = images[few], scores[few]
     on = unsure(outputs, rule, threshold)
     if on.any():
-        outputs[on] = big.predict(chosen[on])
+        outputs[on] = big.scores(chosen[on])
     return chosen, outputs
 
 
@@ -168,9 +187,10 @@ def _card(about: Mapping[str, Any]) -> str:
             "",
             "Measured: timed on the target, on images of the test split, without preprocessing. "
             "Evaluated: computed on the images of that split, with the 95 % confidence interval. "
-            "Modelled: time of the small network and of the decision, plus the time of the big "
+            "Modelled: cost of the small network and of the decision, plus the cost of the big "
             "network multiplied by the share of images on which it runs.",
             "",
+            *_unknown_energy(about["numbers"]),
             "## Run it",
             "",
             "After `pip install onnxruntime numpy pillow`, in this folder: "
@@ -180,6 +200,12 @@ def _card(about: Mapping[str, Any]) -> str:
             "",
         ]
     )
+
+
+def _unknown_energy(numbers: Sequence[Mapping[str, Any]]) -> list[str]:
+    if any(number["name"] == "energy" for number in numbers):
+        return []
+    return ["The energy of an image is unknown: it was neither measured nor predicted.", ""]
 
 
 _RULES = {

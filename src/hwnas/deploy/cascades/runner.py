@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.bundles.image_file import prepared, upright_pixels
 
-__all__ = ["CONFIDENCES", "Runner", "confidences", "probabilities", "unsure"]
+__all__ = ["CONFIDENCES", "Runner", "confidences", "probabilities", "reading_size", "unsure"]
 
 Floats = NDArray[np.float64]
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -74,6 +74,16 @@ def unsure(scores: NDArray[Any], rule: str, threshold: float) -> NDArray[np.bool
     return np.asarray((confidence < threshold) | (threshold >= 1))
 
 
+def reading_size(small: Mapping[str, Any], big: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the height and width that image files are read for, which suffice for both networks.
+
+    Args:
+        small: Preprocessing of the small network, from cascade.json.
+        big: Preprocessing of the big network.
+    """
+    return max(small["height"], big["height"]), max(small["width"], big["width"])
+
+
 class Runner:
     """Both networks of a cascade, loaded.
 
@@ -108,9 +118,8 @@ class Runner:
         """Read an image file as uint8 (H, W, C), upright, with the networks' number of channels."""
         from PIL import Image
 
-        both = [self.about[part]["preprocessing"] for part in ("small", "big")]
-        channels = both[0]["channels"]
-        size = max(how["height"] for how in both), max(how["width"] for how in both)
+        small, big = (self.about[part]["preprocessing"] for part in ("small", "big"))
+        channels, size = small["channels"], reading_size(small, big)
         # Given a path, Pillow would memory-map plain rotated TIFF files with a wrong width.
         with Path(path).open("rb") as file, Image.open(file) as image:
             pixels = upright_pixels(image, _MODES[channels], size)
