@@ -17,7 +17,7 @@ from experiments.record import Row
 from experiments.setting import Setting, main
 from hwnas.errors import InfeasibleError
 from hwnas.experiment import cascade
-from hwnas.stages.deployment.cascade import CascadeOption, Cascading
+from hwnas.stages.deployment.cascade_result import CascadeOption, Cascading
 from hwnas.stages.finalists.bundles import read_bundles, score_of
 
 
@@ -45,7 +45,7 @@ def observe(setting: Setting, seed: int, points: list[float], margin: float) -> 
         shutil.rmtree(out, ignore_errors=True)
         case = f"{below:g} points below the best"
         try:
-            found = cascade(run, target, out, margin)
+            found = cascade(run, target, out, margin, among="finalists")
         except InfeasibleError as error:
             print(f"seed {seed}: {case}: {error}", flush=True)
             yield Row("latency_ratio", case, seed, None, "ratio", 0, {}, {"why": str(error)})

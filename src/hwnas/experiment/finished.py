@@ -20,8 +20,9 @@ from hwnas.report.front import pareto_front
 from hwnas.run_folder import RunFolder
 from hwnas.search import SearchResult
 from hwnas.search_spaces import SearchSpace
-from hwnas.stages.deployment.cascade import Cascading, make_cascade
+from hwnas.stages.deployment.cascade import make_cascade
 from hwnas.stages.deployment.cascade_costs import Saved
+from hwnas.stages.deployment.cascade_result import Among, CascadeSettings, Cascading
 from hwnas.stages.finalists.pick import make_bundle, picked
 from hwnas.stages.goal import SearchGoal, goals_of
 from hwnas.stages.job import Job
@@ -183,10 +184,12 @@ def cascade(
     margin: float = 1.0,
     target: str | None = None,
     saved: Saved = "latency",
+    among: Among = "scored",
+    pairs: int = 3,
 ) -> Cascading:
-    """Package the two finalists of a run that together reach an accuracy at the lowest cost.
+    """Package the two networks of a run that together reach an accuracy at the lowest cost.
 
-    Nothing is written if a single finalist reaches the accuracy at the same or a lower cost.
+    Nothing is written if a single network reaches the accuracy at the same or a lower cost.
 
     Args:
         folder: Folder of a finished run.
@@ -195,17 +198,21 @@ def cascade(
         margin: Number of standard errors by which the accuracy has to be above the target.
         target: Target that the run was specialised for; the run's own if None.
         saved: Cost to save: expected latency or expected energy.
+        among: Networks that are paired: the ``"finalists"``, or all that the search ``"scored"``,
+            of which a few pairs are fine-tuned and measured.
+        pairs: Number of these pairs.
 
     Raises:
-        ConfigError: The networks do not classify, or the target is not one image at a time on ONNX
-            Runtime.
-        InfeasibleError: No finalist and no pair reaches the accuracy; the message names the best.
+        ConfigError: The networks do not classify, the target is not one image at a time on ONNX
+            Runtime, or an argument is out of range.
+        InfeasibleError: No network and no pair reaches the accuracy; the message names the best.
         RunError: The run is not finished.
         StorageError: ``out`` exists already or cannot be written.
     """
+    settings = CascadeSettings(target_accuracy, margin, saved, among, pairs)
     _check_absent(Path(out))
     with _finished_job(folder, target) as (job, goal):
-        return make_cascade(job, goal, target_accuracy, margin, Path(out), saved)
+        return make_cascade(job, goal, settings, Path(out))
 
 
 def space_of(path: str | Path | RunFolder) -> SearchSpace:

@@ -29,6 +29,8 @@ from hwnas.search.evaluation.lineage import GrowEvaluator, Lineage
 from hwnas.search.evaluation.own_identity import check_key
 from hwnas.search.evaluation.registry import OwnCodeEvaluator
 from hwnas.search.evaluation.scoring import Fidelity
+from hwnas.search.training import load_weights
+from hwnas.search.training.supernet import WEIGHTS
 from hwnas.search_spaces import Candidate
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.run_inputs import RunInputs, needs_weights
@@ -112,6 +114,12 @@ class Job:
     def needs_supernet(self) -> bool:
         """True if the evaluator takes the weights of a trained supernet."""
         return needs_weights(self.run_inputs.evaluator)
+
+    def supernet_weights(self) -> dict[str, Tensor] | None:
+        """Read the weights of the trained supernet; None if the evaluator takes none."""
+        if not self.needs_supernet:
+            return None
+        return load_weights(self.folder.path / "supernet" / WEIGHTS)
 
     @property
     def _evaluator_folder(self) -> Path:

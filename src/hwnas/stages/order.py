@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hwnas.search.objectives.objective import label_on
-from hwnas.search.training import load_weights
 from hwnas.stages.calibrate import calibration, fitted_predictor
 from hwnas.stages.finalists.reference import referencing
 from hwnas.stages.finalists.stage import finalising
@@ -38,12 +37,11 @@ def stages_of(job: Job, goal: SearchGoal) -> Iterator[RunStage]:
     for metric, target in goal.costs:
         yield calibration(job, metric, target, out)
         costs[label_on(metric, target)] = fitted_predictor(space, metric, target, out)
-    weights = None
     if job.needs_supernet:
         yield training(job, goal, costs)
-        weights = load_weights(folder / "supernet" / "weights.safetensors")
-        if recipe.train.ranking_check:
-            yield ranking(job, weights)
+    weights = job.supernet_weights()
+    if weights is not None and recipe.train.ranking_check:
+        yield ranking(job, weights)
     arrays = None if weights is None else {k: v.numpy() for k, v in weights.items()}
     yield from searching(job, goal, job.evaluator(arrays, goal), costs)
     result = found(folder, goal)

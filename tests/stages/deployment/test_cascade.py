@@ -16,10 +16,15 @@ from hwnas.deploy.measurement.energy import RaplCounter
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.stages import Job, SearchGoal
 from hwnas.stages.deployment.cascade import make_cascade
+from hwnas.stages.deployment.cascade_result import CascadeSettings
 from hwnas.stages.finalists.bundles import read_bundles, score_of
 
 Command = Callable[..., Any]
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
+
+
+def finalists(target_accuracy: float, margin: float = 1.0) -> CascadeSettings:
+    return CascadeSettings(target_accuracy, margin, among="finalists")
 
 
 def by_accuracy(run: Path) -> list[Bundle]:
@@ -38,7 +43,8 @@ def target_accuracy(finished: Path) -> float:
 
 @pytest.fixture
 def asked(target_accuracy: float, tmp_path: Path) -> tuple[str | Path, ...]:
-    return "--target-accuracy", str(target_accuracy), "--margin", "0", "--out", tmp_path / "two"
+    aim = ("--target-accuracy", str(target_accuracy), "--margin", "0")
+    return *aim, "--among", "finalists", "--out", tmp_path / "two"
 
 
 @pytest.fixture
@@ -146,6 +152,7 @@ def test_cascade_command_saves_energy_if_energies_are_known(
 ) -> None:
     monkeypatch.setenv("HWNAS_HOME", str(tmp_path / "home"))
     asked = ("--target-accuracy", str(target_accuracy), "--margin", "0", "--save", "energy")
+    asked += ("--among", "finalists")
     out = tmp_path / "two"
     if not RaplCounter.find():
         hwnas("cascade", worthwhile, *asked, "--out", out).refused(
@@ -172,12 +179,12 @@ def test_make_cascade_refuses_unreachable_accuracy_and_wrong_goals(
     job: Job, goal: SearchGoal, tmp_path: Path
 ) -> None:
     with pytest.raises(InfeasibleError, match=r"accuracy 0\.999 .* 100 validation images; the be"):
-        make_cascade(job, goal, 0.999, 1.0, tmp_path / "two")
+        make_cascade(job, goal, finalists(0.999, 1.0), tmp_path / "two")
     batched = SearchGoal.specialised(job.recipe, "cpu-onnxruntime-fp32-b8-t1")
     with pytest.raises(ConfigError, match="one image at a time"):
-        make_cascade(job, batched, 0.5, 1.0, tmp_path / "two")
+        make_cascade(job, batched, finalists(0.5), tmp_path / "two")
     with pytest.raises(ConfigError, match="no objective latency_ms"):
-        make_cascade(job, SearchGoal(job.recipe.objective[:1]), 0.5, 1.0, tmp_path / "two")
+        make_cascade(job, SearchGoal(job.recipe.objective[:1]), finalists(0.5), tmp_path / "two")
     assert not (tmp_path / "two").exists()
 
 
@@ -204,11 +211,11 @@ def test_make_cascade_leaves_out_finalists_that_break_a_limit(
     notes: list[str] = []
     monkeypatch.setattr(job.reporter, "note", notes.append)
     found = make_cascade(
-        job, limited(latency_ms=(times[0] + times[1]) / 2), 0.01, 0.0, tmp_path / "two"
+        job, limited(latency_ms=(times[0] + times[1]) / 2), finalists(0.01, 0.0), tmp_path / "two"
     )
     assert found.single is not None
     assert found.cascade is None
     assert found.single.expected == times[0]
     assert sum("is left out" in note for note in notes) == 2
     with pytest.raises(InfeasibleError, match="none of 3 finalists keeps the limits"):
-        make_cascade(job, limited(latency_ms=times[0] / 10), 0.01, 0.0, tmp_path / "two")
+        make_cascade(job, limited(latency_ms=times[0] / 10), finalists(0.01, 0.0), tmp_path / "two")

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.cascades.runner import CONFIDENCES, confidences, unsure
+from hwnas.deploy.cascades.curve import NetworkOutcomes, correct, threshold_curve
+from hwnas.deploy.cascades.runner import CONFIDENCES, unsure
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.interval import Interval, wilson_interval, wilson_lower
 
@@ -26,6 +27,8 @@ __all__ = [
     "CascadeChoice",
     "Pair",
     "SingleNetwork",
+    "best_pairs",
+    "check_aim",
     "choose",
     "pair_tally",
     "single_tally",
@@ -172,15 +175,15 @@ def choose(
         InfeasibleError: No network and no pair reaches the accuracy; the message names the best.
     """
     check_aim(target, margin)
+    outcomes = {n: NetworkOutcomes.of(k.scores, labels, k.cost) for n, k in networks.items()}
     singles = [
-        SingleNetwork(n, single_tally(k.scores, labels), k.cost) for n, k in networks.items()
+        SingleNetwork(n, AccuracyCount(k.accuracy, len(labels)), k.cost)
+        for n, k in outcomes.items()
     ]
     pairs = [
-        Pair(small, big, rule, threshold, tally, first.cost + overhead + tally.share * second.cost)
-        for (small, first), (big, second) in itertools.permutations(networks.items(), 2)
-        if first.cost < second.cost
-        for rule in CONFIDENCES
-        for threshold, tally in _best(first.scores, second.scores, labels, rule, target, margin)
+        pair
+        for small, big in itertools.permutations(outcomes, 2)
+        for pair in best_pairs(outcomes, small, big, target, margin, overhead)
     ]
     ways: list[SingleNetwork | Pair] = [*singles, *pairs]
     if not any(way.tally.at_least(margin) >= target for way in ways):
@@ -208,7 +211,7 @@ def _infeasible(ways: list[SingleNetwork | Pair], target: float, margin: float) 
 
 def single_tally(scores: NDArray[Any], labels: NDArray[np.integer]) -> AccuracyCount:
     """Return the accuracy of a network, given its scores (N, K)."""
-    return AccuracyCount(float(_right(scores, labels).mean()), len(labels))
+    return AccuracyCount(float(correct(scores, labels).mean()), len(labels))
 
 
 def pair_tally(
@@ -220,41 +223,43 @@ def pair_tally(
 ) -> AccuracyCount:
     """Return the accuracy of a cascade, given the scores (N, K) of both of its networks."""
     on = unsure(small, rule, threshold)
-    right = np.where(on, _right(big, labels), _right(small, labels))
+    right = np.where(on, correct(big, labels), correct(small, labels))
     return AccuracyCount(float(right.mean()), len(labels), float(on.mean()))
 
 
-def _right(scores: NDArray[Any], labels: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Return a mask of correctly classified images; NaN or infinite scores are never correct."""
-    known = np.isfinite(scores.max(axis=1))
-    return np.asarray((scores.argmax(axis=1) == labels) & known)
-
-
-def _best(
-    small: NDArray[Any],
-    big: NDArray[Any],
-    labels: NDArray[np.integer],
-    rule: str,
+def best_pairs(
+    outcomes: Mapping[str, NetworkOutcomes],
+    small: str,
+    big: str,
     target: float,
     margin: float,
-) -> Iterator[tuple[float, AccuracyCount]]:
-    """Yield the lowest threshold that reaches the target, or else the most accurate threshold.
+    overhead: float = 0.0,
+) -> list[Pair]:
+    """Return for each rule the cheapest cascade of two networks that reaches an accuracy.
 
-    Only thresholds with images on both sides are considered; nothing is yielded if there are none.
-    Each threshold lies midway between the confidences of two images, away from rounding errors.
+    If none reaches it, that is the most accurate one. Only thresholds with images on both sides
+    count; without any, or if the big network costs less, the list is empty.
+
+    Args:
+        outcomes: Outcomes of networks by name, on the same images.
+        small: Name of the network that runs on every image.
+        big: Name of the other network.
+        target: Accuracy to reach, in 0..1.
+        margin: Margin in standard errors of an accuracy; see `choose`.
+        overhead: Cost of the decision for one image, in the unit of the costs.
     """
-    confidence = confidences(small, rule)
-    order = np.argsort(confidence, kind="stable")
-    ascending = confidence[order]
-    middle = (ascending[:-1] + ascending[1:]) / 2
-    apart = np.flatnonzero((ascending[:-1] < middle) & (middle < 1))
-    if len(apart) == 0:
-        return
-    by_small, by_big = (_right(scores, labels)[order] for scores in (small, big))
-    right = by_small.sum() + np.cumsum(by_big.astype(int) - by_small.astype(int))[apart]
-    n = len(labels)
-    safe = wilson_lower(right / n, n, margin)
-    place = int((safe >= target).argmax()) if (safe >= target).any() else int(safe.argmax())
-    share = float((apart[place] + 1) / n)
-    # Scores that are NaN or infinite have a confidence of -1; a threshold is at least 0.
-    yield max(0.0, float(middle[apart[place]])), AccuracyCount(float(right[place] / n), n, share)
+    first, second = outcomes[small], outcomes[big]
+    if first.cost >= second.cost:
+        return []
+    found, n = [], len(first.correct)
+    for rule in CONFIDENCES:
+        curve = threshold_curve(first, second, rule)
+        if len(curve.thresholds) == 0:
+            continue
+        safe = wilson_lower(curve.accuracies, n, margin)
+        place = int((safe >= target).argmax()) if (safe >= target).any() else int(safe.argmax())
+        share = float(curve.shares[place])
+        tally = AccuracyCount(float(curve.accuracies[place]), n, share)
+        cost = first.cost + overhead + share * second.cost
+        found.append(Pair(small, big, rule, float(curve.thresholds[place]), tally, cost))
+    return found

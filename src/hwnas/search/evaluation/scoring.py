@@ -24,6 +24,7 @@ __all__ = [
     "SplitName",
     "check_finite",
     "merit",
+    "outputs_of",
     "recalibrate",
     "score",
 ]
@@ -114,13 +115,10 @@ def score(
             argmax of such outputs is still a class.
     """
     wall, cpu = time.perf_counter(), time.process_time()
-    network.eval()
     metrics = SplitMetrics(task)
-    with torch.no_grad():
-        for images, targets in _batches(split, task, input_shape, batch_size, _device(network)):
-            outputs = network(images).float().cpu()
-            check_finite(outputs, f"{name} images")
-            metrics.add(outputs, targets)
+    for outputs, targets in outputs_of(network, task, split, input_shape, batch_size):
+        check_finite(outputs, f"{name} images")
+        metrics.add(outputs, targets)
     found = metrics.values()
     return Evaluation(
         {metric.name: found[metric.name].value for metric in task.metrics},
@@ -130,6 +128,32 @@ def score(
         time.perf_counter() - wall,
         time.process_time() - cpu,
     )
+
+
+def outputs_of(
+    network: nn.Module,
+    task: Task,
+    split: Split,
+    input_shape: tuple[int, int, int],
+    batch_size: int = 256,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield a network's outputs for all images of a split, in batches, with the targets.
+
+    Args:
+        network: See `score`; put into evaluation mode.
+        task: Task that gives the preprocessing.
+        split: Images and targets, in whose order the outputs are.
+        input_shape: Channels, height and width that the network takes.
+        batch_size: Largest number of images in a batch.
+
+    Yields:
+        Outputs float32 (n, ...) and targets (n, ...), on the CPU.
+    """
+    network.eval()
+    for images, targets in _batches(split, task, input_shape, batch_size, _device(network)):
+        with torch.no_grad():
+            outputs = network(images).float().cpu()
+        yield outputs, targets
 
 
 def check_finite(outputs: Tensor, of: str) -> None:

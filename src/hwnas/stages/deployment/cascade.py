@@ -1,9 +1,10 @@
-"""Cascade of two finalists of a run: chosen on validation images, tested, timed and packaged."""
+"""Cascade of two networks of a run: chosen on validation images, tested, timed and packaged."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,187 +13,206 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.cascades.choice import (
-    AccuracyCount,
     CandidateScores,
-    CascadeChoice,
     Pair,
-    check_aim,
+    best_pairs,
     choose,
     pair_tally,
     single_tally,
 )
+from hwnas.deploy.cascades.curve import NetworkOutcomes
 from hwnas.deploy.cascades.packing import write_cascade
-from hwnas.deploy.cascades.timing import Pass, cascade_pass, decision_ms, network_pass, time_passes
-from hwnas.deploy.measurement.measurement import Quantiles
+from hwnas.deploy.cascades.timing import Pass, cascade_pass, network_pass, time_passes
 from hwnas.deploy.targets.catalogue import machine
 from hwnas.deploy.targets.target import Target
-from hwnas.errors import ConfigError
-from hwnas.interval import wilson_interval
-from hwnas.search import Split
-from hwnas.stages.deployment.cascade_costs import Costs, Saved, costs_of, latencies_ms
-from hwnas.stages.finalists.bundles import read_bundles
-from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
+from hwnas.errors import ConfigError, EnergyUnavailable
+from hwnas.stages.deployment.cascade_costs import (
+    Costs,
+    energy_costs,
+    latency_costs,
+)
+from hwnas.stages.deployment.cascade_result import (
+    CascadeOption,
+    CascadeSettings,
+    Cascading,
+    numbers_of,
+)
+from hwnas.stages.deployment.pair_search import PairSearch, make_pairs, search_pairs
+from hwnas.stages.deployment.paired_networks import (
+    FEWEST_TIMED,
+    PairedNetworks,
+    affordable,
+    class_scores,
+    first_images,
+    paired_finalists,
+    with_networks,
+)
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job
 
-__all__ = ["CascadeOption", "Cascading", "make_cascade"]
+__all__ = ["make_cascade"]
 
-_CHUNK = 256
 _GOLDEN_FROM = 256
 _PASS_MS = 1000.0
-_FEWEST, _MOST = 50, 1000
-"""Bounds of the number of timed test images, which take about `_PASS_MS` together."""
+_MOST_TIMED = 1000
+"""Most test images that are timed; they take about `_PASS_MS` together."""
 
 
-@dataclass(frozen=True)
-class CascadeOption:
-    """Accuracy and cost of a single network or of a cascade.
-
-    Attributes:
-        name: Id of the network, or both ids of the cascade.
-        validation: Accuracy on the validation images, which were used to choose.
-        test: Accuracy on the test images, which were not used to choose.
-        expected: Expected cost of an image. For a cascade, that of the small network and of the
-            decision, plus that of the big network times the share of validation images it gets.
-        measured_ms: Mean latency of an image over passes through test images; None if not timed.
-    """
-
-    name: str
-    validation: AccuracyCount
-    test: AccuracyCount
-    expected: float
-    measured_ms: Quantiles | None = None
-
-
-@dataclass(frozen=True)
-class Cascading:
-    """Result of building a cascade from the finalists of a run.
-
-    Attributes:
-        target: Target of the latencies.
-        target_accuracy: Accuracy to reach on validation images.
-        margin: Margin of that accuracy, in standard errors.
-        costs: Costs of all finalists, in the quantity to be saved.
-        choice: Cheapest network and cheapest pair that reach the accuracy.
-        cascade: Chosen pair; None if none reaches the accuracy.
-        single: Best single network; None if none reaches the accuracy.
-        parts: The two networks of the cascade, each alone.
-        timed_images: Number of test images in the mean measured latencies; 0 if nothing was timed.
-        folder: Folder of the written cascade; None if it saves nothing and was not written.
-    """
-
-    target: str
-    target_accuracy: float
-    margin: float
-    costs: Costs
-    choice: CascadeChoice
-    cascade: CascadeOption | None
-    single: CascadeOption | None
-    parts: tuple[CascadeOption, ...]
-    timed_images: int = 0
-    folder: Path | None = None
-
-    @property
-    def gains(self) -> bool:
-        """True if the cascade is cheaper than any single network.
-
-        For latency the measured times decide, where they are known: networks that alternate are
-        slower than when they run alone.
-        """
-        one = None if self.single is None else self.single.measured_ms
-        two = None if self.cascade is None else self.cascade.measured_ms
-        if self.costs.name != "latency" or one is None or two is None:
-            return self.choice.gains
-        return two.p50 < one.p50
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
-        found = {**asdict(self), "gains": self.gains}
-        return {**found, "folder": None if self.folder is None else str(self.folder)}
-
-
-def make_cascade(
-    job: Job,
-    goal: SearchGoal,
-    target_accuracy: float,
-    margin: float,
-    out: Path,
-    saved: Saved = "latency",
-) -> Cascading:
-    """Choose two finalists, and package them if their cascade is cheaper than any single network.
+def make_cascade(job: Job, goal: SearchGoal, settings: CascadeSettings, out: Path) -> Cascading:
+    """Choose two networks, and package them if their cascade is cheaper than any single network.
 
     Args:
-        job: Run of the finalists.
-        goal: Goal of the run that the finalists belong to.
-        target_accuracy: Accuracy to reach on validation images.
-        margin: Margin of that accuracy in standard errors; see `choose`.
+        job: Run of the networks.
+        goal: Goal of the run that the networks belong to.
+        settings: Accuracy to reach, cost to save, and networks to pair.
         out: Folder of the cascade.
-        saved: Quantity to be saved.
 
     Raises:
-        ConfigError: The task is not classification, the target does not run one image at a time in
-            ONNX Runtime, or the target accuracy is not an accuracy.
+        ConfigError: The task is not classification, or the target does not run one image at a time
+            in ONNX Runtime.
         InfeasibleError: Neither a network nor a pair reaches the accuracy, or all finalists cost
             more than a limit allows.
         ArtifactError: A bundle is damaged.
         EnergyUnavailable: Energy is to be saved, but it is neither counted nor predicted.
         RunError: A finalist was not measured.
     """
-    check_aim(target_accuracy, margin)
     target = _target(job, goal)
-    bundles = _affordable(job, goal)
-    data = job.run_inputs.data
-    scores, labels = _scores(bundles, data.validation)
-    times = latencies_ms(bundles, target)
-    images = _first_images(data.validation, _FEWEST)
-    quickest = bundles[min(times, key=times.__getitem__)]
-    costs = costs_of(saved, bundles, times, target, decision_ms(quickest, images, "margin", target))
-    known = {name: CandidateScores(scores[name], costs.networks[name]) for name in bundles}
-    choice = choose(known, labels, target_accuracy, margin, costs.decision)
-    tested, test_labels = _scores(bundles, data.test)
+    paired = paired_finalists(job, goal, target)
+    if settings.saved == "energy":  # before anything that takes long
+        name, bundle = next(iter(paired.bundles.items()))
+        energy_costs({name: bundle}, paired.times_ms, target, paired.decision_ms)
+    search: PairSearch | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        if settings.among == "scored":
+            search = _search(job, goal, settings, paired)
+            made = affordable(
+                job, goal, make_pairs(job, goal, search, paired.bundles, Path(folder)), "network"
+            )
+            search = replace(search, made=tuple(made))
+            paired = with_networks(paired, made, job, target)
+        found = _chosen(job, target, settings, paired, search)
+        pair = found.choice.pair
+        if pair is None or not found.choice.gains:
+            return found
+        for name in (pair.small, pair.big):
+            paired.bundles[name].verify()
+        found = _timed(job, found, pair, paired, target)
+        if not found.gains:
+            return found
+        _tell_of_limit(job, goal, found)
+        _write(job, found, pair, paired.bundles, out)
+    return replace(found, folder=out)
+
+
+def _search(
+    job: Job, goal: SearchGoal, settings: CascadeSettings, finalists: PairedNetworks
+) -> PairSearch:
+    """Compare all scored networks, and tell the user what was left out."""
+    n, aim = len(finalists.labels), settings.target_accuracy
+    search = search_pairs(
+        job,
+        goal,
+        {name: single_tally(s, finalists.labels).accuracy for name, s in finalists.scores.items()},
+        aim + settings.margin * (aim * (1 - aim) / n) ** 0.5,
+        finalists.decision_ms,
+        settings.saved,
+        settings.pairs,
+        settings.most_scored,
+    )
+    if search.scored < search.networks:
+        job.reporter.note(
+            f"{search.scored} of {search.networks} networks of the search are compared; the "
+            "others have no weights or no predicted cost, or are beyond the largest number"
+        )
+    if search.predicted != settings.saved:
+        job.reporter.note(
+            f"the search predicted no {settings.saved}; its networks are compared by "
+            f"{search.predicted}, and the chosen ones by {settings.saved}"
+        )
+    return search
+
+
+def _chosen(
+    job: Job,
+    target: Target,
+    settings: CascadeSettings,
+    paired: PairedNetworks,
+    search: PairSearch | None,
+) -> Cascading:
+    """Choose by validation images; then evaluate the chosen networks on test images."""
+    costs = latency_costs(paired.times_ms, paired.decision_ms)
+    if settings.saved == "energy":
+        costs = energy_costs(paired.bundles, paired.times_ms, target, paired.decision_ms)
+    labels = paired.labels
+    known = {n: CandidateScores(s, costs.networks[n]) for n, s in paired.scores.items()}
+    aim = settings.target_accuracy, settings.margin, costs.decision
+    choice = choose(known, labels, *aim)
+    pair, single = choice.pair, choice.single
+    parts = () if pair is None else (pair.small, pair.big)
+    names = dict.fromkeys([*parts, *([] if single is None else [single.name])])
+    energy, unknown = _energy(costs, {n: paired.bundles[n] for n in names}, paired, target)
+    tested, test_labels = class_scores(
+        {n: paired.bundles[n] for n in names}, job.run_inputs.data.test
+    )
 
     def alone(name: str) -> CascadeOption:
-        tallies = single_tally(scores[name], labels), single_tally(tested[name], test_labels)
-        return CascadeOption(name, *tallies, costs.networks[name])
+        tallies = (
+            single_tally(paired.scores[name], labels),
+            single_tally(tested[name], test_labels),
+        )
+        joules = None if energy is None else energy.networks[name]
+        return CascadeOption(name, *tallies, costs.networks[name], joules)
 
-    found = Cascading(
+    return Cascading(
         target.name,
-        target_accuracy,
-        margin,
+        settings.target_accuracy,
+        settings.margin,
         costs,
         choice,
-        cascade=_cascade_way(choice.pair, tested, test_labels),
-        single=None if choice.single is None else alone(choice.single.name),
-        parts=() if choice.pair is None else (alone(choice.pair.small), alone(choice.pair.big)),
+        cascade=_cascade_way(pair, tested, test_labels, energy),
+        single=None if single is None else alone(single.name),
+        parts=tuple(map(alone, parts)),
+        energy="unknown" if energy is None else energy.kind,
+        energy_unknown=unknown,
+        search=search,
+        delivered=_delivered(search, known, labels, aim),
     )
-    if choice.pair is None or not choice.gains:
-        return found
-    for name in (choice.pair.small, choice.pair.big):
-        bundles[name].verify()
-    timed = _timed(job, found, choice.pair, bundles, times, target)
-    if not timed.gains:
-        return timed
-    _tell_of_limit(job, goal, timed)
-    _write(job, timed, choice.pair, bundles, out)
-    return replace(timed, folder=out)
 
 
-def _affordable(job: Job, goal: SearchGoal) -> dict[str, Bundle]:
-    """Return the finalists without those that were found to cost more than a limit allows.
+def _energy(
+    costs: Costs, bundles: Mapping[str, Bundle], paired: PairedNetworks, target: Target
+) -> tuple[Costs | None, str]:
+    """Return the energies of a few networks, or None and the reason why they are unknown."""
+    if costs.name == "energy":
+        return costs, ""
+    try:
+        return energy_costs(bundles, paired.times_ms, target, paired.decision_ms), ""
+    except EnergyUnavailable as error:
+        return None, str(error)
 
-    Limits on scores do not apply to the parts of a cascade: its accuracy is that of both together.
-    """
-    costs = [objective for objective in goal.objectives if objective.is_cost]
-    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
-    checks = {name: of_bundle(bundle, costs) for name, bundle in bundles.items()}
-    able = best_kept(checks)
-    if bundles and not able:
-        raise none_keeps(checks, "cascade")
-    for name in bundles:
-        for line in limit_messages(checks[name]):
-            what = "is used anyway" if name in able else "is left out"
-            job.reporter.note(f"finalist {name} {what}: {line}")
-    return {name: bundles[name] for name in able}
+
+def _delivered(
+    search: PairSearch | None,
+    known: Mapping[str, CandidateScores],
+    labels: NDArray[np.integer],
+    aim: tuple[float, float, float],
+) -> tuple[Pair, ...]:
+    """Return the chosen pairs of a comparison as delivered, as far as both networks exist."""
+    if search is None:
+        return ()
+    target, margin, overhead = aim
+    names = {name for pair in search.pairs for name in (pair.small, pair.big)} & known.keys()
+    outcomes = {n: NetworkOutcomes.of(known[n].scores, labels, known[n].cost) for n in names}
+    found = []
+    for pair in search.pairs:
+        if {pair.small, pair.big} <= names:
+            small, big = sorted((pair.small, pair.big), key=lambda n: outcomes[n].cost)
+            ways = best_pairs(outcomes, small, big, target, margin, overhead)
+            reach = [w for w in ways if w.tally.at_least(margin) >= target]
+            best = min(reach, key=lambda w: w.cost, default=None)
+            best = best or max(ways, key=lambda w: w.tally.accuracy, default=None)
+            found += [] if best is None else [best]
+    return tuple(found)
 
 
 def _target(job: Job, goal: SearchGoal) -> Target:
@@ -217,36 +237,17 @@ def _target(job: Job, goal: SearchGoal) -> Target:
     return target
 
 
-def _scores(
-    bundles: Mapping[str, Bundle], split: Split
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.integer]]:
-    """Return the class scores of all networks for all images of a split, and the labels."""
-    found: dict[str, list[NDArray[Any]]] = {name: [] for name in bundles}
-    for start in range(0, len(split), _CHUNK):
-        images, _ = split.take(np.arange(start, min(start + _CHUNK, len(split))))
-        for name, bundle in bundles.items():
-            found[name].append(bundle.predict(images))
-    return {name: np.concatenate(parts) for name, parts in found.items()}, split.targets
-
-
-def _first_images(split: Split, count: int) -> NDArray[np.uint8]:
-    """Return at most ``count`` images of a split."""
-    first = split.first(count)
-    images, _ = first.take(np.arange(len(first)))
-    return images
-
-
 def _timed(
     job: Job,
     found: Cascading,
     pair: Pair,
-    bundles: Mapping[str, Bundle],
-    times: Mapping[str, float],
+    paired: PairedNetworks,
     target: Target,
 ) -> Cascading:
     """Time the cascade, its parts and the single network, interleaved on the same images."""
-    count = max(_FEWEST, min(_MOST, int(_PASS_MS / max(times.values()))))
-    images = _first_images(job.run_inputs.data.test, count)
+    bundles = paired.bundles
+    count = max(FEWEST_TIMED, min(_MOST_TIMED, int(_PASS_MS / max(paired.times_ms.values()))))
+    images = first_images(job.run_inputs.data.test, count)
     ways = {way.name: way for way in (found.single, *found.parts) if way is not None}
     passes: dict[str, Pass] = {n: network_pass(bundles[n], images, target) for n in ways}
     two = bundles[pair.small], bundles[pair.big]
@@ -287,8 +288,8 @@ def _write(
         big=bundles[pair.big],
         rule=pair.rule,
         threshold=pair.threshold,
-        numbers=_numbers(found),
-        golden_images=_first_images(job.run_inputs.data.validation, _GOLDEN_FROM),
+        numbers=numbers_of(found),
+        golden_images=first_images(job.run_inputs.data.validation, _GOLDEN_FROM),
         provenance={
             "run": recipe.name,
             "seed": recipe.seed,
@@ -305,46 +306,18 @@ def _write(
     )
 
 
-def _numbers(found: Cascading) -> list[dict[str, Any]]:
-    """Return the accuracies and costs of the cascade, its parts and the best single network."""
-    rows: list[dict[str, Any]] = []
-    ways = {"cascade": found.cascade, **{part.name: part for part in found.parts}}
-    if found.single is not None:
-        ways[found.single.name] = found.single
-    for of, way in ways.items():
-        if way is None:
-            continue
-        for split, tally in (("validation", way.validation), ("test", way.test)):
-            accuracy = _evaluated("accuracy", tally.accuracy, tally.n)
-            rows.append({**accuracy, "of": of, "split": split})
-            if of == "cascade":
-                share = _evaluated("share_of_big", tally.share, tally.n)
-                rows.append({**share, "of": of, "split": split})
-        where, costs = {"of": of, "target": found.target}, found.costs
-        kind = "modelled" if of == "cascade" else costs.kind
-        about = {"name": costs.name, "unit": costs.unit, "kind": kind}
-        rows.append({**where, **about, "value": way.expected})
-        if way.measured_ms is not None:
-            about = {"name": "mean_latency", "unit": "ms", "kind": "measured"}
-            timed = {"p20": way.measured_ms.p20, "p80": way.measured_ms.p80}
-            mean = {"n": found.timed_images, "value": way.measured_ms.p50, "split": "test"}
-            rows.append({**where, **about, **timed, **mean})
-    return rows
-
-
-def _evaluated(name: str, value: float, n: int) -> dict[str, Any]:
-    error = (value * (1 - value) / n) ** 0.5
-    interval = wilson_interval(value, n)
-    about = {"name": name, "value": value, "unit": "fraction", "kind": "evaluated", "n": n}
-    ends = {"interval": interval.ends, "interval_method": interval.method}
-    return {**about, "standard_error": error, **ends}
-
-
 def _cascade_way(
-    pair: Pair | None, tested: Mapping[str, NDArray[Any]], labels: NDArray[np.integer]
+    pair: Pair | None,
+    tested: Mapping[str, NDArray[Any]],
+    labels: NDArray[np.integer],
+    energy: Costs | None,
 ) -> CascadeOption | None:
     if pair is None:
         return None
     scores = tested[pair.small], tested[pair.big]
     tally = pair_tally(*scores, labels, pair.rule, pair.threshold)
-    return CascadeOption(str(pair), pair.tally, tally, pair.cost)
+    joules = None
+    if energy is not None:
+        spent = energy.networks
+        joules = spent[pair.small] + energy.decision + pair.tally.share * spent[pair.big]
+    return CascadeOption(str(pair), pair.tally, tally, pair.cost, joules)

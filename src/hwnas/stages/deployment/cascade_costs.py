@@ -1,4 +1,4 @@
-"""Cost of an image for the networks of a cascade: latency, or energy where it is known."""
+"""Cost of an image for the networks of a cascade: latency, and energy where it is known."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from hwnas.errors import ConfigError, EnergyUnavailable, RunError
 from hwnas.predictors.devices.prediction import predict
 from hwnas.predictors.devices.store import DeviceStore
 
-__all__ = ["Costs", "Saved", "costs_of", "latencies_ms"]
+__all__ = ["ENERGY", "Costs", "Saved", "energy_costs", "latencies_ms", "latency_costs"]
 
+ENERGY = "energy_mj"
 Saved = Literal["latency", "energy"]
 
 
@@ -40,31 +41,38 @@ class Costs:
     decision: float
 
 
-def costs_of(
-    saved: Saved,
+def latency_costs(times_ms: Mapping[str, float], decision_ms: float) -> Costs:
+    """Return measured latencies as costs.
+
+    Args:
+        times_ms: Latency of each network, by id.
+        decision_ms: Time of the decision for one image, in milliseconds.
+    """
+    return Costs("latency", "ms", "measured", times_ms, decision_ms)
+
+
+def energy_costs(
     bundles: Mapping[str, Bundle],
     times_ms: Mapping[str, float],
     target: Target,
     decision_ms: float,
 ) -> Costs:
-    """Return the costs of finalists on a target.
+    """Return the energies of networks on a target.
 
     Args:
-        saved: Quantity to be saved.
-        bundles: Bundles of the finalists, by id.
-        times_ms: Latencies of the finalists, from `latencies_ms`.
+        bundles: Bundles of the networks, by id.
+        times_ms: Latency of each network, by id.
         target: Target that runs one image at a time.
-        decision_ms: Time of the decision for one image, in milliseconds.
+        decision_ms: Time of the decision for one image, in milliseconds; its energy is modelled as
+            that time at the median power of the networks.
 
     Raises:
-        EnergyUnavailable: Energy is to be saved, but no hardware here counts it and no profile of
-            the target predicts it.
+        EnergyUnavailable: No hardware here counts energy, and neither the run nor a profile of the
+            target predicts it.
     """
-    if saved == "latency":
-        return Costs(saved, "ms", "measured", times_ms, decision_ms)
     kind, energies = _energies_mj(bundles, target)
     watts = median(energies[name] / times_ms[name] for name in bundles)
-    return Costs(saved, "mJ", kind, energies, watts * decision_ms)
+    return Costs("energy", "mJ", kind, energies, watts * decision_ms)
 
 
 def latencies_ms(bundles: Mapping[str, Bundle], target: Target) -> dict[str, float]:
@@ -104,9 +112,13 @@ def _energies_mj(
 
 
 def _predicted_mj(bundle: Bundle, target: Target) -> float | None:
+    """Return the energy that the run or else a stored profile predicts; None without either."""
+    for row in bundle.description.get("predictions", ()):
+        if row["name"] == ENERGY and row["target"] == target.name:
+            return float(row["value"])
     try:
         found = predict(DeviceStore.default(), [target.name], read_workload(bundle.onnx_file))
     except ConfigError:  # the target has no profile
         return None
-    energies = [each.estimate.mean for each in found if each.estimate.metric == "energy_mj"]
+    energies = [each.estimate.mean for each in found if each.estimate.metric == ENERGY]
     return energies[0] if energies else None

@@ -11,7 +11,6 @@ from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.plugin import closest
 from hwnas.search import Scored
 from hwnas.search.objectives.objective import LATENCY
-from hwnas.search.training import load_weights
 from hwnas.stages.finalists.bundles import is_pick, latency_of, picks, read_bundles
 from hwnas.stages.finalists.limits import best_kept, limit_messages, none_keeps, of_bundle
 from hwnas.stages.finalists.reference import references_of
@@ -88,9 +87,7 @@ def picked(
 
 def make_bundle(job: Job, goal: SearchGoal, trial: Scored, out: Path) -> None:
     """Make the bundle of a network that is no finalist, without changing the run."""
-    weights = None
-    if job.needs_supernet:
-        weights = load_weights(job.folder.path / "supernet" / "weights.safetensors")
+    weights = job.supernet_weights()
     name = trial.candidate.id
     with job.reporter.stage(f"bundle of {name}") as advance:
         make_bundles(job, goal, [trial], weights, out, advance)
