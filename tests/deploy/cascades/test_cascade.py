@@ -34,6 +34,7 @@ from hwnas.deploy import (
     write_bundle,
 )
 from hwnas.deploy.bundles.repacking import write_variants
+from hwnas.deploy.caching import PredictionCache
 from hwnas.deploy.cascades.cascade import Cascade, open_packed
 from hwnas.deploy.cascades.packing import write_cascade
 from hwnas.deploy.cascades.runner import CONFIDENCES, Runner, probabilities
@@ -99,6 +100,24 @@ def test_cascade_answers_each_image_with_the_responsible_network(
     answers = cascade.run(digits)
     assert [a["network"] for a in answers] == ["big" if went else "small" for went in on]
     assert [a["label"] for a in answers] == [str(row.argmax()) for row in scores]
+
+
+def test_cascade_with_a_cache_answers_the_same_and_shares_it_with_no_other_rule(
+    cascade: Cascade, digits: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    cache, twice = PredictionCache(), np.concatenate([digits, digits[::-1]])
+    assert [each["label"] for each in cascade.run(twice, cache)] == [
+        each["label"] for each in cascade.run(twice)
+    ]
+    assert (cache.counts.hits, cache.counts.misses) == (40, 40)
+    folder = Path(shutil.copytree(cascade.folder, tmp_path / "other"))
+    (folder / "cascade.json").write_text(json.dumps({**cascade.description, "threshold": 1.0}))
+    assert {each["network"] for each in Cascade.load(folder).run(digits, cache)} == {"big"}
+    (folder / "small.onnx").write_bytes((folder / "big.onnx").read_bytes())
+    changed = Cascade.load(folder)
+    assert changed.fingerprint != cascade.fingerprint
+    with pytest.raises(DataError, match="no images were given"):
+        cascade.predict(digits[:0], cache)
 
 
 def test_cascade_passes_verification(cascade: Cascade) -> None:

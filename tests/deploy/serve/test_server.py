@@ -566,10 +566,10 @@ def test_predict_refuses_a_large_image_before_decoding_it(
     serving: Serving, packed: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(packed, ServerLimits(memory_bytes=20_000_000)) as (server, client):
-        read = type(server.service.bundle.preprocessing).read_image
+        read = type(server.service.model.preprocessing).read_image
         decoded: list[int] = []
         monkeypatch.setattr(
-            type(server.service.bundle.preprocessing), "read_image",
+            type(server.service.model.preprocessing), "read_image",
             lambda self, *how: decoded.append(1) or read(self, *how),
         )  # fmt: skip
         large = client.post("/predict", png_of((2000, 2000)), "image/png")

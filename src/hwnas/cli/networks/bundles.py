@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwnas.cli.app import NETWORKS, BundlePath, Json, app, out, print_json
+from hwnas.cli.networks.caching import (
+    ENTRIES,
+    CacheData,
+    CacheEntries,
+    CacheMb,
+    CacheNear,
+    cache_of,
+)
 from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,17 +66,26 @@ def run(
             "as a PNG",
         ),
     ] = None,
+    cache_mb: CacheMb = None,
+    cache_entries: CacheEntries = ENTRIES,
+    cache_near: CacheNear = None,
+    cache_data: CacheData = None,
     as_json: Json = False,
 ) -> None:
     """Run a bundle or a cascade on images."""
     from hwnas.deploy.cascades.cascade import open_packed
 
     opened = open_packed(bundle)
+    cache = cache_of(opened, cache_mb, cache_entries, cache_near, cache_data)
     if out_path is not None:
         _write_answer(opened, images, out_path)
     for warning in opened.warnings():
         print(f"warning: {warning}", file=sys.stderr)
-    answers = opened.run(images)
+    answers = opened.run(images, cache)
+    if cache is not None:
+        counts = cache.counts
+        known = f"{counts.hits} equal to an earlier one, {counts.near_hits} nearly"
+        print(f"cache: {counts.images} images, {known}", file=sys.stderr)
     if as_json:
         print_json([{"image": str(i), **a} for i, a in zip(images, answers, strict=True)])
         return

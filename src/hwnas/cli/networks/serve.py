@@ -1,4 +1,4 @@
-"""Command that serves a bundle over HTTP."""
+"""Command that serves a bundle or a cascade over HTTP."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from typing import Annotated
 import typer
 
 from hwnas.cli.app import NETWORKS, BundlePath, app, fail, out
+from hwnas.cli.networks.caching import (
+    ENTRIES,
+    CacheData,
+    CacheEntries,
+    CacheMb,
+    CacheNear,
+    cache_of,
+)
 
 __all__ = ["serve"]
 
@@ -43,13 +51,18 @@ def serve(
         float, typer.Option(help="Time limit for sending a request, in seconds")
     ] = 30,
     name: Annotated[str | None, typer.Option(help="Name of the model in addresses")] = None,
+    cache_mb: CacheMb = None,
+    cache_entries: CacheEntries = ENTRIES,
+    cache_near: CacheNear = None,
+    cache_data: CacheData = None,
 ) -> None:
-    """Answer requests over HTTP in batches, to try a bundle out and as an example."""
+    """Answer requests over HTTP in batches, to try a bundle or cascade out and as an example."""
     from hwnas.deploy.bundles.bundle import Bundle
+    from hwnas.deploy.cascades.cascade import open_packed
     from hwnas.deploy.serve import BatchSettings, BundleServer, ServerLimits, serve
 
     def started(server: BundleServer) -> None:
-        out.print(f"{bundle}: network {server.service.name} at {server.url}", soft_wrap=True)
+        out.print(f"{bundle}: {kind} {server.service.name} at {server.url}", soft_wrap=True)
         out.print(f"try: curl --data-binary @image.png {server.url}/predict", soft_wrap=True)
 
     limits = ServerLimits(
@@ -61,9 +74,13 @@ def serve(
         client_s=client_timeout,
     )
     settings = BatchSettings(max_batch, max_wait_ms, threads)
-    opened = Bundle.load(bundle)
+    opened = open_packed(bundle)
+    kind = "network" if isinstance(opened, Bundle) else "cascade"
+    cache = cache_of(opened, cache_mb, cache_entries, cache_near, cache_data)
     for warning in opened.warnings():
         print(f"warning: {warning}", file=sys.stderr)
-    ended_by = serve(opened, settings, limits, host=host, port=port, name=name, started=started)
+    ended_by = serve(
+        opened, settings, limits, host=host, port=port, name=name, cache=cache, started=started
+    )
     if ended_by == signal.SIGINT:
         fail("interrupted; all accepted requests were answered", 130)

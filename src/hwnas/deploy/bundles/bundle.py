@@ -34,6 +34,7 @@ from hwnas.deploy.bundles.artifact import Artifact
 from hwnas.deploy.bundles.box_image import image_with_boxes
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
+from hwnas.deploy.caching.prediction_cache import PredictionCache
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.export.comparison import relative_error
 from hwnas.deploy.io import OutputMeaning, Preprocessing
@@ -217,15 +218,31 @@ class Bundle:
                 f"{self.folder / WEIGHTS} is damaged: {first_line(error)}"
             ) from error
 
-    def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """Hash of the contents of all files, among them the description."""
+        return SEAL.fingerprint(self.folder, self.files)
+
+    def predict(
+        self, images: NDArray[np.uint8], cache: PredictionCache | None = None
+    ) -> NDArray[Any]:
         """Return the network's outputs, (N, K) or (N, K, h, w), for uint8 images (N, H, W, C).
+
+        Args:
+            images: The images.
+            cache: Cache of outputs for images that were seen before; None computes all.
 
         Raises:
             DataError: The images have another type or shape, or there are none.
             ArtifactError: The ONNX file is damaged or does not fit the preprocessing and the
                 labels.
         """
-        return self._outputs(self._session, images)
+        if cache is None:
+            return self._outputs(self._session, images)
+        [outputs] = cache.through(
+            self.fingerprint, images, lambda some: (self._outputs(self._session, some),)
+        )
+        return outputs
 
     def _outputs(self, session: Session, images: NDArray[np.uint8]) -> NDArray[Any]:
         if len(images) == 0:
@@ -240,11 +257,16 @@ class Bundle:
             )
         return found
 
-    def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
+    def run(
+        self,
+        images: NDArray[np.uint8] | Sequence[str | Path],
+        cache: PredictionCache | None = None,
+    ) -> list[dict[str, Any]]:
         """Return the network's predictions for images.
 
         Args:
             images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
+            cache: Cache of outputs for images that were seen before; None computes all.
 
         Returns:
             One object per image; see `OutputMeaning.describe`.
@@ -254,9 +276,8 @@ class Bundle:
             ArtifactError: The ONNX file is damaged.
         """
         if isinstance(images, np.ndarray):
-            return self.outputs.describe(self.predict(images))
-        pixels = (self.read_image(Path(path)) for path in images)
-        return [self.outputs.describe(self.predict(image[None]))[0] for image in pixels]
+            return self.outputs.describe(self.predict(images, cache))
+        return [self.run(self.read_image(Path(path))[None], cache)[0] for path in images]
 
     def masks(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:
         """Return the most probable class of each pixel of each image, as an index into the labels.

@@ -24,13 +24,17 @@ __all__ = ["model_name", "write_model_repository"]
 _CONFIG, _LABELS = "config.pbtxt", "labels.txt"
 
 
-def model_name(bundle: Bundle, name: str | None = None) -> str:
-    """Return the name of a bundle on a server: the given name, or the network's id.
+def model_name(own: str, name: str | None = None) -> str:
+    """Return the name of a model on a server.
+
+    Args:
+        own: Id of the network or cascade, which is the name by default.
+        name: Name given by the user; None for the default.
 
     Raises:
         ConfigError: The name cannot be part of an address and the name of a folder.
     """
-    found = str(bundle.description["id"]) if name is None else name
+    found = own if name is None else name
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", found):
         raise ConfigError(
             f"{found!r} cannot be a model's name; use up to 100 letters, digits, '_', '.' and '-'"
@@ -68,7 +72,7 @@ def write_model_repository(
         raise ConfigError(
             f"max_batch {max_batch}, max_wait_ms {max_wait_ms}: expected at least 1 and 0"
         )
-    found = model_name(bundle, name)
+    found = model_name(str(bundle.description["id"]), name)
     config = _config(bundle, found, max_batch, max_wait_ms)
     with replacing_folder(folder / found) as temporary:
         (temporary / "1").mkdir()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import stat
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -95,6 +96,17 @@ class Seal:
     description: str
     sums: str
     schema: int
+
+    def fingerprint(self, folder: Path, names: Iterable[str]) -> bytes:
+        """Return a hash of the contents of files, by which results of the folder are told apart.
+
+        Args:
+            folder: Folder of the files; a missing file counts as such.
+            names: Names of the files.
+        """
+        paths = {name: inside(folder, name) for name in sorted(names)}
+        sums = {name: sha256(p) if p.is_file() else "" for name, p in paths.items()}
+        return hashlib.sha256(json.dumps(sums).encode()).digest()
 
     def read(self, folder: Path) -> dict[str, Any]:
         """Return the description of a folder.

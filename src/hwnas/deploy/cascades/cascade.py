@@ -26,6 +26,7 @@ from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle, read_golden
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
+from hwnas.deploy.caching.prediction_cache import PredictionCache
 from hwnas.deploy.cascades.runner import CONFIDENCES, reading_size, unsure
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.export.comparison import TOLERANCE, relative_error
@@ -187,11 +188,24 @@ class Cascade:
         """Names of all files except the list of checksums, sorted."""
         return sorted([DESCRIPTION, *self.description["files"]])
 
-    def predict(self, images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    @property
+    def id(self) -> str:
+        """Id of the cascade: those of its two networks."""
+        return f"{self.small.id}-{self.big.id}"
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """Hash of the contents of all files, among them the description."""
+        return SEAL.fingerprint(self.folder, self.files)
+
+    def predict(
+        self, images: NDArray[np.uint8], cache: PredictionCache | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Run the small network, and the big one on the images of which the small one is unsure.
 
         Args:
             images: uint8 (N, H, W, C).
+            cache: Cache of scores for images that were seen before; None computes all.
 
         Returns:
             Class scores (N, K), and a mask (N,) of the images whose scores come from the big
@@ -201,6 +215,9 @@ class Cascade:
             DataError: The images have another type or shape, or there are none.
             ArtifactError: An ONNX file is damaged.
         """
+        if cache is not None:
+            scores, on = cache.through(self.fingerprint, images, self.predict)
+            return scores, on
         if len(images) == 0:
             raise DataError("no images were given; expected at least one")
         scores = self._scores(self.small, images)
@@ -218,11 +235,16 @@ class Cascade:
             )
         return scores
 
-    def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
+    def run(
+        self,
+        images: NDArray[np.uint8] | Sequence[str | Path],
+        cache: PredictionCache | None = None,
+    ) -> list[dict[str, Any]]:
         """Return the cascade's predictions for images.
 
         Args:
             images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
+            cache: Cache of scores for images that were seen before; None computes all.
 
         Returns:
             One object per image, as from `OutputMeaning.describe`, with the additional key
@@ -233,11 +255,14 @@ class Cascade:
             ArtifactError: An ONNX file is damaged.
         """
         if isinstance(images, np.ndarray):
-            scores, on = self.predict(images)
-            names = np.where(on, "big", "small").tolist()
-            described = self.outputs.describe(scores)
-            return [{**d, "network": n} for d, n in zip(described, names, strict=True)]
-        return [self.run(self.read_image(Path(path))[None])[0] for path in images]
+            return self.described(*self.predict(images, cache))
+        return [self.run(self.read_image(Path(path))[None], cache)[0] for path in images]
+
+    def described(self, scores: NDArray[Any], on: NDArray[np.bool_]) -> list[dict[str, Any]]:
+        """Return predictions from the results of `predict`; see `run`."""
+        names = np.where(on, "big", "small").tolist()
+        described = self.outputs.describe(scores)
+        return [{**d, "network": n} for d, n in zip(described, names, strict=True)]
 
     @property
     def reading_size(self) -> tuple[int, int]:

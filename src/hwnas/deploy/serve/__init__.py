@@ -1,4 +1,4 @@
-"""Small HTTP server for a bundle, which batches requests, counts them and enforces limits."""
+"""Small HTTP server for a bundle or cascade, which batches and counts requests within limits."""
 
 from hwnas.deploy.serve.batching import Batcher
 from hwnas.deploy.serve.limits import RequestRefusal, ServerLimits

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.serve.image_header import ImageHeader
-from hwnas.errors import ArtifactError
 
 __all__ = ["OVERHEAD_BYTES", "Answering", "RequestCosts", "json_bytes"]
 
@@ -45,23 +44,6 @@ class RequestCosts:
     preprocessing: Preprocessing
     outputs: int
     labels: int
-
-    @classmethod
-    def of(
-        cls, preprocessing: Preprocessing, description: Mapping[str, Any], labels: int
-    ) -> RequestCosts:
-        """Read the shape of the outputs from a bundle's description.
-
-        Raises:
-            ArtifactError: The description does not hold it.
-        """
-        try:
-            shape = [int(size) for size in description["outputs"]["shape"][1:]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(
-                f"bundle.json does not contain the shape of the outputs: {error!r}"
-            ) from error
-        return cls(preprocessing, math.prod(shape), labels)
 
     @property
     def inputs(self) -> int:

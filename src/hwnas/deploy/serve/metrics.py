@@ -7,7 +7,18 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["CONTENT_TYPE", "Counter", "Gauge", "Histogram", "Metric", "render"]
+from hwnas.deploy.caching.prediction_cache import PredictionCache
+
+__all__ = [
+    "CONTENT_TYPE",
+    "Counter",
+    "Gauge",
+    "Histogram",
+    "Metric",
+    "ReadCounter",
+    "cache_metrics",
+    "render",
+]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -65,6 +76,12 @@ class Gauge:
         yield _sample(self.name, self._labels, self._read())
 
 
+class ReadCounter(Gauge):
+    """Number that only grows, and is read like a gauge."""
+
+    kind = "counter"
+
+
 class Histogram:
     """Cumulative histogram of observations.
 
@@ -102,6 +119,25 @@ class Histogram:
 
 
 Metric = Counter | Gauge | Histogram
+
+
+def cache_metrics(cache: PredictionCache) -> list[Metric]:
+    """Return the metrics of a cache of outputs."""
+    return [
+        ReadCounter("hwnas_cache_hits_total", "Images that were known.", lambda: cache.counts.hits),
+        ReadCounter(
+            "hwnas_cache_near_hits_total",
+            "Images that were nearly equal to a known one.",
+            lambda: cache.counts.near_hits,
+        ),
+        ReadCounter(
+            "hwnas_cache_misses_total",
+            "Images that were not known.",
+            lambda: cache.counts.misses,
+        ),
+        Gauge("hwnas_cache_entries", "Images in the cache.", lambda: cache.counts.entries),
+        Gauge("hwnas_cache_bytes", "Memory of the cache.", lambda: cache.counts.bytes),
+    ]
 
 
 def render(metrics: Sequence[Metric]) -> str:

@@ -47,13 +47,12 @@ class Inference:
 
 def metadata(service: Service) -> dict[str, Any]:
     """Return the metadata of the model: its name, inputs and outputs."""
-    shape = service.bundle.description["outputs"]["shape"]
     return {
         "name": service.name,
         "versions": ["1"],
         "platform": "onnxruntime_onnx",
         "inputs": [{"name": INPUT, "datatype": "UINT8", "shape": [-1, *service.image_shape]}],
-        "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1, *shape[1:]]}],
+        "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1, *service.output_shape]}],
     }
 
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 server of a bundle: one thread a connection, checked requests, a clean shutdown."""
+"""HTTP/1.1 server of a bundle or cascade: a thread a connection, checked requests, and limits."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ import torch
 from PIL import Image
 
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.caching.prediction_cache import PredictionCache
+from hwnas.deploy.cascades.cascade import Cascade
 from hwnas.deploy.serve.clients import Clients
 from hwnas.deploy.serve.endpoints import Endpoints, HttpRequest, HttpResponse, error_answer
 from hwnas.deploy.serve.limits import RequestRefusal, ServerLimits
@@ -158,31 +160,33 @@ class BundleServer(ThreadingMixIn, TCPServer):
 
 
 def serve(
-    bundle: Bundle,
+    model: Bundle | Cascade,
     settings: BatchSettings,
     limits: ServerLimits,
     *,
     host: str,
     port: int,
     name: str | None = None,
+    cache: PredictionCache | None = None,
     started: Callable[[BundleServer], object] = lambda server: None,
 ) -> int:
-    """Serve a bundle until SIGTERM or Ctrl-C; requests in progress are answered first.
+    """Serve a bundle or cascade until SIGTERM or Ctrl-C; requests in progress are answered first.
 
     Args:
-        bundle: Bundle to serve; it is verified before any request is answered.
+        model: Bundle or cascade to serve; it is verified before any request is answered.
         settings: Settings of how requests are batched.
         limits: Limits on what clients may request.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        name: Name of the model in addresses; the network's id if None.
+        name: Name of the model in addresses; its id if None.
+        cache: Cache of outputs for images that were seen before; None computes all.
         started: Function called with the server once it answers requests.
 
     Returns:
         The number of the signal that ended the server.
 
     Raises:
-        ArtifactError: The bundle is damaged.
+        ArtifactError: The model is damaged.
         ConfigError: The server cannot listen there, or the service cannot be set up; see `Service`.
         DeviceError: This machine has fewer cores than the requested threads.
     """
@@ -190,7 +194,7 @@ def serve(
     warnings.simplefilter("error", Image.DecompressionBombWarning)  # the server has its own limits
     torch.set_num_threads(1)  # many threads preprocess images already
     with _first_signal() as wait:
-        service = Service(bundle, settings, limits, name)
+        service = Service(model, settings, limits, name, cache)
         try:
             server = BundleServer(service, host, port)
         except ConfigError:

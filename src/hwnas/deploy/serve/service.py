@@ -1,4 +1,4 @@
-"""Service that answers requests to a bundle, independent of the network protocol."""
+"""Service that answers requests to a bundle or cascade, independent of the network protocol."""
 
 from __future__ import annotations
 
@@ -16,12 +16,22 @@ from numpy.typing import NDArray
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.mask_image import mask_png
 from hwnas.deploy.bundles.model_repository import model_name
+from hwnas.deploy.caching.prediction_cache import PredictionCache
+from hwnas.deploy.cascades.cascade import Cascade
+from hwnas.deploy.cascades.runner import unsure
 from hwnas.deploy.serve.batching import Batcher, Drop
 from hwnas.deploy.serve.costs import Answering, RequestCosts
 from hwnas.deploy.serve.image_header import read_header
 from hwnas.deploy.serve.limits import RequestRefusal, ServerLimits
 from hwnas.deploy.serve.memory import MemoryBudget, Reservation
-from hwnas.deploy.serve.metrics import Counter, Gauge, Histogram, Metric
+from hwnas.deploy.serve.metrics import Counter, Gauge, Histogram, Metric, cache_metrics
+from hwnas.deploy.serve.served import (
+    ServedNetwork,
+    input_of,
+    model_id,
+    networks_of,
+    output_shape,
+)
 from hwnas.errors import ConfigError
 
 __all__ = ["BatchSettings", "ResourceClaim", "Service"]
@@ -82,33 +92,41 @@ class ResourceClaim:
 
 
 class Service:
-    """Loaded bundle with a queue of requests in front of its network.
+    """Loaded bundle or cascade with a queue of requests in front of each of its networks.
 
     Args:
-        bundle: Bundle to serve; it is verified before any request is answered.
+        model: Bundle or cascade to serve; it is verified before any request is answered.
         settings: Settings of how requests are batched.
         limits: Limits on what clients may request.
-        name: Name of the model in addresses; the network's id if None.
+        name: Name of the model in addresses; its id if None.
+        cache: Cache of outputs for images that were seen before; None computes all.
 
     Raises:
-        ArtifactError: The bundle is damaged.
+        ArtifactError: The model is damaged.
         ConfigError: The memory limit is too small for one image of the network's size, or the name
             cannot be part of an address.
         DeviceError: This machine has fewer cores than the requested threads.
     """
 
     def __init__(
-        self, bundle: Bundle, settings: BatchSettings, limits: ServerLimits, name: str | None = None
+        self,
+        model: Bundle | Cascade,
+        settings: BatchSettings,
+        limits: ServerLimits,
+        name: str | None = None,
+        cache: PredictionCache | None = None,
     ) -> None:
-        bundle.verify()
-        self.name = model_name(bundle, name)
-        self.bundle, self.limits = bundle, limits
-        self._costs = RequestCosts.of(
-            bundle.preprocessing, bundle.description, len(bundle.outputs.labels)
+        model.verify()
+        self.name = model_name(model_id(model), name)
+        self.model, self.limits, self.cache = model, limits, cache
+        self.output_shape = output_shape(model)
+        self._costs = RequestCosts(
+            input_of(model), math.prod(self.output_shape), len(model.outputs.labels)
         )
         self.memory = MemoryBudget(limits.memory_bytes, limits.memory_wait_s)
         self._check_memory()
-        self._session = bundle.session(settings.max_batch, settings.threads)
+        first, *others = networks_of(model, settings.max_batch, settings.threads)
+        self._first, self._session = first, first.session
         self.requests = Counter(
             "hwnas_requests_total", "Requests that were answered.", ("path", "status")
         )
@@ -126,22 +144,27 @@ class Service:
         )
         sizes = [2**i for i in range((settings.max_batch - 1).bit_length() + 1)]
         self._batch = Histogram("hwnas_batch_images", "Images of one batch.", sizes)
-        self._batcher = Batcher(
-            self._session.run,
-            settings.max_batch,
-            settings.max_wait_ms / 1e3,
-            limits.waiting_images,
-            self._observe,
-            self._drop,
+        self._big_images = Counter(
+            "hwnas_big_images_total", "Images that the big network of a cascade has processed."
         )
+        self._batcher = self._queue(first, settings, self._observe)
+        self._others = [(each, self._queue(each, settings, self._observe_big)) for each in others]
+
+    def _queue(
+        self,
+        network: ServedNetwork,
+        settings: BatchSettings,
+        observe: Callable[[int, float], object],
+    ) -> Batcher:
+        wait_s, most = settings.max_wait_ms / 1e3, self.limits.waiting_images
+        run, batch = network.session.run, settings.max_batch
+        return Batcher(run, batch, wait_s, most, observe, self._drop)
 
     @property
     def metrics(self) -> list[Metric]:
         """All metrics of the service."""
-        waiting = Gauge(
-            "hwnas_queue_images", "Images that wait for the network.", lambda: self._batcher.waiting
-        )
-        about = {"model": self.name, "bundle": str(self.bundle.description["id"])}
+        waiting = Gauge("hwnas_queue_images", "Images that wait for a network.", self._waiting)
+        about = {"model": self.name, "bundle": model_id(self.model)}
         info = Gauge("hwnas_info", "Model and bundle that are served.", lambda: 1, about)
         memory = Gauge(
             "hwnas_memory_bytes", "Memory reserved by requests.", lambda: self.memory.used_bytes
@@ -154,12 +177,17 @@ class Service:
         return [
             info, self.requests, self.seconds, self._images, self._batch, self._run_seconds,
             waiting, self._dropped, memory, limit,
+            *([self._big_images] if self._others else []),
+            *(cache_metrics(self.cache) if self.cache is not None else []),
         ]  # fmt: skip
+
+    def _waiting(self) -> int:
+        return sum(each.waiting for each in (self._batcher, *(queue for _, queue in self._others)))
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Height, width and channels of raw images."""
-        channels, height, width = self.bundle.preprocessing.input_shape
+        channels, height, width = self._costs.preprocessing.input_shape
         return height, width, channels
 
     @contextmanager
@@ -191,7 +219,7 @@ class Service:
             self._check_mask(header.height, header.width)
         needed = self._costs.file(header, len(body), claim.answering)
         self.reserve(needed, f"an image of {size}", claim)
-        return self.bundle.read_image(io.BytesIO(body))[None]
+        return self.model.read_image(io.BytesIO(body))[None]
 
     def read_pixels(self, body: bytes, claim: ResourceClaim) -> NDArray[np.uint8]:
         """Return the raw images (N, H, W, C) in a body, which have the network's own size.
@@ -227,17 +255,61 @@ class Service:
             )
 
     def outputs(self, images: NDArray[np.uint8], claim: ResourceClaim) -> NDArray[Any]:
-        """Return the network's outputs (N, ...) for uint8 images (N, H, W, C), through the queue.
+        """Return the outputs (N, ...) for uint8 images (N, H, W, C), through the cache and queues.
 
         Raises:
-            Refusal: The queue is full, the network takes too long, or its outputs are not finite.
-            ArtifactError: The network fails.
+            Refusal: A queue is full, a network takes too long, or its outputs are not finite.
+            ArtifactError: A network fails.
         """
+        return self._found(images, claim)[0]
+
+    def describe(self, images: NDArray[np.uint8], claim: ResourceClaim) -> list[dict[str, Any]]:
+        """Return predictions for uint8 images (N, H, W, C), as from `run` of the model."""
+        found = self._found(images, claim)
+        if isinstance(self.model, Cascade):
+            return self.model.described(*found)
+        return self.model.outputs.describe(*found)
+
+    def _found(self, images: NDArray[np.uint8], claim: ResourceClaim) -> tuple[NDArray[Any], ...]:
+        """Return the outputs, and for a cascade the mask of images that the big network answers."""
+
+        def compute(some: NDArray[np.uint8]) -> tuple[NDArray[Any], ...]:
+            return self._computed(some, claim)
+
+        if self.cache is None:
+            found = compute(images)
+        else:
+            found = self.cache.through(self.model.fingerprint, images, compute)
+        # JSON cannot hold them.
+        if claim.answering != "binary" and not np.isfinite(found[0]).all():
+            raise RequestRefusal(500, "the network's outputs for these images are not finite")
+        return found
+
+    def _computed(
+        self, images: NDArray[np.uint8], claim: ResourceClaim
+    ) -> tuple[NDArray[Any], ...]:
+        outputs = self._run(self._first, self._batcher, images, claim)
+        if not isinstance(self.model, Cascade):
+            return (outputs,)
+        on = unsure(outputs, self.model.rule, self.model.threshold)
+        if on.any():
+            [big] = self._others
+            outputs = outputs.copy()
+            outputs[on] = self._run(*big, images[on], claim)
+        return outputs, on
+
+    def _run(
+        self,
+        network: ServedNetwork,
+        queue: Batcher,
+        images: NDArray[np.uint8],
+        claim: ResourceClaim,
+    ) -> NDArray[Any]:
         # Preprocess in the request's thread, so that the network's thread only runs the network.
-        inputs = self.bundle.preprocessing(images).contiguous().numpy()
-        answer = self._batcher.submit(inputs, claim.deadline, claim.is_connected)
+        inputs = network.preprocessing(images).contiguous().numpy()
+        answer = queue.submit(inputs, claim.deadline, claim.is_connected)
         try:
-            found = answer.result(max(0.0, claim.deadline - time.monotonic()))
+            return answer.result(max(0.0, claim.deadline - time.monotonic()))
         except TimeoutError:
             if not answer.cancel():  # it is running, and needs its memory until the run ends
                 running = ResourceClaim(reserved=[each.split() for each in claim.reserved])
@@ -245,13 +317,6 @@ class Service:
             raise RequestRefusal(
                 504, f"the network gave no answer within {self.limits.answer_s:g} s"
             ) from None
-        if claim.answering != "binary" and not np.isfinite(found).all():  # JSON cannot hold them
-            raise RequestRefusal(500, "the network's outputs for these images are not finite")
-        return found
-
-    def describe(self, images: NDArray[np.uint8], claim: ResourceClaim) -> list[dict[str, Any]]:
-        """Return predictions for uint8 images (N, H, W, C); see `OutputMeaning.describe`."""
-        return self.bundle.outputs.describe(self.outputs(images, claim))
 
     def mask(self, images: NDArray[np.uint8], claim: ResourceClaim) -> bytes:
         """Return the mask of one uint8 image (1, H, W, C), in the image's size, as a PNG.
@@ -265,10 +330,10 @@ class Service:
             raise RequestRefusal(400, f"{count} images were sent; a mask needs exactly one")
         self._check_mask(height, width)
         outputs = self.outputs(images, claim)
-        return mask_png(self.bundle.outputs.masks(outputs, (height, width))[0])
+        return mask_png(self.model.outputs.masks(outputs, (height, width))[0])
 
     def _check_mask(self, height: int, width: int) -> None:
-        if 4 * height * width * len(self.bundle.outputs.labels) > self.limits.mask_bytes:
+        if 4 * height * width * len(self.model.outputs.labels) > self.limits.mask_bytes:
             raise RequestRefusal(
                 413,
                 f"the mask of {width} x {height} pixels needs too much memory; shrink the image",
@@ -289,6 +354,12 @@ class Service:
     def close(self) -> None:
         """Answer the waiting requests, and accept no more."""
         self._batcher.close()
+        for _, queue in self._others:
+            queue.close()
+
+    def _observe_big(self, images: int, seconds: float) -> None:
+        self._big_images.add(images)
+        self._run_seconds.observe(seconds)
 
     def _observe(self, images: int, seconds: float) -> None:
         self._images.add(images)

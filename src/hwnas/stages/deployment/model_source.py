@@ -10,6 +10,7 @@ from pathlib import Path
 from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.image_file import Fit
+from hwnas.deploy.cascades.cascade import Cascade
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.number_format import number_format
@@ -28,7 +29,7 @@ from hwnas.stages.run_inputs import RunInputs
 from hwnas.stages.split_evaluator import SplitEvaluator
 from hwnas.stages.trusted_jobs import trusted_job
 
-__all__ = ["Images", "ModelSource", "opened"]
+__all__ = ["Images", "ModelSource", "images_for", "images_of_bundle", "opened"]
 
 _IMAGES_AT_ONCE = 64
 _TASKS: Mapping[TargetKind, str] = {
@@ -126,7 +127,7 @@ def opened(
         with trusted_job(RunFolder.open(run)) as job:
             yield _of_run(job, bundle, data)
         return
-    images = None if data is None else _images_of_bundle(bundle, data)
+    images = None if data is None else images_of_bundle(bundle, data)
     yield ModelSource(bundle.onnx_file, bundle, images)
 
 
@@ -154,22 +155,40 @@ def _of_run(job: Job, bundle: Bundle, data: str | None) -> ModelSource:
     return ModelSource(bundle.onnx_file, bundle, images, run_inputs)
 
 
-def _images_of_bundle(bundle: Bundle, source: str) -> Images:
+def images_of_bundle(bundle: Bundle, source: str) -> Images:
+    """Return images for a bundle, whose task has to be one of hwnas; see `images_for`."""
     name = bundle.description["task"]
     if name not in TASKS:
         raise ConfigError(
             f"{bundle.folder} is for task {name!r}, which only its run defines; give the run"
         )
-    how = bundle.preprocessing
-    data = _read(source, (how.height, how.width), how.fit)
-    task = TASKS[name](data=data)
-    ours, theirs = bundle.outputs.labels, task.meaning.labels
+    return images_for(bundle, bundle.preprocessing, name, source)
+
+
+def images_for(
+    model: Bundle | Cascade, preprocessing: Preprocessing, task_name: str, source: str
+) -> Images:
+    """Return images that a bundle or a cascade can be evaluated on.
+
+    Args:
+        model: The bundle or cascade.
+        preprocessing: Preprocessing at the size that images of a folder are read at.
+        task_name: Name of its task.
+        source: Images, as ``data.source`` of a recipe.
+
+    Raises:
+        ConfigError: The source is unknown.
+        DataError: The images cannot be read, or have other classes.
+    """
+    data = _read(source, (preprocessing.height, preprocessing.width), preprocessing.fit)
+    task = TASKS[task_name](data=data)
+    ours, theirs = model.outputs.labels, task.meaning.labels
     if len(ours) != len(theirs) or (ours != theirs and theirs != _numbers(len(theirs))):
         raise DataError(
             f"{source} has {len(theirs)} classes {theirs[:5]}, but the network has {len(ours)} "
             f"{ours[:5]}; give images with the classes of the network"
         )
-    return Images(task, data, bundle.preprocessing)
+    return Images(task, data, preprocessing)
 
 
 def _images_of_file(model: Path, source: str) -> Images:
