@@ -34,6 +34,10 @@ def check(result: Cascading, job: Job, tmp_path: Path) -> None:
         frozenset((p.small, p.big)) for p in search.pairs
     }
     assert result.energy == "unknown" if result.energy_unknown else result.energy != "unknown"
+    best, alone = result.choice.cost, result.of_finalists
+    assert best is not None
+    assert alone is not None
+    assert alone.cost is None or best <= alone.cost
     again = read_bundles(job.folder.path / "bundles")
     assert set(again) == finalists, "the run keeps its finalists"
 

@@ -32,7 +32,9 @@ CacheNear = Annotated[
 ]
 CacheData = Annotated[
     str | None,
-    typer.Option(help="Images whose validation split --cache-near is fitted on, as data.source"),
+    typer.Option(
+        help="Run, or images as data.source, whose validation split --cache-near is fitted on"
+    ),
 ]
 ENTRIES = 100_000
 
@@ -68,7 +70,9 @@ def cache_of(
 @app.command("cache", rich_help_panel=NETWORKS)
 def compare(
     bundle: BundlePath,
-    data: Annotated[str, typer.Option(help="Images whose test split is the stream")],
+    data: Annotated[
+        str, typer.Option(help="Run, or images as data.source, whose test split is the stream")
+    ],
     images: Annotated[int, typer.Option(min=2, help="Images of the stream")] = 500,
     repeats: Annotated[
         float, typer.Option(help="Probability that an image is one of those before it, 0 to 1")

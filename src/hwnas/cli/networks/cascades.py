@@ -89,6 +89,10 @@ def _show(run: Path, found: Cascading) -> None:
         style="dim",
         soft_wrap=True,
     )
+    if found.of_finalists is not None:
+        alone = found.of_finalists.cost
+        cost = "none reaches it" if alone is None else f"{alone:.3g} {costs.unit}"
+        out.print(f"with finalists only, at the same costs: {cost}", style="dim", soft_wrap=True)
     if costs.name != "energy":
         known = f"unknown ({found.energy_unknown.partition(';')[0]})"
         if found.energy != "unknown":

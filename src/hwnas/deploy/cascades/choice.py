@@ -133,6 +133,11 @@ class CascadeChoice:
         """True if the cascade is expected to be cheaper than every single network."""
         return self.pair is not None and (self.single is None or self.pair.cost < self.single.cost)
 
+    @property
+    def cost(self) -> float | None:
+        """Cost of the cheaper of the two; None if there is neither."""
+        return min((way.cost for way in (self.single, self.pair) if way is not None), default=None)
+
 
 def check_aim(target: float, margin: float) -> None:
     """Raise an error if the target is not an accuracy, or the margin is negative or infinite.

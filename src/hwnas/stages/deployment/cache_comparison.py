@@ -106,7 +106,8 @@ def compare_cache(
 
     Args:
         model: Bundle or cascade.
-        source: Images, as ``data.source`` of a recipe; its test images are the stream.
+        source: Folder of a run, or images as ``data.source`` of a recipe; the test images are the
+            stream.
         settings: Settings of the stream.
         cache: New cache.
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.cascades.choice import (
     CandidateScores,
+    CascadeChoice,
     Pair,
     best_pairs,
     choose,
@@ -25,7 +26,7 @@ from hwnas.deploy.cascades.packing import write_cascade
 from hwnas.deploy.cascades.timing import Pass, cascade_pass, network_pass, time_passes
 from hwnas.deploy.targets.catalogue import machine
 from hwnas.deploy.targets.target import Target
-from hwnas.errors import ConfigError, EnergyUnavailable
+from hwnas.errors import ConfigError, EnergyUnavailable, InfeasibleError
 from hwnas.stages.deployment.cascade_costs import (
     Costs,
     energy_costs,
@@ -175,6 +176,7 @@ def _chosen(
         energy="unknown" if energy is None else energy.kind,
         energy_unknown=unknown,
         search=search,
+        of_finalists=None if search is None else _of_finalists(search, known, labels, aim),
         delivered=_delivered(search, known, labels, aim),
     )
 
@@ -189,6 +191,20 @@ def _energy(
         return energy_costs(bundles, paired.times_ms, target, paired.decision_ms), ""
     except EnergyUnavailable as error:
         return None, str(error)
+
+
+def _of_finalists(
+    search: PairSearch,
+    known: Mapping[str, CandidateScores],
+    labels: NDArray[np.integer],
+    aim: tuple[float, float, float],
+) -> CascadeChoice:
+    """Return the choice without the networks that were made now, for comparison."""
+    finalists = {name: each for name, each in known.items() if name not in search.made}
+    try:
+        return choose(finalists, labels, *aim)
+    except InfeasibleError:
+        return CascadeChoice(None, None)
 
 
 def _delivered(

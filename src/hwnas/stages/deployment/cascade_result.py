@@ -92,6 +92,7 @@ class Cascading:
         energy: Origin of the energies: ``"measured"``, ``"predicted"`` or ``"unknown"``.
         energy_unknown: Reason why the energies are unknown; empty if they are known.
         search: Comparison of all scored networks; None if only finalists were paired.
+        of_finalists: Choice among the finalists only, at the same costs; None without a search.
         delivered: For each pair of that comparison whose networks could be made, the cheapest
             cascade that reaches the accuracy, or else the most accurate one, as delivered.
         timed_images: Number of test images in the mean measured latencies; 0 if nothing was timed.
@@ -109,6 +110,7 @@ class Cascading:
     energy: Literal["measured", "predicted", "unknown"] = "unknown"
     energy_unknown: str = ""
     search: PairSearch | None = None
+    of_finalists: CascadeChoice | None = None
     delivered: tuple[Pair, ...] = ()
     timed_images: int = 0
     folder: Path | None = None

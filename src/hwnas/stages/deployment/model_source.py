@@ -174,14 +174,20 @@ def images_for(
         model: The bundle or cascade.
         preprocessing: Preprocessing at the size that images of a folder are read at.
         task_name: Name of its task.
-        source: Images, as ``data.source`` of a recipe.
+        source: Images, as ``data.source`` of a recipe, or the folder of a run, whose own splits
+            then count.
 
     Raises:
         ConfigError: The source is unknown.
         DataError: The images cannot be read, or have other classes.
+        RunError: The run is damaged, in use or stale.
     """
-    data = _read(source, (preprocessing.height, preprocessing.width), preprocessing.fit)
-    task = TASKS[task_name](data=data)
+    if (Path(source) / "run.json").is_file():
+        with trusted_job(RunFolder.open(source)) as job:
+            task, data = job.run_inputs.task, job.run_inputs.data
+    else:
+        data = _read(source, (preprocessing.height, preprocessing.width), preprocessing.fit)
+        task = TASKS[task_name](data=data)
     ours, theirs = model.outputs.labels, task.meaning.labels
     if len(ours) != len(theirs) or (ours != theirs and theirs != _numbers(len(theirs))):
         raise DataError(
