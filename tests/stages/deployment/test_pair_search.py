@@ -88,9 +88,10 @@ def test_cascade_pairs_networks_that_were_trained_alone(
 def test_spread_trials_keeps_the_front(job: Job, goal: SearchGoal) -> None:
     trials = found(job.folder.path, goal).trials
     costs = {t.candidate.id: float(number + 1) for number, t in enumerate(trials)}
-    assert spread_trials(trials, "accuracy", costs, 100) == list(trials)
+    accuracy = job.run_inputs.task.metrics[0]
+    assert spread_trials(trials, accuracy, costs, 100) == list(trials)
     best = max(trials, key=lambda t: t.values["accuracy"])
-    some = spread_trials(trials, "accuracy", costs, 2)
+    some = spread_trials(trials, accuracy, costs, 2)
     assert len(some) == 2
     assert trials[0] in some, "the cheapest"
     assert max(t.values["accuracy"] for t in some) == best.values["accuracy"]

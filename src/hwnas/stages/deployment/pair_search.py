@@ -77,7 +77,7 @@ def search_pairs(
     able = _affordable(job, goal)
     predicted, costs = _predicted(able, goal.targets[0], saved)
     known = [trial for name, trial in able.items() if name in costs]
-    metric = job.run_inputs.task.metrics[0].name
+    metric = job.run_inputs.task.metrics[0]
     some = spread_trials(known, metric, costs, most_scored)
     outcomes = scored_outcomes(job, some, costs, job.supernet_weights())
     shifts = [accuracies[n] - outcomes[n].accuracy for n in accuracies if n in outcomes]

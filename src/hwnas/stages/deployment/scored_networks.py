@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.deploy.cascades.curve import NetworkOutcomes
-from hwnas.search import Scored
+from hwnas.search import Metric, Scored
 from hwnas.search.engine.devices import working_device
 from hwnas.search.evaluation.scoring import outputs_of, recalibrate
 from hwnas.search.objectives.front import pick_spread
@@ -22,19 +22,20 @@ _RECALIBRATION_IMAGES = 512  # as many as `SupernetEvaluator` takes
 
 
 def spread_trials(
-    trials: Sequence[Scored], metric: str, costs: Mapping[str, float], most: int
+    trials: Sequence[Scored], metric: Metric, costs: Mapping[str, float], most: int
 ) -> list[Scored]:
     """Return at most so many trials, from the front of score and cost to those behind it.
 
     Args:
         trials: Trials of a search.
-        metric: Metric of their scores; higher is better.
+        metric: Metric of their scores.
         costs: Cost of each network by id; above 0.
         most: Largest number of trials.
     """
-    table = [[-t.values[metric], np.log(costs[t.candidate.id])] for t in trials]
     if len(trials) <= most:
         return list(trials)
+    sign = -1 if metric.direction == "maximize" else 1
+    table = [[sign * t.values[metric.name], np.log(costs[t.candidate.id])] for t in trials]
     return [trials[place] for place in pick_spread(np.array(table), most)]
 
 
