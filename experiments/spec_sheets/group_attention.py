@@ -24,7 +24,7 @@ from hwnas.predictors.models.gaussian_process import Numbers
 __all__ = ["predict_by_attention"]
 
 _WIDTH, _HEADS = 16, 2
-_STEPS, _BATCH, _RATE, _DECAY = 500, 256, 3e-3, 1e-2
+_STEPS, _BATCH, _RATE, _DECAY = 500, 128, 3e-3, 1e-2
 
 
 class _Group(nn.Module):

@@ -79,15 +79,14 @@ def roofline(case: Case, seed: int) -> Numbers:
 
 def group_attention(case: Case, seed: int) -> Numbers:
     """Train a network with attention within and across groups of numbers on the known devices."""
-    groups = GROUPS if case.known.shape[1] == sum(GROUPS) else (*GROUPS[:2], GROUPS[2] - 1)
-    return predict_by_attention(case.known, groups, case.new, case.networks, case.logs, seed)
+    return predict_by_attention(case.known, GROUPS, case.new, case.networks, case.logs, seed)
 
 
 METHODS: dict[str, Method] = {
-    "group-attention": group_attention,
-    "linear-mix": linear_mix,
-    "nearest-1": nearest(1),
     "nearest-3": nearest(3),
+    "nearest-1": nearest(1),
+    "linear-mix": linear_mix,
+    "group-attention": group_attention,
     "roofline": roofline,
     "mean": mean_of_known,
 }
@@ -99,11 +98,10 @@ def roofline_logs(steps: OperatorCountTable, description: Numbers) -> Numbers:
     Args:
         steps: Operator counts of N networks.
         description: Logarithms of cores, clock (GHz), peak rate (1e9 operations per second),
-            bandwidth (1e9 bytes per second), cache (MB), time to start an operator (us) and,
-            possibly, images in a batch.
+            bandwidth (1e9 bytes per second), cache (MB), time to start an operator (us) and
+            images in a batch.
     """
-    _, _, gflops, gbytes, _, launch_us, *rest = np.exp(description)
-    batch = rest[0] if rest else 1.0
+    _, _, gflops, gbytes, _, launch_us, batch = np.exp(description)
     times = []
     for step in steps.steps:
         folded = step.kind in ("view", "norm") or step.dead

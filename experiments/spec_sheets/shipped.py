@@ -23,6 +23,7 @@ from experiments.spec_sheets.run import scores_of
 from experiments.spec_sheets.tables import POOL, Table, read_table
 from hwnas.predictors.devices.published import PublishedDevice, PublishedDevices, write_published
 from hwnas.predictors.devices.spec_sheet import SpecSheet
+from hwnas.predictors.features.physical import quantities
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.predictors.models.linear_cost import LinearCost
 from hwnas.predictors.models.nearest_devices import NearestDevices
@@ -50,10 +51,10 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
+    answers = Results(arguments.out / "shipped.jsonl", {"pool": POOL, "method": NEAREST})
     tables = {name: read_table(name) for name in (*FITTED, UNFITTED)}
     devices = published({name: tables[name] for name in FITTED})
     predicted = held_out(devices, tables)
-    answers = Results(arguments.out / "shipped.jsonl", {"pool": POOL})
     for name in tables:
         answers.put(_rows(name, predicted))
     answers.put(mean_over_cases(answers.rows, {"mean": list(tables)}))
@@ -61,7 +62,11 @@ def work(arguments: argparse.Namespace) -> None:
         every = published(tables)  # the unfitted table has served as a check
         errors = absolute_errors(predicted)
         worst = max(float(np.quantile(each, 0.9)) for each in errors.values())
-        write_published(PublishedDevices((*every.values(),), width_of(errors), worst), SOURCE)
+        largest = np.max([quantities(table.known).max(0) for table in tables.values()], axis=0)
+        found = PublishedDevices(
+            tuple(every.values()), width_of(errors), worst, tuple(largest.tolist())
+        )
+        write_published(found, SOURCE)
     print(crosstab(answers.rows))
 
 
