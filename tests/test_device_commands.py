@@ -11,6 +11,7 @@ import pytest
 
 from hwnas.deploy import export_onnx
 from hwnas.experiment import space_of
+from hwnas.predictors.devices.spec_sheet import EXAMPLE
 from hwnas.search_spaces import mobilenet
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -123,6 +124,35 @@ def test_calibrate_command_exports_networks_and_imports_their_latencies(
     assert "my-phone" in hwnas("devices").out
 
 
+def test_predict_command_predicts_from_the_example_of_a_spec_sheet(
+    hwnas: Command, model: Path, tmp_path: Path
+) -> None:
+    board = tmp_path / "board.toml"
+    board.write_text(hwnas("predict", "--example-spec").out)
+    [found] = read(hwnas("predict", model, "--spec", board, "--json"))
+    assert (found["target"], found["samples"], found["metric"]) == ("my-board", 0, "latency_ms")
+    assert found["upper90"] > 4 * found["lower90"] > 0
+    both = read(hwnas("predict", model, "--spec", board, "--target", TARGET, "--json"))
+    assert [each["target"] for each in both] == ["my-board", TARGET]
+    text = hwnas("predict", model, "--spec", board).out
+    assert "from the spec sheet alone, no measurement" in text
+
+
+def test_calibrate_command_keeps_a_spec_sheet_that_predict_then_uses(
+    hwnas: Command, model: Path, tmp_path: Path
+) -> None:
+    board = tmp_path / "board.toml"
+    board.write_text(EXAMPLE)
+    given = ("--from", table(tmp_path), *TINY)
+    assert hwnas("calibrate", "--target", "my-phone", *given).status == 0
+    answer = hwnas("calibrate", "--target", "my-phone", "--spec", board)
+    assert answer.out.startswith("my-phone: spec sheet kept in ")
+    [found] = read(hwnas("predict", model, "--spec", board, "--json"))
+    [measured] = read(hwnas("predict", model, "--target", "my-phone", "--json"))
+    assert "1 that you calibrated (my-phone)" in found["notes"][1]
+    assert found["mean"] == pytest.approx(measured["mean"], rel=1e-3)
+
+
 @pytest.mark.slow
 def test_predict_command_uses_a_fingerprint_for_an_unmeasured_target(
     hwnas: Command, model: Path
@@ -229,6 +259,16 @@ def test_predict_command_accepts_a_run_as_space(
         (["predict", "model.onnx", "--target", "my-fone"], ["not known", "hwnas calibrate"]),
         (["predict", "model.onnx", "--target", TARGET, "--input", "8xx"], ["--input is '8xx'"]),
         (["predict", "--space", "mobilenet", "--arch", "0.json", "--target", TARGET], ["space"]),
+        (["predict", "model.onnx"], ["give --target", "or --spec"]),
+        (["predict", "model.onnx", "--spec", "none.toml"], ["none.toml cannot be read"]),
+        (["predict", "model.onnx", "--spec", "wrong.toml"], ["did you mean 'clock_ghz'"]),
+        (["predict", "gemm", "--spec", "board.toml"], ["--spec does not predict a gemm"]),
+        (["calibrate", "--target", "x", "--spec", "board.toml"], ["give --space", "--from"]),
+        (
+            ["calibrate", "--target", "x", *TINY, "--spec", "board.toml", "--export", "out"],
+            ["leave it out"],
+        ),
+        (["calibrate", "--target", "x", *TINY, "--spec", "wrong.toml"], ["clok_ghz"]),
         (["explain", "model.onnx", "--target", "my-fone"], ["no latency_ms of device 'my-fone'"]),
         (["devices", "--show", "my-fone"], ["my-fone"]),
     ],
@@ -245,6 +285,8 @@ def test_device_commands_refuse_bad_input_in_one_line(
     table(tmp_path, factor=1e-3).rename("seconds.csv")
     table(tmp_path)
     Path("model.onnx").write_bytes(model.read_bytes())
+    Path("board.toml").write_text(EXAMPLE)
+    Path("wrong.toml").write_text(EXAMPLE.replace("clock_ghz", "clok_ghz"))
     hwnas(*options).refused(*parts)
     assert not (tmp_path / "home").exists(), "nothing is left behind"
 

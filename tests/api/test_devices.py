@@ -7,6 +7,9 @@ from torch import nn
 
 import hwnas
 from hwnas.errors import ArtifactError, ConfigError
+from hwnas.predictors import SpecSheet
+from hwnas.predictors.devices.spec_sheet import EXAMPLE
+from hwnas.search_spaces import mobilenet
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 SPACE = hwnas.spaces.MobileNet(
@@ -71,6 +74,21 @@ def test_measurements_are_in_the_order_of_the_networks(finished: Path) -> None:
 def test_calibration_continues_with_more_networks(store: Path) -> None:
     profile = hwnas.calibrate(TARGET, SPACE, 5, image_shape=(8, 8, 1), outputs=10, store=store)
     assert len(profile.networks) == 5
+
+
+def test_prediction_from_a_spec_sheet_accepts_its_file_or_its_values(tmp_path: Path) -> None:
+    path = tmp_path / "board.toml"
+    path.write_text(EXAMPLE)
+    networks = mobilenet((8, 8, 1), 10)
+    values = SpecSheet("my-board", "mobile", 4, 1.8, 12.8, 1.0, vector_bits=128)
+    [[one], [other]] = (
+        hwnas.predict(networks.smallest(), spec=spec, space=networks, store=tmp_path)
+        for spec in (path, values)
+    )
+    assert one == other
+    assert one.estimate.target == "my-board"
+    with pytest.raises(ConfigError, match=r"give target=\.\.\. with known targets, or spec="):
+        hwnas.predict(networks.smallest(), space=networks)
 
 
 @pytest.mark.slow

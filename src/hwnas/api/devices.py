@@ -23,11 +23,13 @@ from hwnas.errors import ConfigError
 from hwnas.experiment import space_of
 from hwnas.predictors.devices.calibration import CalibrationOptions, NetworkMeasurement
 from hwnas.predictors.devices.fingerprint import fingerprint
+from hwnas.predictors.devices.from_spec import predict_from_spec
 from hwnas.predictors.devices.prediction import (
     Prediction,
     predict_from_fingerprint,
 )
 from hwnas.predictors.devices.prediction import predict as predict_costs
+from hwnas.predictors.devices.spec_sheet import SpecSheet, read_spec
 from hwnas.predictors.devices.store import DeviceStore
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, Profile
 from hwnas.predictors.metrics.memory_profile import has_memory, predict_memory
@@ -43,19 +45,22 @@ SpaceOfDevices: TypeAlias = str | Path | Named | SearchSpace | Run | nn.Module |
 
 def predict(
     model: Model | Architecture,
-    target: str | Sequence[str],
+    target: str | Sequence[str] = (),
     *,
+    spec: str | Path | SpecSheet | None = None,
     input_shape: tuple[int, ...] | None = None,
     space: SearchSpace | None = None,
     from_fingerprint: bool = False,
     store: str | Path | None = None,
 ) -> list[Prediction]:
-    """Predict every known cost of a network on devices, with 90% intervals, without timing it.
+    """Predict the costs of a network on devices, with 90% intervals, without timing it.
 
     Args:
         model: ONNX file, bundle, module, or architecture of ``space``.
         target: Known target or device, or several: those that hwnas ships and those that were
             calibrated (``hwnas devices`` lists them).
+        spec: Spec sheet, or a TOML file with one, of a device that nobody has measured; its latency
+            is then predicted first, for one image in float32.
         input_shape: Shape of the input without the batch, such as (3, 224, 224): for a module, and
             for a file that leaves sizes open.
         space: Space of an architecture.
@@ -72,6 +77,9 @@ def predict(
         ArtifactError: The file is missing or damaged, or the module cannot be exported.
     """
     targets = [target] if isinstance(target, str) else list(target)
+    if not targets and spec is None:
+        raise ConfigError("give target=... with known targets, or spec=... with a spec sheet")
+    sheet = spec if spec is None or isinstance(spec, SpecSheet) else read_spec(Path(spec))
     kept = _store(store)
     if isinstance(model, Architecture):
         if space is None:
@@ -79,7 +87,12 @@ def predict(
         network = space.check(model)
         steps = space.operator_counts([network])
         return predictions(
-            kept, targets, steps, lambda batch: space.workload(network, batch), from_fingerprint
+            kept,
+            targets,
+            steps,
+            lambda batch: space.workload(network, batch),
+            from_fingerprint,
+            sheet,
         )
     with tempfile.TemporaryDirectory() as folder:
         path, sizes = _onnx_file(model, input_shape, Path(folder)), input_shape
@@ -90,6 +103,7 @@ def predict(
             file,
             lambda batch: read_workload(path, batch, sizes).workload,
             from_fingerprint,
+            sheet,
         )
 
 
@@ -99,6 +113,7 @@ def predictions(
     network: OnnxWorkload | OperatorCountTable,
     at_batch: Callable[[int], Workload],
     from_fingerprint: bool = False,
+    spec: SpecSheet | None = None,
 ) -> list[Prediction]:
     """Predict every known cost of a network, with advice where hwnas's own kernels run it.
 
@@ -108,6 +123,7 @@ def predictions(
         network: ONNX file that was read, or operator counts of one network.
         at_batch: Function that returns the network's workload at a batch size.
         from_fingerprint: Whether to predict latency from small models that run on the targets.
+        spec: Spec sheet of one more device, which nobody has measured.
     """
     if from_fingerprint:
         prints = [fingerprint(Target.parse(name)) for name in targets]
@@ -116,7 +132,8 @@ def predictions(
         found = predict_costs(store, targets, network)
     measured = [name for name in dict.fromkeys(targets) if has_memory(store, name)]
     found += [predict_memory(store, name, at_batch) for name in measured]
-    return [_advised(each, at_batch) for each in found]
+    guessed = [] if spec is None else [predict_from_spec(spec, network, store)]
+    return [*guessed, *(_advised(each, at_batch) for each in found)]
 
 
 def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Prediction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
     from hwnas.predictors.devices.calibration import NetworkMeasurement
+    from hwnas.predictors.devices.spec_sheet import SpecSheet
     from hwnas.predictors.devices.store import DeviceStore
     from hwnas.predictors.metrics.device_metric import Profile
     from hwnas.search_spaces import SearchSpace
@@ -61,6 +62,13 @@ def calibrate(
             "--trust-units", help="With --from: accept costs that are far from all others"
         ),
     ] = False,
+    spec: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with the device's spec sheet, which helps to predict similar devices "
+            "(`hwnas predict --example-spec` prints one)"
+        ),
+    ] = None,
     preset: Preset = None,
     image: Image = "64x64x3",
     classes: Classes = 100,
@@ -84,18 +92,42 @@ def calibrate(
             "its own metrics; leave --metric out"
         )
     cost = metrics[0] if metrics else "latency_ms"
+    sheet = _spec_sheet(spec, target, export is not None or gemm)
     if gemm:
         _calibrate_gemms(target, kept, as_json)
         return
     networks = None if space is None else space_of(space, preset, image, classes)
     if from_ is not None:
         _adopt(target, from_, networks, kept, runtime, trust_units, as_json)
+    elif networks is None and sheet is not None and kept.has(target):
+        pass  # only the spec sheet is new
     elif networks is None:
         raise ConfigError("give --space to measure its networks, or --from with a CSV file")
     elif export is not None:
         print_export(out, export_chosen(target, networks, kept, export, samples, cost), target)
     else:
         _calibrate_networks(target, networks, cost, samples, until_error, kept, as_json)
+    if sheet is not None:
+        _keep_spec(target, sheet, kept, as_json)
+
+
+def _spec_sheet(path: Path | None, target: str, unmeasured: bool) -> SpecSheet | None:
+    """Return the spec sheet of --spec, with the target's name; None without one."""
+    from hwnas.predictors.devices.spec_sheet import read_spec
+
+    if path is None:
+        return None
+    if unmeasured:
+        raise ConfigError("--spec describes a device with measured networks; leave it out here")
+    return replace(read_spec(path), name=target)
+
+
+def _keep_spec(target: str, spec: SpecSheet, store: DeviceStore, as_json: bool) -> None:
+    from hwnas.predictors.devices.spec_sheet import save_spec
+
+    save_spec(store, target, spec)
+    if not as_json:
+        out.print(f"{target}: spec sheet kept in {store.folder}", soft_wrap=True, markup=False)
 
 
 def _adopt(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwnas.cli.app import DEVICES, Json, Targets, app, out, print_json
+from hwnas.cli.app import DEVICES, Json, app, out, print_json
 from hwnas.cli.devices.options import (
     Classes,
     Image,
@@ -32,11 +32,21 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=DEVICES)
 def predict(
-    target: Targets,
     model: Annotated[
         Path | None,
         typer.Argument(metavar="MODEL.onnx|gemm", help="Any ONNX file, or a matrix product"),
     ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="Target, e.g. cpu-onnxruntime-fp32-b1-t1; may be repeated"),
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with the spec sheet of a device that nobody has measured"),
+    ] = None,
+    example_spec: Annotated[
+        bool, typer.Option("--example-spec", help="Print an example of a file for --spec")
+    ] = False,
     space: Space = None,
     arch: Annotated[Path | None, typer.Option(help="JSON file of an architecture")] = None,
     preset: Preset = None,
@@ -62,18 +72,27 @@ def predict(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Predict the cost of a network on known devices, with a 90% interval, without running it."""
+    """Predict the cost of a network on a device, with a 90% interval, without running it."""
     from hwnas.api.devices import predictions
     from hwnas.cli.devices.tables import print_predictions
+    from hwnas.predictors.devices.spec_sheet import EXAMPLE, read_spec
 
-    kept = store_of(store)
+    if example_spec:
+        print(EXAMPLE, end="")
+        return
+    kept, targets = store_of(store), target or []
+    if not targets and spec is None:
+        raise ConfigError("give --target with a known target, or --spec with a spec sheet")
     if model != Path("gemm") and (m, n, k, tile) != (None, None, None, None):
         raise ConfigError("--m, --n, --k and --tile describe a matrix product; add gemm")
+    sheet = None if spec is None else read_spec(spec)
     if model == Path("gemm"):
-        found = _predict_gemm(kept, target, m, n, k, tile)
+        if sheet is not None:
+            raise ConfigError("--spec does not predict a gemm; give --target, or an ONNX file")
+        found = _predict_gemm(kept, targets, m, n, k, tile)
     else:
         network, at_batch = _network(model, space, arch, preset, image, classes, input_shape)
-        found = predictions(kept, target, network, at_batch, from_fingerprint)
+        found = predictions(kept, targets, network, at_batch, from_fingerprint, sheet)
     if as_json:
         print_json([each.to_json() for each in found])
         return

@@ -46,11 +46,13 @@ class PublishedDevices:
         log_error90: Absolute error of predicted log latencies that nine in ten do not exceed, with
             each device held out and all devices of equal weight.
         most_log_error90: The same quantile on the one device that is predicted worst.
+        largest: Largest value of each of `FEATURES` over the networks of the tables.
     """
 
     devices: tuple[PublishedDevice, ...]
     log_error90: float
     most_log_error90: float
+    largest: tuple[float, ...]
 
 
 @cache
@@ -63,7 +65,8 @@ def published_devices() -> PublishedDevices:
         PublishedDevice(SpecSheet(**each["spec"]), LinearCost(tuple(each["weights"])))
         for each in found["devices"]
     )
-    return PublishedDevices(devices, found["log_error90"], found["most_log_error90"])
+    largest = tuple(found["largest"])
+    return PublishedDevices(devices, found["log_error90"], found["most_log_error90"], largest)
 
 
 def write_published(found: PublishedDevices, source: str, folder: Path = FOLDER) -> None:
@@ -80,6 +83,7 @@ def write_published(found: PublishedDevices, source: str, folder: Path = FOLDER)
         "features": list(FEATURES),
         "log_error90": found.log_error90,
         "most_log_error90": found.most_log_error90,
+        "largest": list(found.largest),
         "devices": _described(found.devices),
     }
     write_json(folder / _FILE, values)

@@ -261,6 +261,7 @@ class NetworkStep:
         teacher: Trained teacher; None to learn from labels alone.
         distillation: Weight of the distillation loss against the loss on labels, in [0, 1].
         distillation_loss: Name of the distillation loss, ``"kl"`` or ``"alpha"``.
+        weight_distribution: Weight of `weight_distribution_loss`; 0 for none.
         features: Weight of the distillation of features against that of outputs, 0 or more. The
             teacher then has layers of the same names, and no stored outputs.
     """
