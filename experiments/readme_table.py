@@ -176,6 +176,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "search_quality": crosstab,
     "sparsity": crosstab,
     "spec_sheets": crosstab,
+    "text_predictor": crosstab,
 }
 """Tables of the experiments that do not use `markdown`."""
 BY_CASE = ("int8", "photographs", "precision_front")
