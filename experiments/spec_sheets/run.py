@@ -66,7 +66,7 @@ def work(arguments: argparse.Namespace) -> None:
             answers.put(rows)
             found = ", ".join(f"{row.metric} {row.value:.3g}" for row in rows)
             print(f"{name} {method}: {found}", flush=True)
-    answers.put(mean_over_cases(answers.rows, {"mean": arguments.tables}))
+    answers.put(mean_over_cases(answers.rows, {"mean": TABLES}))
     print(crosstab(answers.rows))
 
 

@@ -330,6 +330,21 @@ def test_predictors_script_scores_published_tables_once(
     assert set(found) == {"fbnet-F2 macs", "fbnet-F2 ridge"}
 
 
+@pytest.mark.usefixtures("latency_tables")
+@pytest.mark.slow
+def test_spec_sheets_script_leaves_out_each_hardware_once(
+    run_twice: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
+    options = ["--tables", "nasbench201", "--methods", "nearest-3", "mean", "--out", str(tmp_path)]
+    first, second = run_twice("spec_sheets.run", *options)
+    assert "nasbench201 mean: " in first
+    assert "nasbench201 mean: " not in second
+    rows = {(row.metric, row.subject): row for row in read_rows(tmp_path / "results.jsonl")}
+    near = rows["median_ape", "nasbench201 nearest-3"]
+    assert len(near.details["hardware"]) == near.n == 14
+    assert near.value < rows["median_ape", "nasbench201 mean"].value
+
+
 @pytest.mark.slow
 def test_evolution_script_times_and_scores_once(
     run_twice: Callable[..., tuple[str, str]], tmp_path: Path
@@ -393,6 +408,9 @@ def test_predictor_scripts_name_unknown_splits_and_tables(
     assert "unknown split 'x'" in refusal("predictors", "--out", tmp_path, "--splits", "x")
     told = refusal("predictor_intervals", "--out", tmp_path, "--tables", "x")
     assert "unknown table 'x'" in told
+    for option in ("--tables", "--methods"):
+        told = refusal("spec_sheets", "--out", tmp_path, option, "x")
+        assert "unknown table or method 'x'" in told
 
 
 @pytest.mark.parametrize(
