@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.onnx.node_names import block_of
+from hwnas.deploy.quantization.learned import has_grids
 from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.targets.target import Device, Target
@@ -54,6 +55,7 @@ def test_quantised_file_has_the_integers_of_the_training(
     }
     plain = tmp_path / "plain.onnx"
     export_onnx(network, (1, 8, 8), plain, images[:8], traceable=True)
+    assert has_grids(plain)
     int8 = quantize_int8(plain, tmp_path / "int8.onnx", [images.numpy()], reduce_range=False)
     stored = steps_in(int8)
     assert stored.keys() == trained.keys()

@@ -12,6 +12,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import nn
 from hwnas.deploy.onnx.node_names import block_of
 from hwnas.search_spaces.quantised.attached import quantised_layers, removed
 
-__all__ = ["LayerGrid", "note_grids", "noted_grids", "without_quantisers"]
+__all__ = ["LayerGrid", "has_grids", "note_grids", "noted_grids", "without_quantisers"]
 
 _KEY = "hwnas.grids"
 _CLIP = "clip"
@@ -110,6 +111,14 @@ def _scales(values: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[
     empty = most == 0
     scales = np.abs(values[rows, largest] / np.where(empty, 1, most))
     return np.where(empty, 1, scales).astype(np.float32)
+
+
+def has_grids(path: Path) -> bool:
+    """Return whether an ONNX file notes the grids that its weights were trained with."""
+    import onnx
+
+    notes = onnx.load(path, load_external_data=False).metadata_props
+    return any(note.key == _KEY for note in notes)
 
 
 def noted_grids(model: Any, largest: int) -> dict[str, Any]:

@@ -154,7 +154,6 @@ class Int8Quantizer:
         if only is None and not without and whole.exists():  # written to choose the ranges
             copy_model(whole, to)
             return to
-        largest = LARGEST_REDUCED if self._reduce_range else _LARGEST
         with replacing(to) as temporary, self._refused(), _quiet():
             quantize_static(
                 self.prepared,
@@ -168,7 +167,7 @@ class Int8Quantizer:
                 nodes_to_quantize=None if only is None else _names(only),
                 nodes_to_exclude=_names(without),
                 calibration_cache_path=self._file(self.ranges, "json"),
-                extra_options=noted_grids(onnx.load(self._prepared), largest),
+                extra_options=noted_grids(onnx.load(self.prepared), self.largest),
             )
         return to
 

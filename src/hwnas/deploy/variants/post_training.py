@@ -17,6 +17,7 @@ import numpy as np
 
 from hwnas.deploy.quantization.error_compensation import compensate_rounding
 from hwnas.deploy.quantization.float_graph import FloatGraph
+from hwnas.deploy.quantization.learned import has_grids
 from hwnas.deploy.quantization.quantize import Int8Quantizer, prepare, quantisation_errors
 from hwnas.deploy.quantization.rotation import rotate
 from hwnas.deploy.quantization.scale_transfer import equalise
@@ -53,9 +54,14 @@ class PostTraining:
     format: str = "int8"
 
     def lacks(self, material: VariantInputs) -> str:
-        """Return what is missing: real images, as on random ones it is no better than int8."""
+        """Return what is missing: real images, as on random ones it is no better than int8.
+
+        The weights also have to be free, not those of a training with few bits.
+        """
         if material.loss is None:
             return "what it gains over int8 depends on images; give --data"
+        if has_grids(material.model):
+            return "the network was trained with the integers of its weights; use int8"
         return ""
 
     def make(self, material: VariantInputs, to: Path) -> ConvertedNetwork:
