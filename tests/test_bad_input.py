@@ -119,12 +119,13 @@ def test_search_command_refuses_a_module_that_fails_to_import(
     )
 
 
-def test_search_command_refuses_to_grow_networks_of_a_fixed_space(
+def test_search_command_refuses_to_grow_networks_that_share_no_weights(
     refused: Callable[..., str],
 ) -> None:
+    members = '[{name="simplenet", label="a"}, {name="simplenet", label="b"}]'
     refused(
-        ["search.evaluator=grow", 'space={name="nasbench201"}'],
-        "networks of space 'nasbench201' cannot grow",
+        ["search.evaluator=grow", f'space={{name="union", members={members}}}'],
+        "networks of space 'union' cannot grow",
     )
 
 

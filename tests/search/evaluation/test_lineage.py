@@ -22,8 +22,8 @@ from hwnas.search import (
 )
 from hwnas.search.evaluation.scoring import score
 from hwnas.search.training import NetworkStep, load_weights, save_weights
-from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, mobilenet, nasbench201
-from hwnas.search_spaces.mobilenet.growth import moves
+from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, simplenet, union
+from hwnas.search_spaces.growth import NetworkGrowth
 
 CONFIG = TrainConfig(epochs=10, batch_size=32, learning_rate=0.01, workers=0)
 
@@ -40,7 +40,7 @@ def evaluated(growing: GrowEvaluator, architecture: Architecture) -> float:
 
 
 def children(space: MobileNetSpace, parent: Architecture) -> list[Architecture]:
-    return list(moves(space, parent).values())
+    return list(NetworkGrowth(space).moves(parent).values())
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_grow_evaluator_starts_from_the_best_of_the_nearest_ancestors(
     growing: GrowEvaluator, small_space: MobileNetSpace
 ) -> None:
     smallest = small_space.smallest()
-    steps = moves(small_space, smallest)
+    steps = growing.growth.moves(smallest)
     first, second = steps["stage0.block0.kernel_size"], steps["stage1.block0.expand_ratio"]
     both = {**first.as_dict(), "stage1.block0.expand_ratio": 3}
     grandchild = small_space.architecture(both)
@@ -88,7 +88,7 @@ def test_grow_evaluator_starts_from_the_best_of_the_nearest_ancestors(
     assert growing.ancestor(grandchild) == second
     assert growing.ancestor(first) == smallest
     assert growing.ancestor(smallest) is None
-    assert growing.ancestor(small_space.largest()) is None, "it is of another width"
+    assert growing.ancestor(small_space.largest()) == second, "the width grows, too"
 
 
 @pytest.mark.slow
@@ -172,12 +172,16 @@ def test_growth_search_resumed_equals_an_uninterrupted_one(
 def test_grow_evaluator_refuses_spaces_that_cannot_grow(
     digits_task: Classification, few_digits: ImageData, tmp_path: Path
 ) -> None:
-    space = nasbench201((8, 8, 1), 10)
-    with pytest.raises(ConfigError, match="networks of space 'nasbench201' cannot grow"):
-        GrowEvaluator(space, digits_task, few_digits, CONFIG, tmp_path)
-    blocks = mobilenet((8, 8, 1), 10, "fbnet")
-    with pytest.raises(ConfigError, match="stages have operators cannot grow"):
-        GrowEvaluator(blocks, digits_task, few_digits, CONFIG, tmp_path)
+    members = [
+        {"name": "simplenet", "preset": "tiny"},
+        {"name": "simplenet", "preset": "tiny", "label": "other"},
+    ]
+    for space, reason in (
+        (union((8, 8, 1), 10, members=members), "cannot grow, since they share no weights"),
+        (simplenet((32, 32, 1), 10, "simplenet-310k"), "none of 4 networks .* can grow"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            GrowEvaluator(space, digits_task, few_digits, CONFIG, tmp_path)
 
 
 def test_lineage_names_a_damaged_file(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,13 +34,17 @@ from hwnas.search.training.checkpoint import (
     weights_identity,
 )
 from hwnas.search.training.trainer import NetworkStep, TrainConfig
-from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, SearchSpace
-from hwnas.search_spaces.mobilenet.growth import can_grow, grow
+from hwnas.search_spaces import Architecture, Candidate, SearchSpace
+from hwnas.search_spaces.growth import NetworkGrowth
 
 __all__ = ["PLUGINS", "GrowEvaluator", "Lineage", "check_growable"]
 
 _SHARE_OF_TRAINING = 0.25
 _SHARE_OF_LEARNING_RATE = 0.2
+_SCHEMA = 2
+"""Schema number of the results of `GrowEvaluator`; increased when these change."""
+_TRIED = 3  # random networks
+_STATISTICS_IMAGES = 256  # for batch normalisations in new layers that start as the identity
 
 
 @dataclass(frozen=True)
@@ -138,18 +144,17 @@ def _damage_named(path: Path) -> Iterator[None]:
 def check_growable(space: SearchSpace) -> None:
     """Raise if the networks of a space cannot grow.
 
+    The smallest network is tried, and a few random ones.
+
     Raises:
         ConfigError: The networks of the space cannot grow.
     """
-    if not isinstance(space, MobileNetSpace):
+    growth, rng = NetworkGrowth(space), random.Random(0)
+    tried = [space.smallest(), *(space.sample(rng) for _ in range(_TRIED))]
+    if not any(growth.grows(network) for network in tried):
         raise ConfigError(
-            f'evaluator "grow": networks of space {space.name!r} cannot grow; use space '
-            '"mobilenet", or evaluator "train"'
-        )
-    if any(stage.operators for stage in space.config.stages):
-        raise ConfigError(
-            'evaluator "grow": networks of a space mobilenet whose stages have operators cannot '
-            'grow, since whole blocks are exchanged; use evaluator "train"'
+            f'evaluator "grow": none of {len(tried)} networks of space {space.name!r} can grow '
+            'with the same outputs; use another space, or evaluator "train"'
         )
 
 
@@ -192,6 +197,11 @@ class GrowEvaluator:
         check_growable(self.space)
 
     @cached_property
+    def growth(self) -> NetworkGrowth:
+        """Function-preserving transformations between networks of the space."""
+        return NetworkGrowth(self.space)
+
+    @cached_property
     def key(self) -> str:
         """Hash of space, task, data, training settings, seed and number format."""
         return with_format(self._training_key, self.number_format)
@@ -199,7 +209,7 @@ class GrowEvaluator:
     @cached_property
     def _training_key(self) -> str:
         learned = self.space.fingerprint, self.task, self.data.fingerprint
-        return content_hash("grow", *learned, self.train.identity, self.seed)
+        return content_hash("grow", _SCHEMA, *learned, self.train.identity, self.seed)
 
     def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
         """Return the trained weights of a candidate; None if they are not kept.
@@ -216,13 +226,11 @@ class GrowEvaluator:
 
     def ancestor(self, architecture: Architecture) -> Architecture | None:
         """Return the network from whose weights a network starts; None if nothing grows to it."""
-        space, own = self._space, set(architecture.values)
-        smaller = [
-            (len(own - set(kept.values)), -value, kept)
-            for kept, value in self.lineage.networks().items()
-            if kept != architecture and can_grow(space, kept, architecture)
-        ]
-        return min(smaller)[2] if smaller else None
+        own = set(architecture.values)
+        others = (item for item in self.lineage.networks().items() if item[0] != architecture)
+        nearest = sorted((len(own - set(kept.values)), -value, kept) for kept, value in others)
+        able = (kept for *_, kept in nearest if self.growth.can_grow(kept, architecture))
+        return next(able, None)
 
     def start(self, architecture: Architecture) -> tuple[nn.Module, TrainConfig]:
         """Return a network with its initial weights, and its training settings."""
@@ -234,7 +242,7 @@ class GrowEvaluator:
             return self.space.build(architecture), self.train
         rate = self.train.learning_rate * _SHARE_OF_LEARNING_RATE
         config = replace(shorter(self.train, _SHARE_OF_TRAINING), learning_rate=rate)
-        return grow(self._space, parent, weights, architecture, seed), config
+        return self.growth.grow(parent, weights, architecture, seed, self._inputs(parent)), config
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         """Grow or build, train and score the candidate's network, and keep its weights.
@@ -265,10 +273,15 @@ class GrowEvaluator:
         """Return a network's seed, unlike its parent's so that the order of images differs."""
         return random.Random(f"{self.seed}-{architecture.id}").getrandbits(31)
 
-    @property
-    def _space(self) -> MobileNetSpace:
-        assert isinstance(self.space, MobileNetSpace)
-        return self.space
+    def _inputs(self, architecture: Architecture) -> Tensor:
+        """Return inputs (N, C, H, W) of a network, from training images without augmentation."""
+        count = min(_STATISTICS_IMAGES, len(self.data.train))
+        images, _ = self.data.train.take(np.arange(count))
+        shape = self.space.input_shape(architecture)
+        return self.task.preprocessing.at(*shape[1:])(torch.from_numpy(images))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "growth"}
 
 
 PLUGINS = (

@@ -14,7 +14,7 @@ from hwnas.search_spaces.any_model.groups import ChannelGroup, channel_groups
 from hwnas.search_spaces.any_model.heads import AttentionHeads, attentions, head_groups, with_width
 from hwnas.search_spaces.any_model.trial import checked_output, cuttable, is_output, permutable
 
-__all__ = ["narrow_groups", "within"]
+__all__ = ["all_groups", "narrow_groups", "within"]
 
 _STIFF_HEADS = (
     "its heads cannot be left out: its forward or its layers have a fixed number of heads"
@@ -43,7 +43,7 @@ def narrow_groups(
         The widths of each group that has narrower ones, and the reason for each layer that is in no
         such group, by layer name.
     """
-    groups, fixed = _all_groups(network, example)
+    groups, fixed = all_groups(network, example)
     wanted, reasons = _wanted(network, example, output, groups, options, step, keep)
     fixed = reasons | fixed
     good, reasons = permutable(network, list(wanted), example)
@@ -70,7 +70,7 @@ def _makes(network: nn.Module, axis: Axis) -> bool:
     return isinstance(layer, nn.Linear) or (isinstance(layer, _ConvNd) and layer.groups == 1)
 
 
-def _all_groups(network: nn.Module, example: Tensor) -> tuple[list[ChannelGroup], dict[str, str]]:
+def all_groups(network: nn.Module, example: Tensor) -> tuple[list[ChannelGroup], dict[str, str]]:
     """Return the groups of the network's graph, and the reasons for layers that are in none."""
     asked = [p.requires_grad for p in network.parameters()]
     network.requires_grad_(True)
