@@ -14,6 +14,7 @@ from optuna.samplers import BaseSampler
 from hwnas.api.options import named_with_options
 from hwnas.recipe import Named
 from hwnas.search.samplers.botorch import QLogNEHVI as _QLogNEHVI
+from hwnas.search.samplers.eas import EAS as _EAS
 from hwnas.search.samplers.from_optuna import gp, nsga2, nsga3, random, tpe
 from hwnas.search.samplers.growth import Growth as _Growth
 from hwnas.search.samplers.guided import GuidedSampler
@@ -24,6 +25,7 @@ from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search.samplers.stratified import Stratified as _Stratified
 
 __all__ = [
+    "EAS",
     "GP",
     "LINAS",
     "NSGA2",
@@ -62,6 +64,7 @@ def _of_trials(
     return named_with_options(name, factory, ("seed",))
 
 
+EAS = _of_batches("eas", _EAS)
 Forest = _of_batches("forest", forest)
 GP = _of_trials("gp", gp)
 Growth = _of_batches("growth", _Growth)

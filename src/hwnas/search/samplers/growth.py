@@ -20,7 +20,7 @@ from hwnas.search.samplers.replay import Replay
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["PLUGINS", "Growth"]
+__all__ = ["PLUGINS", "Growth", "existing", "planted"]
 
 _ROOTS = 4
 _SMALLEST_OF = 3  # random options per position, of which a root takes the smallest
@@ -71,7 +71,7 @@ class Growth(BatchSampler):
     ) -> Codes:
         """See `BatchSampler.plan`."""
         if len(history) < self.roots:
-            return _planted(features, history, count, rng)
+            return planted(features, history, count, rng)
         bandit = self._bandit(history)
         children, arms = self._children(features, history, history.codes[_best(history)])
         picked: list[int] = []
@@ -83,7 +83,7 @@ class Growth(BatchSampler):
                 picked.append(int(rng.choice(np.flatnonzero(arms == arm))))
         found = history.unseen(children[picked])
         if len(found) < count:
-            new = _planted(features, history, 2 * count, rng)
+            new = planted(features, history, 2 * count, rng)
             found = history.unseen(np.vstack([found, new]))
         return found[:count]
 
@@ -97,10 +97,7 @@ class Growth(BatchSampler):
             grown.append(children)
             arms.append(np.full(len(children), arm))
         codes, moves = np.vstack(grown), np.concatenate(arms)
-        there = features.allowed(codes)
-        if features.rows is not None:
-            rows = {row.tobytes() for row in features.rows}
-            there = there & np.array([code.tobytes() in rows for code in codes], dtype=np.bool_)
+        there = existing(features, codes)
         return codes[there], moves[there]
 
     def _begin(self, history: History) -> _Bandit:
@@ -188,7 +185,16 @@ def _lowered(features: SpaceFeatures, codes: Codes, position: int) -> list[bytes
     return [row.tobytes() if there else b"" for row, there in zip(lowered, back, strict=True)]
 
 
-def _planted(
+def existing(features: SpaceFeatures, codes: Codes) -> npt.NDArray[np.bool_]:
+    """Return a mask of the codes that are networks and meet the limits on known costs, (N,)."""
+    there = features.allowed(codes)
+    if features.rows is not None:
+        rows = {row.tobytes() for row in features.rows}
+        there = there & np.array([code.tobytes() in rows for code in codes], dtype=np.bool_)
+    return there
+
+
+def planted(
     features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
 ) -> Codes:
     """Return new small networks, or random ones where there are too few small ones."""

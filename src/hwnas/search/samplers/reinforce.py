@@ -20,7 +20,7 @@ from hwnas.search.samplers.replay import Replay
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["PLUGINS", "Reinforce"]
+__all__ = ["PLUGINS", "Reinforce", "directions_of", "rewards_of"]
 
 _DIRECTIONS = 6  # most directions, apart from the one with equal weights
 _LEAST_QUALITY = 0.05  # quality of the worst value, so that one objective cannot zero a product
@@ -122,7 +122,7 @@ class Reinforce(BatchSampler):
     def _begin(self, history: History) -> _Policies:
         assert self.features is not None
         sizes = self.features.sizes
-        directions = _directions(history.values.shape[1])
+        directions = directions_of(history.values.shape[1])
         logits = np.zeros((len(directions), len(sizes), int(sizes.max())))
         logits[:, np.arange(sizes.max()) >= sizes[:, None]] = -np.inf
         return _Policies(directions, logits, np.full(len(directions), np.nan))
@@ -132,7 +132,7 @@ class Reinforce(BatchSampler):
         if done == len(history):
             return
         effect = _in_effect(self.features, history.codes[done:])
-        rewards = _rewards(history, policies.directions)[done:]
+        rewards = rewards_of(history, policies.directions)[done:]
         for code, active, reward in zip(history.codes[done:], effect, rewards, strict=True):
             policies.learn(code, active, reward, self.learning_rate, self.entropy, self.decay)
 
@@ -190,7 +190,8 @@ class _Policies:
         self.baselines = known + (1 - decay) * weight * (reward - known)
 
 
-def _directions(objectives: int) -> Losses:
+def directions_of(objectives: int) -> Losses:
+    """Return weights of m objectives, (K, m), one row a direction; each row sums to 1."""
     alike = np.full((1, objectives), 1 / objectives)
     if objectives == 1:
         return alike
@@ -198,16 +199,25 @@ def _directions(objectives: int) -> Losses:
     return lattice if objectives == 2 else np.vstack([lattice, alike])
 
 
-def _rewards(history: History, directions: Losses) -> Numbers:
-    """Return the reward of each trial in each direction, (n, K), scaled by the trials up to it."""
+def rewards_of(history: History, directions: Losses, hindsight: bool = False) -> Numbers:
+    """Return the reward of each trial in each direction, (n, K).
+
+    Args:
+        history: Trials.
+        directions: Weights of the objectives, (K, m).
+        hindsight: Whether rewards are scaled by all trials, so that they can be compared between
+            trials; otherwise each is scaled by the trials up to its own, and never changes.
+    """
     losses = history.losses
     best, worst = np.minimum.accumulate(losses), np.maximum.accumulate(losses)
-    quality = (worst - losses) / np.maximum(worst - best, _TINY)
-    quality[worst <= best] = 1.0
-    scaled = _LEAST_QUALITY + (1 - _LEAST_QUALITY) * quality
-    rewards: Numbers = np.exp(np.log(scaled) @ directions.T)
     missed = np.maximum(history.violations, 0.0)
     most = np.maximum(np.maximum.accumulate(missed), _TINY)
+    if hindsight:
+        best, worst, most = best[-1:], worst[-1:], most[-1:]
+    quality = (worst - losses) / np.maximum(worst - best, _TINY)
+    quality = np.where(worst <= best, 1.0, quality)
+    scaled = _LEAST_QUALITY + (1 - _LEAST_QUALITY) * quality
+    rewards: Numbers = np.exp(np.log(scaled) @ directions.T)
     penalty = (missed / most).sum(1, keepdims=True)
     return np.where(penalty > 0, -penalty, rewards)
 
