@@ -87,7 +87,16 @@ EXPECTED = {
 }
 
 
+GROWN = ("bandit grown", "controller grown", "bandit scratch", "controller scratch", "alone")
 OWN = {
+    "growth": (
+        [
+            *("--seeds", "0", "--target", "0.2", "--set", "search.trials=8"),
+            *("--set", "data.train_limit=300", "--set", "train.epochs=1"),
+        ],
+        {(metric, side) for metric in ("cpu_s_to_target", "best_accuracy") for side in GROWN},
+        "seed 0: bandit grown",
+    ),
     "hybrid_latency": (
         [
             *("--cases", "small", "--networks", "3", "--timed", "4", "--seeds", "0"),
