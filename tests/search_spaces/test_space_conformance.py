@@ -485,7 +485,11 @@ def steps_are_traced(space: SearchSpace, networks: list[Architecture]) -> None:
 
 
 def test_steps_are_known_for_all_spaces_of_hwnas() -> None:
-    unknown = {"gated", "siblings"}  # the two spaces above, as users may write them
+    unknown = {
+        "gated",
+        "siblings",
+        "quantised-gated",
+    }  # the two spaces above, as users may write them
     for name, space in EVERY.items():
         codes = np.array([space.encode(space.smallest())])
         assert (space.steps(codes) is None) == (name in unknown)
@@ -707,7 +711,7 @@ def test_activate_makes_each_block_once_and_builds_no_network(
 
 
 def test_places_are_known_for_all_spaces_of_blocks() -> None:
-    whole = {"gated", "elastic", "channels-resnet"}
+    whole = {"gated", "quantised-gated", "elastic", "channels-resnet"}
     for name, space in (SPACES | LARGE).items():
         assert (not space.places) == (name in whole)
 

@@ -100,7 +100,10 @@ def test_check_objectives_accepts_valid_ones() -> None:
     [
         ([], r"no \[\[objective\]\]; give at least one"),
         ([Objective("acuracy", "maximize")], "'acuracy' is unknown; did you mean 'accuracy'"),
-        ([Objective("energy", "minimize")], "'energy' is unknown; .*known: accuracy, distance"),
+        (
+            [Objective("energy", "minimize")],
+            "'energy' is unknown; .*known: accuracy, bit_operations, distance",
+        ),
         ([Objective("accuracy", "minimize")], 'more of it is better; write direction = "maximize"'),
         ([Objective("macs", "maximize")], 'less of it is better; write direction = "minimize"'),
         ([Objective("latency_ms", "minimize")], "'latency_ms' needs a target; see `hwnas devices`"),

@@ -25,8 +25,9 @@ from hwnas.deploy.export.comparison import (
 from hwnas.deploy.export.conv_norm import fold_norms
 from hwnas.deploy.export.divergence import Divergence, first_divergence
 from hwnas.deploy.export.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx, traced_onnx
+from hwnas.deploy.export.quantisers import without_quantisers
 from hwnas.deploy.io import Preprocessing
-from hwnas.deploy.quantization.learned import note_grids, without_quantisers
+from hwnas.deploy.quantization.grids import note_grids
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import versions
 from hwnas.deploy.targets.target import Device, Target

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hwnas.atomic import replacing
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph, copy_model
-from hwnas.deploy.quantization.learned import noted_grids
+from hwnas.deploy.quantization.grids import noted_grids
 from hwnas.deploy.quantization.ranges import RANGES, Range, activations
 from hwnas.deploy.quantization.saturation import LARGEST_REDUCED
 from hwnas.deploy.targets.processor import sums_saturate

@@ -17,7 +17,7 @@ import numpy as np
 
 from hwnas.deploy.quantization.error_compensation import compensate_rounding
 from hwnas.deploy.quantization.float_graph import FloatGraph
-from hwnas.deploy.quantization.learned import has_grids
+from hwnas.deploy.quantization.grids import has_grids
 from hwnas.deploy.quantization.quantize import Int8Quantizer, prepare, quantisation_errors
 from hwnas.deploy.quantization.rotation import rotate
 from hwnas.deploy.quantization.scale_transfer import equalise

@@ -90,8 +90,8 @@ class WeightQuantiser(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the rounded weights, of the same shape (C, ...)."""
-        if self.precision.weight_bits == FLOAT_BITS:
-            return weight
+        if self.precision.weight_bits == FLOAT_BITS or weight.is_meta:
+            return weight  # a trace, which is on meta, counts the operators in single precision
         step, steps = self.rounded(weight.detach())
         return weight + (step * steps - weight.detach())
 
@@ -144,7 +144,7 @@ class ActivationQuantiser(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the rounded input, of the same shape."""
-        if self.precision.activation_bits == FLOAT_BITS:
+        if self.precision.activation_bits == FLOAT_BITS or x.is_meta:
             return x
         if self.training:
             low, high = self._range(x.detach())

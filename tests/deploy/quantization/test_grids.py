@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.onnx.node_names import block_of
-from hwnas.deploy.quantization.learned import has_grids
+from hwnas.deploy.quantization.grids import has_grids
 from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.targets.target import Device, Target

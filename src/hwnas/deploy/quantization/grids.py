@@ -1,4 +1,4 @@
-"""Number formats that a network was trained with, from its quantisers to the quantised file.
+"""Values that the rounded weights of a network were trained with, as notes in its file.
 
 A network of `hwnas.search_spaces.quantised` is exported in single precision, with its weights
 rounded and with a clip before each layer whose inputs have fewer than eight bits. A note in the
@@ -17,16 +17,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from hwnas.deploy.onnx.node_names import block_of
-from hwnas.search_spaces.quantised.attached import quantised_layers, removed
 
-__all__ = ["LayerGrid", "has_grids", "note_grids", "noted_grids", "without_quantisers"]
+__all__ = ["LayerGrid", "has_grids", "note_grids", "noted_grids"]
 
 _KEY = "hwnas.grids"
-_CLIP = "clip"
-_WHOLE_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -41,38 +37,6 @@ class LayerGrid:
 
     steps: NDArray[np.float32]
     inputs: tuple[float, int] | None
-
-
-def without_quantisers(network: nn.Module) -> dict[str, LayerGrid]:
-    """Remove the quantisers of a network in evaluation mode, in place.
-
-    Weights keep their rounded values. Inputs of fewer than eight bits are clipped to their range.
-
-    Returns:
-        The grid of each layer with rounded weights, by name; empty if there is none.
-    """
-    found, ranges = {}, {}
-    for name, layer, of_weight, of_input in quantised_layers(network):
-        precision, inputs = of_weight.precision, None
-        if precision.activation_bits < _WHOLE_BITS:
-            step, zero, most = of_input.grid(of_input.low, of_input.high)
-            inputs = float(step), int(zero)
-            ranges[name] = float(-zero * step), float((most - zero) * step)
-        if precision.weight_bits <= _WHOLE_BITS:
-            original = layer.get_parameter("parametrizations.weight.original")
-            _, steps = of_weight.rounded(original.detach())
-            found[name] = LayerGrid(steps.numpy().astype(np.float32), inputs)
-    removed(network)
-    for name, (low, high) in ranges.items():
-        layer = network.get_submodule(name)
-        layer.add_module(_CLIP, nn.Hardtanh(low, high))
-        layer.register_forward_pre_hook(_clip_input)
-    return found
-
-
-def _clip_input(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    first, *others = inputs
-    return layer.get_submodule(_CLIP)(first), *others
 
 
 def note_grids(model: Any, grids: Mapping[str, LayerGrid]) -> None:
