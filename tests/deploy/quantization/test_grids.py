@@ -20,7 +20,7 @@ from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.search_spaces import SearchSpace, mobilenet, vit, with_statistics
 from hwnas.search_spaces.quantised import QuantisationConfig, QuantisedSpace
-from hwnas.search_spaces.quantised.attached import quantised_layers
+from hwnas.search_spaces.quantised.attached import WEIGHT, quantised_layers
 
 
 def network_of(space: SearchSpace, images: Tensor, **options: Any) -> torch.nn.Module:
@@ -50,7 +50,7 @@ def test_quantised_file_has_the_integers_of_the_training(
     images = torch.randn(64, 1, 8, 8)
     network = network_of(space, images, symmetry=(symmetry,), granularity=("tensor",))
     trained = {
-        name: of_weight.rounded(layer.get_parameter("parametrizations.weight.original").detach())[1]
+        name: of_weight.rounded(layer.get_parameter(WEIGHT).detach())[1]
         for name, layer, of_weight, _ in quantised_layers(network)
     }
     plain = tmp_path / "plain.onnx"

@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from hwnas.deploy.quantization.grids import LayerGrid
-from hwnas.search_spaces.quantised.attached import quantised_layers, removed
+from hwnas.search_spaces.quantised.attached import WEIGHT, quantised_layers, removed
 
 __all__ = ["without_quantisers"]
 
@@ -32,7 +32,7 @@ def without_quantisers(network: nn.Module) -> dict[str, LayerGrid]:
             inputs = float(step), int(zero)
             ranges[name] = float(-zero * step), float((most - zero) * step)
         if precision.weight_bits <= _WHOLE_BITS:
-            original = layer.get_parameter("parametrizations.weight.original")
+            original = layer.get_parameter(WEIGHT)
             _, steps = of_weight.rounded(original.detach())
             found[name] = LayerGrid(steps.numpy().astype(np.float32), inputs)
     removed(network)

@@ -14,8 +14,10 @@ from hwnas.search_spaces.layers.quantisers import (
     WeightQuantiser,
 )
 
-__all__ = ["attach", "quantisable", "quantised_layers", "removed", "set_precision"]
+__all__ = ["WEIGHT", "attach", "quantisable", "quantised_layers", "removed", "set_precision"]
 
+WEIGHT = "parametrizations.weight.original"
+"""Name, within a layer that has quantisers, of its weight before rounding."""
 _INPUT = "input_quantiser"
 
 
@@ -23,7 +25,7 @@ def attach(network: nn.Module) -> nn.Module:
     """Put quantisers on the weights and inputs of all convolutions and linear layers, in place.
 
     Tensors keep their values; the weight of a layer is then named
-    ``parametrizations.weight.original``.
+    `WEIGHT` within the layer.
     """
     for _, layer in list(quantisable(network)):
         # The usual check computes with the weight, which fails for weights without memory.
@@ -61,7 +63,7 @@ def set_precision(network: nn.Module, precision_of: Callable[[str], LayerPrecisi
 def removed(network: nn.Module) -> nn.Module:
     """Remove all quantisers in place; weights keep their rounded values."""
     for _, layer, of_weight, _ in list(quantised_layers(network)):
-        original = layer.get_parameter("parametrizations.weight.original")
+        original = layer.get_parameter(WEIGHT)
         with torch.no_grad():
             rounded = nn.Parameter(of_weight(original).clone(), original.requires_grad)
         # PyTorch's own removal changes the class, which copies of the layer share.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hwnas.search_spaces.quantised.attached import quantised_layers
+from hwnas.search_spaces.quantised.attached import WEIGHT, quantised_layers
 
 __all__ = ["weight_distribution_loss"]
 
@@ -30,7 +30,7 @@ def weight_distribution_loss(network: nn.Module) -> Tensor:
     """
     losses = []
     for _, layer, _, _ in quantised_layers(network):
-        weight = layer.get_parameter("parametrizations.weight.original")
+        weight = layer.get_parameter(WEIGHT)
         centred = weight - weight.mean()
         normal = centred / centred.square().mean().clamp_min(_LEAST_VARIANCE).sqrt()
         skewness, kurtosis = normal.pow(3).mean(), normal.pow(4).mean()

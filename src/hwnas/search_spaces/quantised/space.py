@@ -8,7 +8,7 @@ dimensions beside depth, width and kernel size.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,28 +19,33 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable, PartTable
-from hwnas.search_spaces.layers.quantisers import FLOAT_BITS, Granularity, LayerPrecision, Symmetry
+from hwnas.search_spaces.layers.quantisers import Granularity, LayerPrecision, Symmetry
 from hwnas.search_spaces.quantised.attached import (
+    WEIGHT,
     attach,
-    quantisable,
     quantised_layers,
     set_precision,
+)
+from hwnas.search_spaces.quantised.block_formats import (
+    BlockFormat,
+    PackedWeights,
+    block_formats,
+    block_of,
 )
 from hwnas.search_spaces.quantised.settings import QuantisationConfig
 from hwnas.search_spaces.quantised.workload import QuantisedWorkload, quantised_workload
 from hwnas.search_spaces.registry import named_space
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.building import Segments, StageOutline
-from hwnas.search_spaces.space.choices import Choice, ChoiceCondition, Option
+from hwnas.search_spaces.space.choices import Choice, Option
 from hwnas.search_spaces.space.search_space import SearchSpace
 from hwnas.search_spaces.space.space_plugin import SMALL, SpacePlugin
-from hwnas.search_spaces.supernet.block_specs import BlockSpec, Key
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
 from hwnas.search_spaces.supernet.blueprint import blueprint
 from hwnas.search_spaces.supernet.shared_modules import SharedModule, SharedModuleSource
 
 __all__ = ["PLUGINS", "QuantisedSpace", "quantised"]
 
-_WEIGHTS, _ACTIVATIONS = "weight_bits", "activation_bits"
 _WHOLE = ("granularity", "symmetry")
 
 
@@ -56,7 +61,7 @@ class QuantisedSpace(SearchSpace):
         config: Options of the number formats.
 
     Raises:
-        ConfigError: No choice has two options, or the networks share no weights.
+        ConfigError: There is nothing to quantise, or no choice of a format has two options.
     """
 
     name = "quantised"
@@ -64,7 +69,7 @@ class QuantisedSpace(SearchSpace):
     def __init__(self, networks: SearchSpace, config: QuantisationConfig | None = None) -> None:
         self.networks, self.config = networks, config or QuantisationConfig()
         self.nests, self.pretrained = networks.nests, networks.pretrained
-        if not self._of_blocks:
+        if not self.formats:
             raise ConfigError(
                 f"space {networks.name} has no convolution or linear layer that can be quantised"
             )
@@ -78,34 +83,13 @@ class QuantisedSpace(SearchSpace):
     def choices(self) -> tuple[Choice, ...]:
         """Choices of the networks, then those of the formats that have more than one option."""
         whole = [Choice(name, getattr(self.config, name)) for name in _WHOLE]
-        blocks = [each for pair in self._of_blocks.values() for each in pair]
+        blocks = [c for each in self.formats.values() for c in (each.weights, each.inputs)]
         return *self.networks.choices, *(c for c in (*whole, *blocks) if len(c.options) > 1)
 
     @cached_property
-    def _of_blocks(self) -> Mapping[str, tuple[Choice, Choice]]:
-        """Choices of each block's weights and inputs, by the name of the block."""
-        places = {place.name: place for place in self.networks.places}
-        with blueprint():
-            largest = self.networks.build(self.networks.largest())
-        names = list(dict.fromkeys(_block_of(name, places) for name, _ in quantisable(largest)))
-        found = {}
-        for name in names:
-            end, when = name in (names[0], names[-1]), self._presence(places.get(name))
-            pair = (self.config.weight_bits, self.config.activation_bits)
-            weights, inputs = (self.config.at_the_ends(bits) if end else bits for bits in pair)
-            found[name] = (
-                Choice(f"{name}.{_WEIGHTS}", weights, when),
-                Choice(f"{name}.{_ACTIVATIONS}", inputs, when),
-            )
-        return found
-
-    def _presence(self, place: BlockSpec | None) -> ChoiceCondition | None:
-        """Return the condition that a network has the block at a place."""
-        depths = [c for c in self.networks.choices if place is not None and c.name == place.depth]
-        if place is None or not depths:
-            return None
-        options = [int(option) for option in depths[0].options]
-        return ChoiceCondition.deeper(place.depth, options, place.position - 1)
+    def formats(self) -> Mapping[str, BlockFormat]:
+        """Choices of each block's bit widths, by the name of the block."""
+        return block_formats(self.networks, self.config)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -122,11 +106,13 @@ class QuantisedSpace(SearchSpace):
         """Return a function from the name of a layer of a network to its number format."""
         values = dict(self.check(architecture).values)
         whole: Any = [values.get(name, getattr(self.config, name)[0]) for name in _WHOLE]
-        formats = {
-            block: LayerPrecision(_option(pair[0], values), _option(pair[1], values), *whole)
-            for block, pair in self._of_blocks.items()
+        found = {
+            block: LayerPrecision(
+                _option(each.weights, values), _option(each.inputs, values), *whole
+            )
+            for block, each in self.formats.items()
         }
-        return lambda layer: formats[_block_of(layer, formats)]
+        return lambda layer: found[block_of(layer, found)]
 
     def build(self, architecture: Architecture) -> nn.Module:
         """Return the network with quantisers: float32 (N, *input_shape) -> (N, outputs)."""
@@ -153,8 +139,10 @@ class QuantisedSpace(SearchSpace):
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
         """See `SearchSpace.segments`."""
         found = self.networks.segments(self.unquantised(architecture))
-        quantised = {name for name, _ in self._layers(architecture)}
-        return {_renamed(name, quantised): pieces for name, pieces in found.items()}
+        with blueprint():
+            network = self.build(architecture)
+        names = {f"{name}.weight": f"{name}.{WEIGHT}" for name, *_ in quantised_layers(network)}
+        return {names.get(name, name): pieces for name, pieces in found.items()}
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Return channels, height and width of one input image."""
@@ -189,37 +177,13 @@ class QuantisedSpace(SearchSpace):
         found = self.networks.counted(self._own(codes))
         if "weight_bytes" not in found or not self.places:
             return {}
-        return found | {"weight_bytes": found["weight_bytes"] - self._saved_bits(codes) // 8}
-
-    def _saved_bits(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the bits of all weights in single precision, less those of the formats, (N,)."""
-        own, index = np.unique(self._own(codes), axis=0, return_inverse=True)
-        values = [self.networks.values(self.networks.decode(code)) for code in own]
-        columns = {choice.name: i for i, choice in enumerate(self.choices)}
-        saved = np.zeros(len(codes), dtype=np.int64)
-        for place in self.networks.places:
-            if place.name not in self._of_blocks:
-                continue
-            weights = np.array(
-                [self._weights(place, place.key(v)) if place.taken(v) else 0 for v in values]
-            )
-            choice, _ = self._of_blocks[place.name]
-            chosen = codes[:, columns[choice.name]] if choice.name in columns else 0
-            saved += weights[index.ravel()] * (FLOAT_BITS - np.array(choice.options)[chosen])
-        return saved
-
-    def _weights(self, place: BlockSpec, key: Key) -> int:
-        """Return the number of weights in the layers of a block."""
-        known = self._known_weights
-        if (place.name, key) not in known:
-            with blueprint():
-                layers = list(quantisable(place.module(key)))
-            known[place.name, key] = sum(layer.weight.numel() for _, layer in layers)
-        return known[place.name, key]
+        chosen = {choice.name: codes[:, i] for i, choice in enumerate(self.choices)}
+        saved = self._packed.saved_bits(self._own(codes), chosen)
+        return found | {"weight_bytes": found["weight_bytes"] - saved // 8}
 
     @cached_property
-    def _known_weights(self) -> dict[tuple[str, Key], int]:
-        return {}
+    def _packed(self) -> PackedWeights:
+        return PackedWeights(self.networks, self.formats)
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
         """Return the depths of the networks."""
@@ -227,11 +191,6 @@ class QuantisedSpace(SearchSpace):
 
     def _own(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return codes[:, : len(self.networks.choices)]
-
-    def _layers(self, architecture: Architecture) -> Sequence[tuple[str, nn.Module]]:
-        with blueprint():
-            network = self.build(architecture)
-        return [(name, layer) for name, layer, *_ in quantised_layers(network)]
 
 
 class _WithPrecision:
@@ -251,26 +210,8 @@ def _attached(make: Callable[..., nn.Module], **arguments: Any) -> nn.Module:
     return attach(make(**arguments))
 
 
-def _block_of(layer: str, blocks: Container[str]) -> str:
-    """Return the innermost block that contains a layer; the layer itself if there is none."""
-    name = layer
-    while name and name not in blocks:
-        name = name.rpartition(".")[0]
-    return name or layer
-
-
 def _option(choice: Choice, values: Mapping[str, Option]) -> int:
     return int(values.get(choice.name, choice.options[0]))
-
-
-def _renamed(tensor: str, layers: Container[str]) -> str:
-    """Return the name of a tensor in a network with quantisers."""
-    layer, _, key = tensor.rpartition(".")
-    return (
-        f"{layer}.parametrizations.{key}.original"
-        if key == "weight" and layer in layers
-        else tensor
-    )
 
 
 def quantised(
