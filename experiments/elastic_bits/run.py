@@ -20,14 +20,17 @@ import numpy as np
 import scipy.stats
 import torch
 
+from experiments.elastic_bits.predictor import ASKED, LABELLED, agreements
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
 from hwnas.hashing import content_hash
+from hwnas.search.data.split import Split
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.evaluation.evaluate import train_network
 from hwnas.search.evaluation.scoring import Evaluation, recalibrate, score
 from hwnas.search.training import NetworkStep, SupernetTraining, load_weights, train_supernet
-from hwnas.search_spaces import Architecture
+from hwnas.search_spaces import Architecture, Supernet
+from hwnas.search_spaces.quantised import QuantisedSpace
 from hwnas.stages.run_inputs import RunInputs
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
@@ -54,7 +57,8 @@ def work(arguments: argparse.Namespace) -> None:
             observe_alone(setting, i, networks, seed, at_once)
             for method in METHODS:
                 observe_supernet(setting, i, networks, method, seed)
-        setting.answer(answers(setting, networks, seed))
+            setting.answer(answers(setting, networks, seed))
+            setting.answer(predicted(setting, i, seed))
     setting.show()
 
 
@@ -96,18 +100,48 @@ def observe_supernet(
     missing = [n for n in networks if setting.observations.find(method, n.id, seed) is None]
     if not missing:
         return
-    print(f"seed {seed}: training the supernet with {method}", flush=True)
+    supernet = trained_supernet(setting, i, method, seed)
+    for network in missing:
+        found = scored(i, supernet, network, i.data.test)
+        setting.observations.put([row(method, i, network, found, seed)])
+
+
+def trained_supernet(setting: Setting, i: RunInputs, method: str, seed: int) -> Supernet:
+    """Return a supernet with its weights, which are trained unless their file exists."""
     config = replace(i.recipe.train, **METHODS[method])
     run = content_hash(i.hash, config.identity, seed)
     folder = (setting.work / f"{method}-{seed}").absolute()
     training = SupernetTraining(i.space, i.task, i.data, config, seed, run, folder)
+    file = folder / "weights.safetensors"
+    if not file.exists():
+        print(f"seed {seed}: training the supernet with {method}", flush=True)
+        file = train_supernet(training)
     supernet = i.space.supernet()
-    supernet.shared.load_state_dict(load_weights(train_supernet(training)))
-    for network in missing:
-        module, shape = supernet.extract(network), i.space.input_shape(network)
-        recalibrate(module, i.task, i.data.train.first(_RECALIBRATION_IMAGES), shape)
-        found = score(module, i.task, i.data.test, shape, "test")
-        setting.observations.put([row(method, i, network, found, seed)])
+    supernet.shared.load_state_dict(load_weights(file))
+    return supernet
+
+
+def scored(i: RunInputs, supernet: Supernet, network: Architecture, images: Split) -> Evaluation:
+    """Return the accuracy of a network with a supernet's weights."""
+    module, shape = supernet.extract(network), i.space.input_shape(network)
+    recalibrate(module, i.task, i.data.train.first(_RECALIBRATION_IMAGES), shape)
+    return score(module, i.task, images, shape, "test" if images is i.data.test else "validation")
+
+
+def predicted(setting: Setting, i: RunInputs, seed: int) -> list[Row]:
+    """Return how well accuracies in the first supernet are predicted, unless recorded already."""
+    if setting.answers.find("predictor_tau", "architecture and bits", seed) is not None:
+        return []
+    print(f"seed {seed}: predicting accuracies", flush=True)
+    supernet, rng = trained_supernet(setting, i, next(iter(METHODS)), seed), random.Random(seed + 1)
+    networks = [i.space.sample(rng) for _ in range(LABELLED + ASKED)]
+    accuracies = [
+        scored(i, supernet, network, i.data.validation).values["accuracy"] for network in networks
+    ]
+    codes = np.array([i.space.encode(network) for network in networks])
+    assert isinstance(i.space, QuantisedSpace)
+    found = agreements(i.space, codes, np.array(accuracies))
+    return [Row("predictor_tau", name, seed, tau, "ratio", ASKED) for name, tau in found.items()]
 
 
 def row(method: str, i: RunInputs, network: Architecture, found: Evaluation, seed: int) -> Row:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwnas.deploy.quantization.quantize import quantize_int8
+from hwnas.deploy.quantization.weight_only import has_products, quantize_weights
 from hwnas.deploy.targets.number_format import to_float16
 from hwnas.deploy.variants.conversion import Conversion
 from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
@@ -47,6 +48,26 @@ class _Converted:
 
     def make(self, material: VariantInputs, to: Path) -> ConvertedNetwork:
         return ConvertedNetwork(self.convert(material, to))
+
+
+@dataclass(frozen=True)
+class _FewBitWeights:
+    """Matrix products with weights of few bits; all else is in single precision."""
+
+    bits: int
+    format: str = "int8"
+
+    @property
+    def name(self) -> str:
+        return f"int{self.bits}-weights"
+
+    def lacks(self, material: VariantInputs) -> str:
+        if not has_products(material.model):
+            return "the network has no matrix product (MatMul) with constant weights; use int8"
+        return ""
+
+    def make(self, material: VariantInputs, to: Path) -> ConvertedNetwork:
+        return ConvertedNetwork(quantize_weights(material.model, to, self.bits))
 
 
 @dataclass(frozen=True)
@@ -104,6 +125,8 @@ PLUGINS = (
         _Converted("int8", lambda m, to: quantize_int8(m.model, to, m.calibration)),
         "Post-training quantisation of all layers",
     ),
+    _plugin(_FewBitWeights(8), "Weights of matrix products in 8 bits, for ONNX Runtime"),
+    _plugin(_FewBitWeights(4), "Weights of matrix products in 4 bits, for ONNX Runtime"),
     _plugin(_MixedInt8(), "As many int8 layers as keep the loss within its limit"),
     _plugin(_Retrained("int8-qat", "int8", FakeQuantisation), "Quantisation-aware fine-tuning"),
 )
