@@ -18,6 +18,7 @@ from torch import nn
 
 from hwnas.deploy import RUNTIMES, Target, export_onnx
 from hwnas.deploy.export.comparison import check_batches
+from hwnas.deploy.export.quantisers import without_quantisers
 from hwnas.deploy.export.to_onnx import export_traced, relative_error
 from hwnas.deploy.onnx.workload import read_workload
 from hwnas.deploy.runtimes import open_session
@@ -41,6 +42,7 @@ from hwnas.search_spaces import (
     union,
     vit,
 )
+from hwnas.search_spaces.quantised.space import quantised
 
 LAYERWISE = MobileNetSpace(
     MobileNetConfig(
@@ -81,6 +83,7 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
     "hybrid": partial(hybrid, *DIGITS),
     "mobilenet": partial(mobilenet, *DIGITS),
     "nasbench201": partial(nasbench201, *DIGITS, channels=4, cells=1),
+    "quantised": partial(quantised, *DIGITS, network={"name": "resnet"}),
     "resnet": partial(resnet, *DIGITS),
     "simplenet": partial(simplenet, *DIGITS),
     "union": partial(union, (16, 16, 1), 10, "cpu", resolution=(16,)),
@@ -141,6 +144,7 @@ def test_mnn_runs_networks_of_every_space(name: str, tmp_path: Path) -> None:
     architecture = space.sample(random.Random(1))
     torch.manual_seed(0)
     network = _unlike_new(space.build(architecture))
+    without_quantisers(network)  # the file in single precision rounds no activations
     shape = space.input_shape(architecture)
     traceable = space.traceable
     path = export_onnx(network, shape, tmp_path / "network.onnx", traceable=traceable).path
