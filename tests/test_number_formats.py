@@ -190,6 +190,8 @@ def test_search_of_bit_widths_ships_networks_as_they_were_trained(
         assert counted["weight_bytes"] == i.space.workload(bundle.architecture).weight_bytes
     rows = json.loads(hwnas("front", run, "--json").out)["front"]
     assert any(name.endswith("weight_bits") for name in rows[0]["architecture"])
+    assert "--target cpu-onnxruntime-int8-b8-t1" in answer.out
+    hwnas("specialise", run, "--target", PLAIN).refused("ship in int8")
     assert "nothing is left to do" in hwnas("resume", run).err
 
 

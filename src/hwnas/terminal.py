@@ -73,7 +73,7 @@ def print_summary(console: Console, summary: RunResult) -> None:
     console.print(
         f"{summary.metric}: on validation images, with the weights of the search (95% interval); "
         f"tested: finalists\nafter fine-tuning, on test images{seeds}; measured: p50 of the "
-        "finalists;\nsize: the files of finalists, the fp32 weights of others.\n",
+        "finalists;\nsize: the files of finalists, the weights of others.\n",
         style="dim",
     )
     print_missed_limits(console, summary)

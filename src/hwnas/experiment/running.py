@@ -248,8 +248,11 @@ def _continue(
         run_inputs = RunInputs.prepare(
             recipe, folder.recipe_folder, folder.objects, reporter=reporter
         )
+        wanted = goals(folder)
+        for goal in wanted:
+            run_inputs.check_goal(goal)
         folder.revise(recipe, text if overrides else None)
-        return _work(folder, run_inputs, goals(folder), reporter, ray_address)
+        return _work(folder, run_inputs, wanted, reporter, ray_address)
 
 
 def _work(

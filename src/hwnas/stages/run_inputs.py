@@ -117,7 +117,8 @@ class RunInputs:
         goal = SearchGoal(recipe.objective)
         goal.check()
         _check_formats(goal, evaluator, recipe)
-        _check_bits(space.network, goal, recipe.train)
+        _check_weights(space.network, recipe.train)
+        _check_bits(space.network, goal)
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
         if recipe.deploy.reference and task.meaning.is_map:
@@ -138,6 +139,14 @@ class RunInputs:
     def space(self) -> SearchSpace:
         """Space of the networks."""
         return self.searched.network
+
+    def check_goal(self, goal: SearchGoal) -> None:
+        """Check that the networks can ship for a further goal.
+
+        Raises:
+            ConfigError: A target is in a number format that they cannot ship in.
+        """
+        _check_bits(self.space, goal)
 
     @property
     def recipe_space(self) -> TrainingSpace | None:
@@ -307,15 +316,18 @@ def _check_formats(goal: SearchGoal, evaluator: Callable[..., Evaluator], recipe
         )
 
 
-def _check_bits(space: SearchSpace, goal: SearchGoal, train: TrainConfig) -> None:
+def _check_weights(space: SearchSpace, train: TrainConfig) -> None:
+    """Raise if a training for few bits has networks that are not quantised."""
+    if train.weight_distribution and not isinstance(space, QuantisedSpace):
+        raise ConfigError(
+            f"train.weight_distribution is {train.weight_distribution}, but the networks of space "
+            f'{space.name!r} are not quantised; set it to 0, or use space.name = "quantised"'
+        )
+
+
+def _check_bits(space: SearchSpace, goal: SearchGoal) -> None:
     """Raise if networks with bit widths of their own do not ship in int8."""
     if not isinstance(space, QuantisedSpace):
-        if train.weight_distribution:
-            raise ConfigError(
-                f"train.weight_distribution is {train.weight_distribution}, but the networks of "
-                f"space {space.name!r} are not quantised; set it to 0, or use space.name = "
-                '"quantised"'
-            )
         return
     if goal.number_formats != ("int8",):
         raise ConfigError(

@@ -12,6 +12,7 @@ from typing import Any
 
 from hwnas.atomic import write_text
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.targets.target import Target
 from hwnas.interval import is_proportion, metric_interval
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.run_folder import RunFolder
@@ -85,7 +86,8 @@ class FrontRow:
         measured: Measurements of all metrics on targets, by label; empty for non-finalists.
         macs: Multiply-accumulates of one image.
         params: Number of trainable parameters.
-        weight_bytes: Size of the weights in single precision.
+        weight_bytes: Size of the weights in single precision or, if the network has bit widths of
+            its own, packed.
         bundle: Path of the finalist's bundle, relative to the run; None for others.
         architecture: Choices of the architecture, and of the candidate's further roles.
         intervals: Ends of the 95 % intervals of the task's metrics, by name.
@@ -237,7 +239,9 @@ class RunResult:
         of_target = f" --target {self.output.name}" if added else ""
         # If all break a limit, there are no picks, and only an id can be exported.
         pick = "knee" if best.limit_state != "broken" else best.id
-        further = f"hwnas specialise {self.run} --target cpu-onnxruntime-fp32-b8-t1"
+        formats = {Target.parse(target).format for target in best.measured_ms}
+        number_format = "int8" if formats == {"int8"} else "fp32"
+        further = f"hwnas specialise {self.run} --target cpu-onnxruntime-{number_format}-b8-t1"
         return (
             f"hwnas export {self.run}{of_target} --pick {pick} --out my-model",
             f"hwnas verify {bundle}",
