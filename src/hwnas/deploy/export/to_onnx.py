@@ -27,7 +27,7 @@ from hwnas.deploy.export.divergence import Divergence, first_divergence
 from hwnas.deploy.export.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx, traced_onnx
 from hwnas.deploy.export.quantisers import without_quantisers
 from hwnas.deploy.io import Preprocessing
-from hwnas.deploy.quantization.grids import note_grids
+from hwnas.deploy.quantization.grids import LayerGrid, note_grids
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import versions
 from hwnas.deploy.targets.target import Device, Target
@@ -113,8 +113,7 @@ def export_onnx(
         StorageError: The file cannot be written.
     """
     start = time.perf_counter()
-    plain = copy.deepcopy(network).cpu().eval()
-    grids = without_quantisers(plain)
+    plain, grids = _plain(network)
     batches = check_batches(input_shape, examples, preprocessing)
     expected = [outputs_of(plain, batch.images) for batch in batches]
     simplified = _simplified(copy.deepcopy(plain))
@@ -170,9 +169,7 @@ def traces_alike(network: nn.Module, input_shape: tuple[int, int, int]) -> bool:
         network: Module, as for `export_onnx`.
         input_shape: Channels, height and width.
     """
-    plain = copy.deepcopy(network).cpu().eval()
-    without_quantisers(plain)
-    _simplified(plain)
+    plain = _simplified(_plain(network)[0])
     traced = traced_onnx(plain, input_shape)
     if traced is None:
         return False
@@ -195,8 +192,7 @@ def export_traced(network: nn.Module, input_shape: tuple[int, int, int], path: P
         ArtifactError: PyTorch cannot export the module.
         StorageError: The file cannot be written.
     """
-    plain = copy.deepcopy(network).cpu().eval()
-    grids = without_quantisers(plain)
+    plain, grids = _plain(network)
     _simplified(plain)
     model = traced_onnx(plain, input_shape)
     if model is None:
@@ -236,6 +232,13 @@ def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> A
         f"differs in {where}; check there for operations that depend on the batch size, on values "
         "of tensors or on whether the network is being exported"
     )
+
+
+def _plain(network: nn.Module) -> tuple[nn.Module, dict[str, LayerGrid]]:
+    """Return a copy in evaluation mode without quantisers, and the grids of its layers."""
+    plain = copy.deepcopy(network).cpu().eval()
+    grids = without_quantisers(plain)
+    return plain, grids
 
 
 class _SpatialMean(nn.Module):

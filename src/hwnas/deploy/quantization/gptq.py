@@ -16,10 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["compensated", "output_errors"]
+from hwnas.deploy.sparsity.hessian import damped_inverse
 
-_DAMPING = 0.01  # share of the Hessian's mean diagonal, as in the paper's experiments
-_TINY = 1e-12
+__all__ = ["compensated", "output_errors"]
 
 
 def output_errors(steps: Tensor, weights: Tensor, hessian: Tensor) -> Tensor:
@@ -75,9 +74,5 @@ def _permuted(hessian: Tensor, order: Tensor) -> Tensor:
 
 def _inverse_factor(hessian: Tensor) -> Tensor:
     """Return the upper Cholesky factor (G, K, K) of the inverse of the damped Hessian."""
-    mean = hessian.diagonal(dim1=1, dim2=2).mean(1).clamp_min(_TINY)
-    eye = torch.eye(hessian.shape[1], dtype=hessian.dtype)
-    damped = hessian + _DAMPING * mean[:, None, None] * eye
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
-    factor: Tensor = torch.linalg.cholesky(inverse, upper=True)
+    factor: Tensor = torch.linalg.cholesky(damped_inverse(hessian), upper=True)
     return factor

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +111,13 @@ class Int8Quantizer:
     ) -> None:
         self._folder.cleanup()
 
+    @cached_property
+    def _grids(self) -> dict[str, Any]:
+        """Options of ONNX Runtime's quantiser for weights that were trained with few bits."""
+        import onnx
+
+        return noted_grids(onnx.load(self.prepared), self.largest)
+
     @property
     def largest(self) -> int:
         """Largest step of a weight: 127, or 64 in reduced range."""
@@ -147,7 +156,6 @@ class Int8Quantizer:
             ArtifactError: The file cannot be quantised.
             StorageError: ``to`` cannot be written.
         """
-        import onnx
         from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
         whole = self._file(self.ranges, "onnx")
@@ -167,7 +175,7 @@ class Int8Quantizer:
                 nodes_to_quantize=None if only is None else _names(only),
                 nodes_to_exclude=_names(without),
                 calibration_cache_path=self._file(self.ranges, "json"),
-                extra_options=noted_grids(onnx.load(self.prepared), self.largest),
+                extra_options=copy.deepcopy(self._grids),  # the quantiser may change them
             )
         return to
 

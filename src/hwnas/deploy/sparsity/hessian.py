@@ -79,10 +79,11 @@ def input_hessian(
 
 
 def damped_inverse(moments: Tensor) -> Tensor:
-    """Return the inverse of moments (K, K), with a small multiple of the identity added."""
-    diagonal = moments.diagonal()
-    damping = (_DAMPING * diagonal.mean()).clamp_min(torch.finfo(moments.dtype).tiny ** 0.5)
-    damped = moments + damping * torch.eye(len(moments), dtype=moments.dtype)
+    """Return the inverse of moments (..., K, K), with a small multiple of the identity added."""
+    mean = moments.diagonal(dim1=-2, dim2=-1).mean(-1)
+    damping = (_DAMPING * mean).clamp_min(torch.finfo(moments.dtype).tiny ** 0.5)
+    eye = torch.eye(moments.shape[-1], dtype=moments.dtype)
+    damped = moments + damping[..., None, None] * eye
     return torch.cholesky_inverse(torch.linalg.cholesky(damped))
 
 

@@ -23,6 +23,7 @@ from hwnas.deploy.sparsity.structure import Structure
 
 __all__ = ["Refined", "refine"]
 
+_TRUNCATED = 1e-8  # least eigenvalue, over the largest, that an inverse takes into account
 _SINGLE, _BLOCKS = 6, 4  # units whose choices are compared at a time: 64 and 16 choices
 
 
@@ -32,7 +33,8 @@ class Refined:
 
     Attributes:
         pruned: Weights and their mask, of the same structure and density as before.
-        errors: Squared error of the outputs before the first and after each sweep.
+        errors: Squared error of the outputs before the first and after each sweep; it never rises.
+            The sweeps end early where one would gain less than its rounding errors cost.
     """
 
     pruned: PrunedMatrix
@@ -61,14 +63,17 @@ def refine(
         seed: Seed of the units that are considered together; unused for groups, which are fixed.
     """
     descent = _Descent(dense, pruned, hessian, structure)
-    errors = [descent.error]
+    found, errors = descent.pruned, [descent.error]
     generator = torch.Generator().manual_seed(seed)
     for _ in range(sweeps):
         for columns in _together(structure, dense.shape[1], generator):
             descent.improve(columns)
         descent.fit()
+        if descent.error > errors[-1]:  # rounding, if the inputs are fewer than the weights
+            break
+        found = descent.pruned
         errors.append(descent.error)
-    return Refined(descent.pruned, tuple(errors))
+    return Refined(found, tuple(errors))
 
 
 def _together(structure: Structure, inputs: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -98,7 +103,7 @@ class _Descent:
 
     @property
     def pruned(self) -> PrunedMatrix:
-        return PrunedMatrix(self._weights.to(self._type), self._mask)
+        return PrunedMatrix(self._weights.to(self._type, copy=True), self._mask.clone())
 
     def fit(self) -> None:
         """Fit all weights under the current mask."""
@@ -139,5 +144,5 @@ def _restricted_inverses(moments: Tensor, kept: Tensor) -> Tensor:
     both = (kept[:, :, None] & kept[:, None, :]).to(moments)
     apart = torch.diag_embed((~kept).to(moments))
     # Inputs that are always zero, or the same as others, have no inverse; any solution serves.
-    inverses: Tensor = torch.linalg.pinv(moments * both + apart, hermitian=True)
+    inverses: Tensor = torch.linalg.pinv(moments * both + apart, rtol=_TRUNCATED, hermitian=True)
     return inverses * both

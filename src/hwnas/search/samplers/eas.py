@@ -18,7 +18,7 @@ from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.registry import Plugin
 from hwnas.search.objectives.front import Losses
 from hwnas.search.samplers.batch import BatchSampler, History
-from hwnas.search.samplers.growth import existing, planted
+from hwnas.search.samplers.growth import existing, filled_up, planted
 from hwnas.search.samplers.reinforce import directions_of, rewards_of
 from hwnas.search.samplers.replay import Replay
 from hwnas.search.samplers.space_features import SpaceFeatures
@@ -106,10 +106,7 @@ class EAS(BatchSampler):
             fresh = [c for c in children[existing(features, children)] if c.tobytes() not in picked]
             picked.update((child.tobytes(), child) for child in fresh[:1])
         found = np.array([*picked.values()], dtype=np.int64).reshape(-1, len(features.sizes))
-        if len(found) < count:
-            new = planted(features, history, 2 * count, rng)
-            found = history.unseen(np.vstack([found, new]))
-        return found[:count]
+        return filled_up(found, features, history, count, rng)
 
     def _begin(self, history: History) -> _Learner:
         assert self.features is not None

@@ -20,7 +20,7 @@ from hwnas.search.samplers.replay import Replay
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["PLUGINS", "Growth", "existing", "planted"]
+__all__ = ["PLUGINS", "Growth", "existing", "filled_up", "planted"]
 
 _ROOTS = 4
 _SMALLEST_OF = 3  # random options per position, of which a root takes the smallest
@@ -81,11 +81,7 @@ class Growth(BatchSampler):
             if len(left) and hopes[left].max() >= hopes[-1]:
                 arm = left[hopes[left].argmax()]
                 picked.append(int(rng.choice(np.flatnonzero(arms == arm))))
-        found = history.unseen(children[picked])
-        if len(found) < count:
-            new = planted(features, history, 2 * count, rng)
-            found = history.unseen(np.vstack([found, new]))
-        return found[:count]
+        return filled_up(children[picked], features, history, count, rng)
 
     def _children(
         self, features: SpaceFeatures, history: History, parents: Codes
@@ -205,6 +201,21 @@ def planted(
         if len(drawn) == count:
             return drawn
     return random_start(features, history, count, rng)
+
+
+def filled_up(
+    grown: Codes,
+    features: SpaceFeatures,
+    history: History,
+    count: int,
+    rng: np.random.Generator,
+) -> Codes:
+    """Return ``count`` new networks: those that were grown, then `planted` ones if too few."""
+    found = history.unseen(grown)
+    if len(found) < count:
+        new = planted(features, history, 2 * count, rng)
+        found = history.unseen(np.vstack([found, new]))
+    return found[:count]
 
 
 PLUGINS = (
