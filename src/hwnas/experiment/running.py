@@ -193,7 +193,9 @@ def resume(
         ConfigError: An override is wrong; the run is not changed.
     """
     opened = RunFolder.open(folder)
-    return _continue(opened, goals_of, reporter, ray_address, overrides)[0]
+    return _continue(
+        opened, lambda revised: goals_of(opened, revised), reporter, ray_address, overrides
+    )[0]
 
 
 def specialise(
@@ -235,7 +237,7 @@ def specialise(
 
 def _continue(
     folder: RunFolder,
-    goals: Callable[[RunFolder], Sequence[SearchGoal]],
+    goals: Callable[[Recipe], Sequence[SearchGoal]],
     reporter: Reporter | None,
     ray_address: str | None = None,
     overrides: Sequence[str] = (),
@@ -248,7 +250,7 @@ def _continue(
         run_inputs = RunInputs.prepare(
             recipe, folder.recipe_folder, folder.objects, reporter=reporter
         )
-        wanted = goals(folder)
+        wanted = goals(recipe)
         for goal in wanted:
             run_inputs.check_goal(goal)
         folder.revise(recipe, text if overrides else None)

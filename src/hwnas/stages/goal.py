@@ -147,7 +147,13 @@ class SearchGoal:
         return list(dict.fromkeys((o.metric, t) for o in self.objectives for t in o.all_targets))
 
 
-def goals_of(folder: RunFolder) -> list[SearchGoal]:
-    """Return the run's own goal, then the goals of the targets that were added to it."""
-    added = [SearchGoal.specialised(folder.recipe, target) for target in folder.specialised]
-    return [SearchGoal(folder.recipe.objective), *added]
+def goals_of(folder: RunFolder, revised: Recipe | None = None) -> list[SearchGoal]:
+    """Return the run's own goal, then the goals of the targets that were added to it.
+
+    Args:
+        folder: Folder of the run.
+        revised: Recipe that the run is to continue with; its own if None.
+    """
+    recipe = revised or folder.recipe
+    added = [SearchGoal.specialised(recipe, target) for target in folder.specialised]
+    return [SearchGoal(recipe.objective), *added]
