@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "hwnas"
 
 LAYERS = (  # a package may import from lower layers, and from its own without a cycle
     ("cli", "__main__"),
-    ("api", "samplers", "spaces", "tasks"),
+    ("api", "samplers", "spaces", "strategies", "tasks"),
     (
         "experiment",
         "given_objects",
@@ -27,7 +27,6 @@ LAYERS = (  # a package may import from lower layers, and from its own without a
         "report",
         "run_folder",
         "stages",
-        "terminal",
     ),
     ("search",),
     ("predictors",),

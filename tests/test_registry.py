@@ -24,7 +24,12 @@ from hwnas.registry import Plugin
 from hwnas.search import SupernetEvaluator, classification
 from hwnas.search.data.raw_images import RawImages
 from hwnas.search.data.sources import DataSource, SOURCES
+from hwnas.search.strategies.reinforce import PolicyGradient
 from hwnas.search_spaces import mobilenet, recipe_space
+
+
+class Patient(PolicyGradient):
+    pass
 
 
 class Same:
@@ -80,6 +85,9 @@ acme = acme_parts:evaluator
 
 [hwnas.sampling_rules]
 acme = acme_parts:largest
+
+[hwnas.search_strategies]
+acme = acme_parts:Patient
 
 [hwnas.data_sources]
 acme = acme_parts:SOURCE

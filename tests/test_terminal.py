@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from hwnas.cli.terminal import count_text, metric_text, print_measurement, print_summary, size_text
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.search.objectives.objective import Objective
 from hwnas.stages.finalists.limits import LimitCheck
 from hwnas.stages.results.run_result import FrontRow, RunResult
-from hwnas.terminal import count_text, metric_text, print_measurement, print_summary, size_text
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 ROW = FrontRow(

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hwnas import errors, samplers, spaces, tasks
+    from hwnas import errors, samplers, spaces, strategies, tasks
     from hwnas.api.compression import compress, sweep
     from hwnas.api.devices import calibrate, measure, predict, search_space
     from hwnas.api.objectives import maximize, minimize
@@ -74,6 +74,7 @@ __all__ = [
     "search_recipe",
     "search_space",
     "spaces",
+    "strategies",
     "sweep",
     "tasks",
 ]

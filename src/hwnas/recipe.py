@@ -135,6 +135,11 @@ class SearchConfig:
     Attributes:
         sampler: ``"guided"``, another name of `hwnas.search.SAMPLERS`, or a user's own sampler.
         options: Keyword arguments of the sampler.
+        strategy: Strategy that learns which networks to propose while the supernet is trained
+            further, in place of a sampler: ``"proxyless"``, ``"gdas"``, ``"pc-darts"``,
+            ``"reinforce"``, another name of `hwnas.search.strategies.STRATEGIES` or a user's own;
+            None for a sampler.
+        strategy_options: Keyword arguments of the strategy.
         evaluator: ``"supernet"``, ``"train"``, ``"grow"`` or a user's own evaluator.
         storage: URL of a study that several searches share; that of the run folder if None.
         trials: Number of candidates to evaluate.
@@ -156,6 +161,8 @@ class SearchConfig:
 
     sampler: str = "guided"
     options: Mapping[str, Any] = field(default_factory=dict)
+    strategy: str | None = None
+    strategy_options: Mapping[str, Any] = field(default_factory=dict)
     evaluator: str = "supernet"
     storage: str | None = None
     trials: int = 200
@@ -175,6 +182,10 @@ class SearchConfig:
         for name, least in leasts.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise ConfigError(f"search.{name} is {value}; expected at least {least}")
+        if self.strategy_options and self.strategy is None:
+            raise ConfigError(
+                "search.strategy_options is given, but search.strategy is not; name the strategy"
+            )
         check_request("search", self.cpus_per_worker, self.gpus_per_worker)
         if self.storage is not None:
             check_storage(self.storage)

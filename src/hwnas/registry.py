@@ -61,7 +61,7 @@ class Registry(Mapping[str, T], Generic[T]):
     @property
     def group(self) -> str:
         """Group of entry points, such as ``"hwnas.samplers"``."""
-        return f"hwnas.{self.kind.replace(' ', '_')}s"
+        return f"hwnas.{self.kind.replace(' ', '_')}s".replace("ys", "ies")
 
     def __getitem__(self, name: str) -> T:
         return self.plugin(name).value

@@ -19,6 +19,7 @@ from hwnas.recipe import Named, Recipe, parse_recipe
 from hwnas.registry import Registry
 from hwnas.search import SAMPLERS, TASKS, GrowEvaluator, TrainConfig
 from hwnas.search.samplers import GuidedSampler
+from hwnas.search.strategies import STRATEGIES
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.mobilenet.space import mobilenet
 from hwnas.search_spaces.registry import ROLES, SPACES
@@ -105,6 +106,7 @@ def test_minimize_takes_several_targets() -> None:
     [
         (SAMPLERS, hwnas.samplers),
         (SPACES, hwnas.spaces),
+        (STRATEGIES, hwnas.strategies),
         (TASKS, hwnas.tasks),
         (ROLES, hwnas.spaces),
     ],

@@ -229,6 +229,24 @@ COUNTABLE_VIT = VitSpace(
     )
 )
 
+OPERATORS = MobileNetSpace(
+    MobileNetConfig(
+        stages=(
+            Stage(8, 1, (1, 2), operators=("skip", "k3_e1", "k3_e2_g2", "k5_e2")),
+            Stage(16, 2, kernel_size=(3, 5), expand_ratio=(2, 3)),
+            Stage(16, 1, operators=("k3_e1_g2", "k3_e3")),
+        ),
+        resolution=(8,),
+        width=(0.5, 1),
+        stem_channels=8,
+        stem_stride=1,
+        head_channels=16,
+        feature_channels=0,
+        operator_weights="own",
+    )
+)
+"""Operators with weights of their own, beside sizes that share them."""
+
 COUNTABLE_HYBRID = HybridSpace(
     HybridConfig(
         stages=(
@@ -263,6 +281,9 @@ SPACES: dict[str, SearchSpace] = {
     "gated": GatedSpace(),
     "siblings": SiblingSpace(),
     "nasbench201": nasbench201((8, 8, 3), 4, channels=4, cells=1),
+    "nasbench201-own": nasbench201((8, 8, 3), 4, channels=4, cells=1, operator_weights="own"),
+    "mobilenet-own": OPERATORS,
+    "quantised-own": QuantisedSpace(OPERATORS),
     "resnet-countable": RESNET,
     "resnet-tiny": resnet((8, 8, 1), 10),
     "simplenet-tiny": simplenet((8, 8, 1), 10),

@@ -28,6 +28,7 @@ __all__ = [
     "GivenEvaluator",
     "GivenSampler",
     "GivenSpace",
+    "GivenStrategy",
     "GivenTask",
     "SearchDescription",
     "main_objective",
@@ -37,6 +38,7 @@ GivenSpace: TypeAlias = (
     str | Named | SearchSpace | ElasticModel | nn.Module | Callable[..., SearchSpace]
 )
 GivenTask: TypeAlias = str | Named | Task | Callable[..., Task]
+GivenStrategy: TypeAlias = str | Named
 GivenSampler: TypeAlias = str | Named | BaseSampler | Callable[..., BaseSampler]
 GivenEvaluator: TypeAlias = str | Callable[..., Evaluator]
 
@@ -62,6 +64,7 @@ class SearchDescription:
         training: Settings of the training; None leaves them to the plan for ``minutes``.
         minutes: Time budget of the whole job, in minutes.
         sampler: Sampler; None for the default.
+        strategy: Strategy that takes the place of a sampler; None for a sampler.
         evaluator: Evaluator; None for the default.
         trials: Number of candidates to evaluate; None for the default.
         seed: Seed of all random numbers.
@@ -76,6 +79,7 @@ class SearchDescription:
     training: TrainConfig | None = None
     minutes: float | None = None
     sampler: GivenSampler | None = None
+    strategy: GivenStrategy | None = None
     evaluator: GivenEvaluator | None = None
     trials: int | None = None
     seed: int = 0
@@ -105,7 +109,7 @@ class SearchDescription:
             tables["run"] = {"minutes": self.minutes}
         tables["data"] = {"source": images.table["source"]}
         objects: dict[str, Any] = {} if images.data is None else {"data": images.data}
-        for part in (self._task, self._space, self._sampler, self._evaluator):
+        for part in (self._task, self._space, self._sampler, self._strategy, self._evaluator):
             named, given = part()
             for table, values in named.items():
                 tables[table] = {**tables.get(table, {}), **values}
@@ -154,6 +158,13 @@ class SearchDescription:
         if isinstance(sampler := objects.get("sampler"), BaseSampler):
             objects = {"sampler": returning(sampler)}
         return {"search": search}, objects
+
+    def _strategy(self) -> _Described:
+        if self.strategy is None:
+            return {}, {}
+        named = Named(self.strategy) if isinstance(self.strategy, str) else self.strategy
+        options = {"strategy_options": dict(named.options)} if named.options else {}
+        return {"search": {"strategy": named.name, **options}}, {}
 
     def _evaluator(self) -> _Described:
         named, objects = _described("evaluator", self.evaluator, EVALUATORS)

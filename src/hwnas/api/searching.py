@@ -11,6 +11,7 @@ from hwnas.api.recipes import (
     GivenEvaluator,
     GivenSampler,
     GivenSpace,
+    GivenStrategy,
     GivenTask,
     SearchDescription,
 )
@@ -33,6 +34,7 @@ def search(
     training: TrainConfig | None = None,
     minutes: float | None = None,
     sampler: GivenSampler | None = None,
+    strategy: GivenStrategy | None = None,
     evaluator: GivenEvaluator | None = None,
     trials: int | None = None,
     seed: int = 0,
@@ -66,6 +68,8 @@ def search(
         minutes: Time budget of the whole job, in minutes, at least 3. What the other arguments
             leave open is planned for it.
         sampler: Sampler of `hwnas.samplers`, its name, a sampler of Optuna, or a factory.
+        strategy: Strategy of `hwnas.strategies`, its name, or the name of a class of your own; it
+            learns what to propose while the supernet is trained, in place of a sampler.
         evaluator: ``"supernet"``, ``"train"``, ``"grow"``, or a factory.
         trials: Number of candidates to evaluate.
         seed: Seed of all random numbers.
@@ -94,6 +98,7 @@ def search(
         training,
         minutes,
         sampler,
+        strategy,
         evaluator,
         trials,
         seed,

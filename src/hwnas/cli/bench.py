@@ -89,9 +89,9 @@ def bench_predictor(
 ) -> None:
     """Score a method of predicting costs on devices that were held out."""
     from hwnas.atomic import write_json
+    from hwnas.cli.terminal import print_predictor_rows
     from hwnas.predictors.benchmarks.benchmark import bench_predictor
     from hwnas.predictors.benchmarks.cost_table import read_cost_table
-    from hwnas.terminal import print_predictor_rows
 
     rows = bench_predictor(
         read_cost_table(table, metric, space),
@@ -135,13 +135,13 @@ def bench_search(
 ) -> None:
     """Search published tables, and report the share of the true hypervolume that is found."""
     from hwnas.atomic import write_json
+    from hwnas.cli.terminal import print_search_rows
     from hwnas.search.tables import (
         Calibration,
         bench_search,
         read_objective_table,
         read_test_table,
     )
-    from hwnas.terminal import print_search_rows
 
     objectives = read_objective_table(table)
     test = read_test_table(objectives, test_table) if test_table else None

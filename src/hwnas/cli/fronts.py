@@ -85,8 +85,7 @@ def _note_if_stale(*runs: Path) -> None:
 
 
 def _print_front(summary: RunResult) -> None:
-    from hwnas.report.quantities import number
-    from hwnas.terminal import (
+    from hwnas.cli.terminal import (
         has_targets,
         mark_of,
         metric_text,
@@ -94,6 +93,7 @@ def _print_front(summary: RunResult) -> None:
         table_of,
         target_text,
     )
+    from hwnas.report.quantities import number
 
     labels = [objective.label for objective in summary.objectives]
     measured = any(row.measured_latency_ms is not None for row in summary.front)
@@ -121,8 +121,8 @@ def _print_front(summary: RunResult) -> None:
 
 
 def _print_comparison(found: Comparison) -> None:
+    from hwnas.cli.terminal import table_of
     from hwnas.report.quantities import number
-    from hwnas.terminal import table_of
 
     columns = ["run", "trials", "front", "hypervolume", "share"]
     columns += [f"best {_shown(label)}" for label in found.objectives]

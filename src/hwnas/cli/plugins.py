@@ -40,6 +40,7 @@ def _registries() -> list[Registry[Any]]:
     from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
     from hwnas.search import EVALUATORS, SAMPLERS, TASKS
     from hwnas.search.data.sources import SOURCES
+    from hwnas.search.strategies import STRATEGIES
     from hwnas.search.training.sampling import SAMPLING
     from hwnas.search_spaces import ROLES, SPACES
     from hwnas.search_spaces.any_model.sources import MODEL_SOURCES
@@ -51,6 +52,7 @@ def _registries() -> list[Registry[Any]]:
         ROLES,
         MODEL_SOURCES,
         SAMPLING,
+        STRATEGIES,
         EVALUATORS,
         SAMPLERS,
         DEVICE_METRICS,
@@ -77,7 +79,7 @@ def plugins() -> list[PluginEntry]:
 @app.command("plugins", rich_help_panel=MORE)
 def command(as_json: Json = False) -> None:
     """List all plug-ins by kind: data sources, tasks, spaces, samplers, runtimes and so on."""
-    from hwnas.terminal import table_of
+    from hwnas.cli.terminal import table_of
 
     found = plugins()
     if as_json:

@@ -139,7 +139,7 @@ def status(run: RunPath, as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    from hwnas.terminal import table_of
+    from hwnas.cli.terminal import table_of
 
     stale = found["stale"]
     rows = [
@@ -234,8 +234,8 @@ def export(
 @app.command(rich_help_panel=MORE)
 def spaces(as_json: Json = False) -> None:
     """List the search spaces by name, with their presets."""
+    from hwnas.cli.terminal import table_of
     from hwnas.search_spaces.registry import spaces
-    from hwnas.terminal import table_of
 
     found = spaces()
     if as_json:
@@ -258,7 +258,7 @@ def _show(summary: Any, as_json: bool) -> None:
     if as_json:
         print_json(summary.to_json())
         return
-    from hwnas.terminal import print_summary
+    from hwnas.cli.terminal import print_summary
 
     print_summary(out, summary)
 

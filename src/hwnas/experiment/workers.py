@@ -64,7 +64,7 @@ def _check_this_process(recipe: Recipe) -> None:
 def _check_cluster(job: Job) -> None:
     """Raise if Ray has too few CPUs or GPUs for the workers of a stage."""
     recipe, nodes = job.recipe, live_nodes()
-    if job.needs_supernet and recipe.train.workers:
+    if job.trains_supernet and recipe.train.workers:
         recipe.train.worker_resources(nodes)
     if recipe.search.workers:
         recipe.search.worker_resources(nodes)

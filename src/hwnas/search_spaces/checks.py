@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.layers import hidden_channels
 from hwnas.search_spaces.map_sizes import Size, input_size
 
-__all__ = ["check_counts", "check_dropout", "check_expansion", "check_sides", "check_stride"]
+__all__ = [
+    "OperatorWeights",
+    "check_counts",
+    "check_dropout",
+    "check_expansion",
+    "check_sides",
+    "check_stride",
+    "checked_weights",
+]
+
+OperatorWeights = Literal["shared", "own"]
+"""Whether operators among which a choice selects share weights in a supernet."""
 
 
 def check_counts(config: Any, *names: str) -> None:
@@ -30,6 +41,13 @@ def check_dropout(dropout: float) -> None:
     """Raise if a dropout probability is not in [0, 1)."""
     if not 0 <= dropout < 1:
         raise ConfigError(f"dropout is {dropout}; expected a probability in [0, 1)")
+
+
+def checked_weights(value: OperatorWeights) -> OperatorWeights:
+    """Return the value of ``operator_weights``, or raise if there is no such value."""
+    if value not in get_args(OperatorWeights):
+        raise ConfigError(f"operator_weights is {value!r}; expected 'shared' or 'own'")
+    return value
 
 
 def check_sides(

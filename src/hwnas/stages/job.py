@@ -115,11 +115,27 @@ class Job:
         """True if the evaluator takes the weights of a trained supernet."""
         return needs_weights(self.run_inputs.evaluator)
 
-    def supernet_weights(self) -> dict[str, Tensor] | None:
-        """Read the weights of the trained supernet; None if the evaluator takes none."""
+    @property
+    def trains_supernet(self) -> bool:
+        """True if a supernet is trained, for the evaluator or for a strategy."""
+        return self.needs_supernet or self.run_inputs.strategy is not None
+
+    @property
+    def trained_weights(self) -> dict[str, Tensor]:
+        """Weights at the end of the supernet's training, before a strategy trains them further."""
+        return load_weights(self.folder.path / "supernet" / WEIGHTS)
+
+    def supernet_weights(self, goal: SearchGoal) -> dict[str, Tensor] | None:
+        """Read the weights that networks are scored with for a goal; None if there are none."""
         if not self.needs_supernet:
             return None
-        return load_weights(self.folder.path / "supernet" / WEIGHTS)
+        if self.run_inputs.strategy is None:
+            return self.trained_weights
+        return load_weights(self.strategy_folder(goal) / WEIGHTS)
+
+    def strategy_folder(self, goal: SearchGoal) -> Path:
+        """Return the folder of what the strategy learned for a goal."""
+        return self.folder.output(goal.target) / "strategy"
 
     @property
     def _evaluator_folder(self) -> Path:

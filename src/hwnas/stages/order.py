@@ -12,6 +12,7 @@ from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job, RunStage
 from hwnas.stages.report import reporting
 from hwnas.stages.search import found, searching
+from hwnas.stages.strategy import learning, proposing
 from hwnas.stages.training import ranking, training
 
 __all__ = ["is_done", "stages_of"]
@@ -37,13 +38,17 @@ def stages_of(job: Job, goal: SearchGoal) -> Iterator[RunStage]:
     for metric, target in goal.costs:
         yield calibration(job, metric, target, out)
         costs[label_on(metric, target)] = fitted_predictor(space, metric, target, out)
-    if job.needs_supernet:
+    if job.trains_supernet:
         yield training(job, goal, costs)
-    weights = job.supernet_weights()
-    if weights is not None and recipe.train.ranking_check:
-        yield ranking(job, weights)
+    if job.needs_supernet and recipe.train.ranking_check:
+        yield ranking(job, job.trained_weights)
+    strategy, sampler = job.run_inputs.strategy, job.run_inputs.sampler
+    if strategy is not None:
+        yield learning(job, goal, strategy, costs)
+        sampler = proposing(job, goal)
+    weights = job.supernet_weights(goal)
     arrays = None if weights is None else {k: v.numpy() for k, v in weights.items()}
-    yield from searching(job, goal, job.evaluator(arrays, goal), costs)
+    yield from searching(job, goal, sampler, job.evaluator(arrays, goal), costs)
     result = found(folder, goal)
     yield finalising(job, goal, result, weights)
     if recipe.deploy.reference and goal.target is None:

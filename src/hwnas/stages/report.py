@@ -391,7 +391,7 @@ def _break_even(job: Job) -> str:
     each = sum(
         record.wall_s
         for name, record in stages.items()
-        if name.startswith("calibrate") or name in ("search", "finalists")
+        if name.startswith("calibrate") or name in ("strategy", "search", "finalists")
     )
     model = (
         f"Modelled: {top} networks trained alone, each for as many steps as the supernet's "

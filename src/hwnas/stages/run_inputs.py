@@ -25,6 +25,7 @@ from hwnas.search.evaluation.lineage import check_growable
 from hwnas.search.evaluation.own_identity import check_identity
 from hwnas.search.objectives.objective import check_objectives
 from hwnas.search.samplers import SAMPLERS, make_sampler
+from hwnas.search.strategies import Strategy, make_strategy
 from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
@@ -55,6 +56,7 @@ class RunInputs:
         sampler: Factory of the sampler.
         evaluator: Factory of the evaluator.
         start: Trained weights that the supernet starts from; None for the space's own.
+        strategy: Strategy that learns which networks to propose; None for the sampler.
     """
 
     recipe: Recipe
@@ -64,6 +66,7 @@ class RunInputs:
     sampler: Callable[..., BaseSampler]
     evaluator: Callable[..., Evaluator]
     start: StartWeights | None = None
+    strategy: Strategy | None = None
 
     @classmethod
     def prepare(
@@ -117,6 +120,7 @@ class RunInputs:
         goal = SearchGoal(recipe.objective)
         goal.check()
         _check_formats(goal, evaluator, recipe)
+        strategy = _strategy(recipe, space, evaluator, len(data.train))
         _check_weights(space.network, recipe.train)
         _check_bits(space.network, goal)
         _check_training(recipe.train, task, len(data.train))
@@ -131,9 +135,10 @@ class RunInputs:
         check_sampling(recipe.train.sampling, space.network)
         teacher_of(space.network, recipe.train)
         start = start_weights(
-            recipe, recipe_folder, space.network, task.outputs, needs_weights(evaluator)
+            *(recipe, recipe_folder, space.network, task.outputs),
+            needs_weights(evaluator) or strategy is not None,
         )
-        return cls(recipe, data, task, space, sampler, evaluator, start)
+        return cls(recipe, data, task, space, sampler, evaluator, start, strategy)
 
     @property
     def space(self) -> SearchSpace:
@@ -314,6 +319,39 @@ def _check_formats(goal: SearchGoal, evaluator: Callable[..., Evaluator], recipe
             f"{name!r} scores all networks in one; name targets in one format, or use another "
             "evaluator"
         )
+
+
+def _strategy(
+    recipe: Recipe, space: SearchSpace, evaluator: Callable[..., Evaluator], images: int
+) -> Strategy | None:
+    """Return the strategy of a recipe, if it has one.
+
+    Raises:
+        ConfigError: It does not suit the space, the evaluator, the plan or the images.
+    """
+    search = recipe.search
+    if search.strategy is None:
+        return None
+    strategy = make_strategy(search.strategy, search.strategy_options)
+    name = f'search.strategy is "{search.strategy}"'
+    if recipe.run.minutes is not None:
+        raise ConfigError(
+            f"{name}, but the plan of run.minutes does not count with a strategy; leave one of "
+            "them out"
+        )
+    if not space.network.nests:
+        raise ConfigError(
+            f"{name}, but the networks of space {space.network.name!r} share no weights; use "
+            "another space"
+        )
+    if needs_weights(evaluator) and not strategy.trains_networks:
+        raise ConfigError(
+            f"{name}, whose weights belong to mixtures of operators, so the supernet does not "
+            'score single networks; set search.evaluator = "train"'
+        )
+    strategy.check(space.network)
+    strategy.held_out_images(images, recipe.train.batch_size)
+    return strategy
 
 
 def _check_weights(space: SearchSpace, train: TrainConfig) -> None:

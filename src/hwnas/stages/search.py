@@ -58,7 +58,11 @@ _WITHOUT_ENDS = (from_optuna.random, Stratified)
 
 
 def searching(
-    job: Job, goal: SearchGoal, evaluator: Evaluator, costs: Mapping[str, CostSource]
+    job: Job,
+    goal: SearchGoal,
+    sampler: Callable[..., BaseSampler],
+    evaluator: Evaluator,
+    costs: Mapping[str, CostSource],
 ) -> Iterator[RunStage]:
     """Yield the search stage of a goal, and a random search if the recipe asks for it."""
     config = job.recipe.search
@@ -92,7 +96,7 @@ def searching(
             [name for name in inputs if name.startswith("costs@")],
         )
 
-    search = stage("search", goal.study_name, job.run_inputs.sampler)
+    search = stage("search", goal.study_name, sampler)
     yield with_reference(job, goal, search)
     if config.random_baseline and goal.target is None:
         yield stage("random-baseline", BASELINE, from_optuna.random)
@@ -160,15 +164,17 @@ def _search(
     trials, patience = config.trials, config.patience
     if study_name == BASELINE and patience is not None:  # as many trials as the search had
         trials, patience = found(folder, goal).tried, None
+    learned = job.run_inputs.strategy is not None
+    without_ends = learned or sampler in _WITHOUT_ENDS
     options = SearchOptions(
         trials,
         sampler,
-        config.options if study_name != BASELINE else {},
+        {} if learned or study_name == BASELINE else config.options,
         job.recipe.seed,
         config.batch,
         job.fidelity,
         config.fidelity,
-        first=() if sampler in _WITHOUT_ENDS else (space.smallest(), space.largest()),
+        first=() if without_ends else (space.smallest(), space.largest()),
         retries=config.retries,
         patience=patience,
     )

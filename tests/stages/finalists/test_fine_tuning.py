@@ -9,11 +9,11 @@ from rich.console import Console
 from torch import Tensor
 
 from hwnas import experiment
+from hwnas.cli.terminal import print_summary
 from hwnas.deploy import Bundle
 from hwnas.progress import SilentReporter
 from hwnas.search.training import load_weights
 from hwnas.stages.finalists.bundles import score_of
-from hwnas.terminal import print_summary
 
 QUIET = SilentReporter()
 

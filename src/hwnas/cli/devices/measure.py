@@ -30,10 +30,10 @@ def measure(
     as_json: Json = False,
 ) -> None:
     """Time an ONNX file on a target."""
+    from hwnas.cli.terminal import print_measurement
     from hwnas.deploy.measurement.latency_timer import TimingSettings
     from hwnas.deploy.measurement.timing import measure
     from hwnas.deploy.targets.target import Target
-    from hwnas.terminal import print_measurement
 
     settings = TimingSettings(patience_s=patience)
     measured = measure({str(model): model}, Target.parse(target), settings)[str(model)]
@@ -49,9 +49,9 @@ def fingerprint(
     as_json: Json = False,
 ) -> None:
     """Characterise a target of this machine by ten seconds of small models run on it."""
+    from hwnas.cli.terminal import print_fingerprint
     from hwnas.deploy.targets.target import Target
     from hwnas.predictors.devices.fingerprint import fingerprint
-    from hwnas.terminal import print_fingerprint
 
     found = fingerprint(Target.parse(target))
     if as_json:

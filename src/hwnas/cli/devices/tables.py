@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hwnas.cli.terminal import table_of
 from hwnas.deploy.targets.catalogue import DeviceStatus
 from hwnas.predictors.devices.calibration import NetworkMeasurement
 from hwnas.predictors.devices.prediction import KnownDevice, Prediction
@@ -15,7 +16,6 @@ from hwnas.predictors.devices.store import DeviceStore
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.explain import OperatorCost
 from hwnas.predictors.metrics.device_metric import Profile
-from hwnas.terminal import table_of
 
 __all__ = [
     "print_calibrated",

@@ -48,8 +48,8 @@ def match(
 
 def _show(plan: KernelPlan) -> None:
     """Print a row for each operator at some sizes, then nodes in PyTorch and alternatives."""
+    from hwnas.cli.terminal import table_of
     from hwnas.deploy.matching.kernel_plan import NO_GPU
-    from hwnas.terminal import table_of
 
     rows = Counter(map(_row, plan.calls))
     heads = ["calls", "operator", "type", "sizes", "computed by", "nodes"]

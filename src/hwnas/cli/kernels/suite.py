@@ -72,7 +72,7 @@ def suite(
 
 
 def _show(verdicts: Iterable[CaseResult]) -> None:
-    from hwnas.terminal import table_of
+    from hwnas.cli.terminal import table_of
 
     rows = []
     for each in verdicts:

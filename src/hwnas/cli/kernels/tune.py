@@ -143,10 +143,10 @@ def _rank(
     as_json: bool,
 ) -> None:
     """Compile configurations for a GPU, and show them ranked by resource usage."""
+    from hwnas.cli.terminal import table_of
     from hwnas.kernels.accelerator import Accelerator
     from hwnas.kernels.sizes import sizes_text
     from hwnas.kernels.tuning.static_ranking import ranked_statically
-    from hwnas.terminal import table_of
 
     gpu = Accelerator.named(device)
     ranked = [(one, ranked_statically(operator, one, dtype, gpu, count)) for one in sizes]

@@ -110,7 +110,7 @@ def compare(
 
 
 def _show(found: CacheComparison) -> None:
-    from hwnas.terminal import table_of
+    from hwnas.cli.terminal import table_of
 
     counts, settings = found.counts, found.settings
     names = list(found.without.metrics)

@@ -60,7 +60,7 @@ def cascade(
 
 
 def _show(run: Path, found: Cascading) -> None:
-    from hwnas.terminal import table_of
+    from hwnas.cli.terminal import table_of
 
     costs = found.costs
     columns = [
@@ -120,7 +120,7 @@ def _show(run: Path, found: Cascading) -> None:
 
 def _show_search(search: PairSearch, found: Cascading) -> None:
     """Print the chosen pairs, as estimated from the search and as delivered."""
-    from hwnas.terminal import table_of
+    from hwnas.cli.terminal import table_of
 
     delivered = {frozenset((pair.small, pair.big)): pair for pair in found.delivered}
     unit, rows = ("ms" if search.predicted == "latency" else "mJ"), []
@@ -148,7 +148,7 @@ def _show_search(search: PairSearch, found: Cascading) -> None:
 
 
 def _row(name: str, way: CascadeOption, found: Cascading) -> list[str]:
-    from hwnas.terminal import metric_text
+    from hwnas.cli.terminal import metric_text
 
     share = f"{way.test.share:.1%}" if "->" in way.name else "-"
     tallies = (way.validation, way.test)

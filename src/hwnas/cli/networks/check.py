@@ -44,7 +44,7 @@ def check(
 
 
 def _show(verdicts: list[CostCheck]) -> None:
-    from hwnas.terminal import table_of
+    from hwnas.cli.terminal import table_of
 
     columns = ["", "value", "limit", "old", "worse by", "95 % interval", ""]
     out.print(table_of(columns, [_row(verdict) for verdict in verdicts]))

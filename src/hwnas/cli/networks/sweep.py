@@ -61,7 +61,7 @@ def sweep(
 
 
 def _show(found: Sweep) -> None:
-    from hwnas.terminal import metric_text, table_of
+    from hwnas.cli.terminal import metric_text, table_of
 
     columns = ["variant", "target", "measured ms", "difference", "quality", "loss", "size"]
     out.print(table_of(columns, [_row(each) for each in found.results], "Variants"))
@@ -87,7 +87,7 @@ def _show(found: Sweep) -> None:
 
 
 def _row(each: VariantResult) -> list[str]:
-    from hwnas.terminal import metric_text, size_text
+    from hwnas.cli.terminal import metric_text, size_text
 
     quality = each.quality
     return [

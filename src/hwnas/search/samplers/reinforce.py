@@ -20,7 +20,7 @@ from hwnas.search.samplers.replay import Replay
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["PLUGINS", "Reinforce", "directions_of", "rewards_of"]
+__all__ = ["PLUGINS", "Reinforce", "directions_of", "drawn_from", "rewards_of"]
 
 _DIRECTIONS = 6  # most directions, apart from the one with equal weights
 _LEAST_QUALITY = 0.05  # quality of the worst value, so that one objective cannot zero a product
@@ -90,7 +90,8 @@ class Reinforce(BatchSampler):
         if features.listed:
             drawn = self._without_replacement(features, history, policies, turns, rng)
         else:
-            drawn = _drawn(features, history, policies, turns, rng)
+            spread = np.ones(_DRAWS)
+            drawn = drawn_from(features, history, policies.logits, turns, spread, rng)
         if len(drawn) < count:
             others = random_start(features, history, 2 * count, rng)
             drawn = history.unseen(np.vstack([drawn, others]))
@@ -233,18 +234,29 @@ def _in_effect(features: SpaceFeatures, codes: Codes) -> Numbers:
     return effect
 
 
-def _drawn(
+def drawn_from(
     features: SpaceFeatures,
     history: History,
-    policies: _Policies,
+    logits: Numbers,
     turns: Codes,
+    spread: Numbers,
     rng: np.random.Generator,
 ) -> Codes:
-    """Return the first unseen, allowed network that each turn's policy draws; fewer if none is."""
+    """Return the first unseen, allowed network that each turn's policy draws; fewer if none is.
+
+    Args:
+        features: Description of the space.
+        history: Trials before.
+        logits: Logits of the policies, (K, P, O).
+        turns: Index of the policy of each proposal.
+        spread: Temperature of each draw, (D,): 1 for the policy itself, 0 for its most probable
+            network.
+        rng: Source of randomness.
+    """
     picked: dict[bytes, Codes] = {}
     for k in turns:
-        noise = rng.gumbel(size=(_DRAWS, *policies.logits.shape[1:]))
-        codes = features.canonical((policies.logits[k] + noise).argmax(2))
+        noise = rng.gumbel(size=(len(spread), *logits.shape[1:])) * spread[:, None, None]
+        codes = features.canonical((logits[k] + noise).argmax(2))
         offered = history.unseen(codes)
         for code in offered[features.allowed(offered)]:
             if code.tobytes() not in picked:

@@ -91,7 +91,7 @@ def check_layer_rates(config: TrainConfig, space: SearchSpace) -> None:
     if not config.layer_rates:
         return
     with blueprint():
-        network = space.build(space.largest())
+        network = space.shared_network()
     names = [name for name, _ in network.named_parameters()]
     for pattern in config.layer_rates:
         if not any(fnmatchcase(name, pattern) for name in names):

@@ -50,7 +50,7 @@ class StartWeights:
                 "trained supernet, or its file supernet/weights.safetensors"
             ) from error
         with blueprint():
-            wanted = space.build(space.largest()).state_dict()
+            wanted = space.shared_network().state_dict()
         fresh = [
             name
             for name, tensor in wanted.items()

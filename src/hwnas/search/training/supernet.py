@@ -8,20 +8,20 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import torch
 
 from hwnas.atomic import appending, storage_errors
 from hwnas.errors import ConfigError, DeviceError, HwnasError, WorkerError
-from hwnas.search.data.image_data import ImageData
+from hwnas.search.data.image_data import ImageData, Split
 from hwnas.search.engine.devices import UNUSABLE, device_here
 from hwnas.search.engine.placement import live_nodes
 from hwnas.search.engine.remote_files import fetched, send
 from hwnas.search.tasks.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
 from hwnas.search.training.start import StartWeights
-from hwnas.search.training.steps import Teacher
+from hwnas.search.training.steps import Teacher, TrainingStep
 from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingPoint, fit
 from hwnas.search.training.workers import Workers
 from hwnas.search_spaces import SearchSpace, Supernet
@@ -46,6 +46,7 @@ class SupernetTraining:
         run: Hash of the above; a checkpoint of another hash is refused.
         folder: Folder of checkpoint, weights and training curve.
         start: Trained weights to start from; None for the space's own.
+        learned: What is learned beside the weights; None for nothing.
     """
 
     space: SearchSpace
@@ -56,6 +57,23 @@ class SupernetTraining:
     run: str
     folder: Path
     start: StartWeights | None = None
+    learned: LearnedBeside | None = None
+
+
+class LearnedBeside(Protocol):
+    """Something that is learned while a supernet is trained, beside its weights."""
+
+    def begin(
+        self, supernet: Supernet, task: Task, split: Split, config: TrainConfig, seed: int
+    ) -> tuple[TrainingStep, Split]:
+        """Return the step of the training, and the images that the weights are trained on.
+
+        What is to be part of checkpoints is added to the supernet as a child.
+        """
+        ...
+
+    def save(self, supernet: Supernet, folder: Path) -> None:
+        """Write what was learned into the folder of the training."""
 
 
 def train_supernet(
@@ -111,6 +129,8 @@ def _train(
         supernet = _trained(training, workers, device, on_row)
         if workers.rank == 0:
             save_weights(training.folder / WEIGHTS, supernet.shared.state_dict())
+            if training.learned is not None:
+                training.learned.save(supernet, training.folder)
     except Exception as error:
         workers.agree(error)  # raises the error once all workers know of it
         raise
@@ -134,21 +154,25 @@ def _trained(
         return supernet
     supernet.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     task = smoothed(training.task, config.label_smoothing)
-    teacher = teacher_of(training.space, config)
-    if teacher is not None:
-        teacher = teacher.to(device)
-        teacher = teacher.prepared(config.teacher_sees, task, training.data.train, workers)
-    step = SupernetStep(
-        supernet,
-        task,
-        sampling,
-        config.random_subnets,
-        config.distillation,
-        config.distillation_loss,
-        teacher,
-        chained=config.teacher == "previous",
-        weight_distribution=config.weight_distribution,
-    )
+    split = training.data.train
+    step: TrainingStep
+    if training.learned is not None:
+        step, split = training.learned.begin(supernet, task, split, config, training.seed)
+    else:
+        teacher = teacher_of(training.space, config)
+        if teacher is not None:
+            teacher = teacher.to(device).prepared(config.teacher_sees, task, split, workers)
+        step = SupernetStep(
+            supernet,
+            task,
+            sampling,
+            config.random_subnets,
+            config.distillation,
+            config.distillation_loss,
+            teacher,
+            chained=config.teacher == "previous",
+            weight_distribution=config.weight_distribution,
+        )
     rows = training.folder / ROWS
     if workers.rank == 0:
         fetched(rows)
@@ -157,7 +181,7 @@ def _trained(
         fit(
             supernet,
             step,
-            training.data.train,
+            split,
             config,
             training.seed,
             checkpoint=training.folder / CHECKPOINT,

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.layers.candidate_operators import only_operator
 from hwnas.search_spaces.tabular.nasbench201 import EDGES
 
 __all__ = ["Cell", "Halving", "ZeroOperation", "head", "operation", "stem"]
@@ -44,7 +46,7 @@ class Cell(nn.Module):
             brought = [
                 edge(nodes[start])
                 for edge, (start, end) in zip(self.edges, EDGES, strict=True)
-                if end == node and not isinstance(edge, ZeroOperation)
+                if end == node and not isinstance(only_operator(edge), ZeroOperation)
             ]
             nodes.append(_total(brought) if brought else torch.zeros_like(x))
         return nodes[-1]
@@ -70,8 +72,23 @@ class Halving(nn.Module):
         return halved
 
 
-def operation(channels: int, name: str) -> nn.Module:
-    """Return the operation of an edge by its name: (N, C, H, W) -> (N, C, H, W)."""
+def operation(channels: int, name: str, divisor: int = 1) -> nn.Module:
+    """Return the operation of an edge by its name: (N, C, H, W) -> (N, C, H, W).
+
+    Args:
+        channels: Channels of the edge.
+        name: Name of the operation.
+        divisor: Number of parts of the channels, of which the operation works on one.
+
+    Raises:
+        ConfigError: The channels cannot be divided into equal parts.
+    """
+    if channels % divisor:
+        raise ConfigError(
+            f"{channels} channels cannot be divided into {divisor} equal parts; choose space."
+            "channels as a multiple of the divisor"
+        )
+    channels //= divisor
     if name == "none":
         return ZeroOperation()
     if name == "skip_connect":

@@ -18,6 +18,7 @@ from torch import nn
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.cells.network import Cell, Halving, head, operation, stem
 from hwnas.search_spaces.cells.steps import Skeleton, chosen_parts, part_table
+from hwnas.search_spaces.checks import OperatorWeights, checked_weights
 from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
 from hwnas.search_spaces.space.architecture import Architecture
@@ -48,9 +49,11 @@ class CellSpace(BlockSpace):
         outputs: Length of the output vector.
         channels: Channels of the first stage; each later stage has twice those of the one before.
         cells: Number of cells in each of the three stages.
+        operator_weights: ``"own"`` if each operation of an edge has weights of its own in a
+            supernet, ``"shared"`` if the pointwise convolution is the centre of the larger one.
 
     Raises:
-        ConfigError: A number is out of range.
+        ConfigError: A number is out of range, or there are no such weights.
     """
 
     name = "nasbench201"
@@ -62,6 +65,7 @@ class CellSpace(BlockSpace):
         outputs: int = 10,
         channels: int = 16,
         cells: int = 5,
+        operator_weights: OperatorWeights = "shared",
     ) -> None:
         for name, value in {"channels": channels, "cells": cells, "outputs": outputs}.items():
             if value < 1:
@@ -73,16 +77,20 @@ class CellSpace(BlockSpace):
             )
         self.image_shape, self.outputs = image_shape, outputs
         self.channels, self.cells = channels, cells
+        self.operator_weights = checked_weights(operator_weights)
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Sizes of the images and of the stacked network."""
-        return {
+        """Sizes of the images and of the stacked network, and who owns weights if not shared."""
+        found = {
             "image_shape": list(self.image_shape),
             "outputs": self.outputs,
             "channels": self.channels,
             "cells": self.cells,
         }
+        if self.operator_weights == "own":
+            found["operator_weights"] = "own"
+        return found
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Return channels, height and width of one input image."""
@@ -93,6 +101,9 @@ class CellSpace(BlockSpace):
     def places(self) -> tuple[BlockSpec, ...]:
         """Stem, edges of each cell, blocks that halve the resolution, and head."""
         found = [BlockSpec("stem", partial(stem, self.image_shape[2], self.channels))]
+        own: dict[str, Any] = {}
+        if self.operator_weights == "own":
+            own = {"operator": "name", "operators": _OPTIONS, "partial_channels": True}
         for stage, factor in enumerate(_WIDTHS):
             channels = self.channels * factor
             if stage:
@@ -104,11 +115,20 @@ class CellSpace(BlockSpace):
                     f"stage{stage}.{cell}.edges.{edge}",
                     partial(operation, channels),
                     {"name": choice.name},
+                    **own,
                 )
                 for cell in range(self.cells)
                 for edge, choice in enumerate(self.choices)
             ]
         return *found, BlockSpec("head", partial(head, channels, self.outputs))
+
+    @property
+    def summed(self) -> tuple[tuple[str, ...], ...]:
+        """Edges that end at the same node, for each node after the first."""
+        nodes = sorted({end for _, end in EDGES})
+        return tuple(
+            tuple(f"edge{start}{end}" for start, end in EDGES if end == node) for node in nodes
+        )
 
     def frame(self, blocks: Mapping[str, nn.Module]) -> nn.Sequential:
         """See `BlockSpace.frame`."""
@@ -180,10 +200,14 @@ class CellSpace(BlockSpace):
 
 
 def nasbench201(
-    image_shape: tuple[int, int, int], outputs: int, channels: int = 16, cells: int = 5
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    channels: int = 16,
+    cells: int = 5,
+    operator_weights: OperatorWeights = "shared",
 ) -> CellSpace:
     """Return the space of a recipe's ``[space] name = "nasbench201"``; see `CellSpace`."""
-    return CellSpace(image_shape, outputs, channels, cells)
+    return CellSpace(image_shape, outputs, channels, cells, operator_weights)
 
 
 PLUGINS = (

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import (
+    OperatorWeights,
     check_counts,
     check_dropout,
     check_expansion,
     check_sides,
     check_stride,
+    checked_weights,
 )
 from hwnas.search_spaces.dense_head import DenseHead, pyramid_stages
 from hwnas.search_spaces.layers import Activation, hidden_channels, scaled_channels
@@ -90,6 +92,8 @@ class MobileNetConfig:
         feature_bias: Whether the layer of ``feature_channels`` has a bias.
         dense_head: Head for maps, in place of all layers after the stages; None for a vector.
         aspect: Height and width of the input, as a ratio.
+        operator_weights: ``"own"`` if each of the ``operators`` of a block has weights of its own
+            in a supernet, ``"shared"`` if those of the last contain those of all others.
     """
 
     stages: tuple[Stage, ...]
@@ -106,6 +110,7 @@ class MobileNetConfig:
     feature_bias: bool = True
     dense_head: DenseHead | None = None
     aspect: Size = SQUARE
+    operator_weights: OperatorWeights = "shared"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
@@ -118,6 +123,7 @@ class MobileNetConfig:
             raise ConfigError(f"feature_channels is {self.feature_channels}; expected at least 0")
         _check_activation("activation", self.activation)
         check_dropout(self.dropout)
+        checked_weights(self.operator_weights)
         check_sides(self.resolution, self.aspect, self.strides)
         assert self.pyramid is not None  # raises if no stage is fine enough
         _check_distinct(self)
@@ -177,11 +183,17 @@ def _check_expansions(config: MobileNetConfig) -> None:
 
 def _check_operators(config: MobileNetConfig) -> None:
     """Raise if the blocks of a stage do not fit its channels at some width."""
+    own = config.operator_weights == "own"
+    if own and not any(stage.operators for stage in config.stages):
+        raise ConfigError(
+            "operator_weights is 'own', but the blocks are given by kernel_size and expand_ratio, "
+            "which share weights; give operators for the stages, or a preset such as fbnet"
+        )
     for width in config.width:
         channels = scaled_channels(config.stem_channels, width)
         for s, stage in enumerate(config.stages):
             out_channels = scaled_channels(stage.channels, width)
-            check_fit(f"stages[{s}]", stage.operators, channels, out_channels, stage.stride)
+            check_fit(f"stages[{s}]", stage.operators, channels, out_channels, stage.stride, own)
             if max(stage.depth) > 1:
-                check_fit(f"stages[{s}]", stage.operators, out_channels, out_channels, 1)
+                check_fit(f"stages[{s}]", stage.operators, out_channels, out_channels, 1, own)
             channels = out_channels

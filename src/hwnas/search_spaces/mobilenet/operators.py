@@ -66,8 +66,22 @@ def checked_operators(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_fit(place: str, names: Sequence[str], inputs: int, outputs: int, stride: int) -> None:
-    """Raise if a block cannot map ``inputs`` channels to ``outputs``."""
+def check_fit(
+    place: str, names: Sequence[str], inputs: int, outputs: int, stride: int, own: bool = False
+) -> None:
+    """Raise if a block cannot map ``inputs`` channels to ``outputs``.
+
+    Args:
+        place: Name of the stage, for the message.
+        names: Names of the blocks.
+        inputs: Input channels.
+        outputs: Output channels.
+        stride: Stride of the block.
+        own: Whether each block has weights of its own.
+
+    Raises:
+        ConfigError: It cannot.
+    """
     shapes = [block_shape(name) for name in names]
     for shape in shapes:
         if shape is not None and (inputs % shape.groups or outputs % shape.groups):
@@ -76,7 +90,7 @@ def check_fit(place: str, names: Sequence[str], inputs: int, outputs: int, strid
                 f"{inputs} and {outputs}; choose other channels or leave that block out"
             )
     changes = stride != 1 or inputs != outputs
-    if names and shapes[-1] is not None and None in shapes and changes:
+    if not own and names and shapes[-1] is not None and None in shapes and changes:
         hidden = inputs * shapes[-1].expand_ratio
         if outputs > hidden:
             raise ConfigError(

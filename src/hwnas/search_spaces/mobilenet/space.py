@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from hwnas.search_spaces.checks import OperatorWeights
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.dense_head import DenseHead, DenseNetwork, head_spec, lateral_spec
@@ -80,6 +81,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
     def places(self) -> tuple[BlockSpec, ...]:
         """Stem, blocks, and head and classifier or dense head; most depend on the width."""
         config, width = self.config, {"width": "width"}
+        own = config.operator_weights == "own"
         blocks = [
             BlockSpec(
                 f"stages.{s}.{b}",
@@ -87,6 +89,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
                 width | {name: f"stage{s}.block{b}.{name}" for name in stage.decisions},
                 f"stage{s}.depth",
                 b + 1,
+                *(("operator", stage.operators) if own and stage.operators else ()),
             )
             for s, stage in enumerate(config.stages)
             for b in range(max(stage.depth))
@@ -124,7 +127,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         for stage in found["stages"]:
             if not stage["operators"]:
                 del stage["operators"]
-        for name in ("activation", "feature_bias", "dense_head", "aspect"):
+        for name in ("activation", "feature_bias", "dense_head", "aspect", "operator_weights"):
             if found[name] == getattr(MobileNetConfig, name):
                 del found[name]
         return found
@@ -201,6 +204,7 @@ def mobilenet(
     activation: Activation | None = None,
     feature_bias: bool | None = None,
     dense_head: DenseHead | None = None,
+    operator_weights: OperatorWeights | None = None,
     maps: bool = False,
 ) -> MobileNetSpace:
     """Return the space of a recipe's ``[space] name = "mobilenet"``.
@@ -225,6 +229,7 @@ def mobilenet(
         activation: Activation after the first and the last convolution.
         feature_bias: Whether the layer of ``feature_channels`` has a bias.
         dense_head: Head for maps.
+        operator_weights: Whether the operators of a block share weights.
         maps: Whether the networks have to give maps; ``dense_head`` is then that of `DenseHead` if
             None.
 
@@ -246,6 +251,7 @@ def mobilenet(
         activation=activation,
         feature_bias=feature_bias,
         dense_head=DenseHead() if maps and dense_head is None else dense_head,
+        operator_weights=operator_weights,
         aspect=aspect_of(image_shape),
     )
     return MobileNetSpace(config)

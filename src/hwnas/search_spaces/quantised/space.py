@@ -120,6 +120,12 @@ class QuantisedSpace(SearchSpace):
         set_precision(network, self.precision_of(architecture))
         return network
 
+    def shared_network(self) -> nn.Module:
+        """See `SearchSpace.shared_network`."""
+        network = attach(self.networks.shared_network())
+        set_precision(network, self.precision_of(self.largest()))
+        return network
+
     @cached_property
     def places(self) -> tuple[BlockSpec, ...]:
         """Places of the networks, whose blocks have quantisers."""

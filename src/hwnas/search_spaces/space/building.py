@@ -36,14 +36,14 @@ class StageOutline:
 class NetworkBuilder(ABC):
     """Part of a search space that builds networks, and shares weights among them.
 
-    The shared weights of a supernet are those of the largest network. ``build`` must therefore name
-    its modules such that the state dict of every network has a subset of the largest network's
-    keys, and no tensor is larger than in the largest network
-    (`hwnas.search_spaces.supernet.supernet`).
+    The shared weights of a supernet are those of one network, which is the largest unless the space
+    says otherwise (`SearchSpace.shared_network`). ``build`` must therefore name its modules such
+    that the state dict of every network has a subset of that network's keys, and no tensor is
+    larger than there (`hwnas.search_spaces.supernet.supernet`).
 
     Attributes:
         pretrained: Whether the largest network starts with trained weights.
-        nests: Whether every network's weights are part of the largest network's, so that a supernet
+        nests: Whether every network's weights are part of the shared network's, so that a supernet
             can share them.
         traceable: Whether a trace of one run of a network has the same ONNX operators as its
             program, whatever the batch; its files are then exported by tracing, which takes a
@@ -63,7 +63,7 @@ class NetworkBuilder(ABC):
         """Return channels, height and width of one input image."""
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
-        """Return the pieces of the largest network's tensors that a network uses.
+        """Return the pieces of the shared network's tensors that a network uses.
 
         Returns:
             Segments by tensor name. Tensors of which the network uses the corner, that is the first

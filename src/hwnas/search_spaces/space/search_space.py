@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import nn
 
 from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable
 from hwnas.search_spaces.space.architecture import Architecture, Candidate
@@ -57,11 +58,19 @@ class SearchSpace(ChoiceSpace, NetworkCosts):
             table = OperatorCountTable.of_workloads([self.workload(each) for each in networks])
         return table
 
+    def shared_network(self) -> nn.Module:
+        """Return a module whose state contains the weights of every network.
+
+        It is the largest network, unless a choice selects among operators with weights of their
+        own: then it also has all other operators.
+        """
+        return self.build(self.largest())
+
     def skeletons(self, shared: Container[str]) -> SharedModuleSource:
         """Return the source of the networks without weights that a supernet runs.
 
         Args:
-            shared: Names of the tensors of the largest network.
+            shared: Names of the tensors of the shared network.
         """
         from hwnas.search_spaces.supernet.shared_modules import SharedModules
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count, takewhile
 
 from torch import nn
 
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.search_space import SearchSpace
-from hwnas.search_spaces.supernet.block_specs import BlockSpec
+from hwnas.search_spaces.supernet.block_specs import BlockSpec, Values
 
 __all__ = ["BlockSpace", "row", "rows"]
 
@@ -28,6 +28,11 @@ class BlockSpace(SearchSpace):
     def places(self) -> tuple[BlockSpec, ...]:
         """Specifications of all blocks of the largest network, in the order of construction."""
 
+    @property
+    def summed(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of choices of operators whose outputs the network adds up; often none."""
+        return ()
+
     @abstractmethod
     def frame(self, blocks: Mapping[str, nn.Module]) -> nn.Module:
         """Return a network of these blocks, which are given by place name.
@@ -38,8 +43,19 @@ class BlockSpace(SearchSpace):
     def build(self, architecture: Architecture) -> nn.Module:
         """Return a plain, freshly initialised module: float32 (N, *input_shape) -> (N, outputs)."""
         values = self.values(self.check(architecture))
+        return self._network(self.places, values)
+
+    def shared_network(self) -> nn.Module:
+        """Return the largest network, with all candidate operators where a choice selects one."""
+        values = dict(self.values(self.largest()))
+        for choice in self.choices:
+            if values.get(choice.name) is None:  # has an effect with another operator only
+                values[choice.name] = choice.options[-1]
+        return self._network([place.with_all_operators() for place in self.places], values)
+
+    def _network(self, places: Sequence[BlockSpec], values: Values) -> nn.Module:
         return self.frame(
-            {each.name: each.module(each.key(values)) for each in self.places if each.taken(values)}
+            {each.name: each.module(each.key(values)) for each in places if each.taken(values)}
         )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from torch import nn
+
+from hwnas.search_spaces.layers.candidate_operators import CandidateOperators
 
 __all__ = ["BlockSpec", "Key", "Values"]
 
@@ -29,6 +32,12 @@ class BlockSpec:
         depth: Name of the value that gives the number of blocks in the row; empty if the block is
             always present.
         position: Smallest depth at which the block is present.
+        operator: Argument of ``make`` that selects among operators with weights of their own, whose
+            names are its values; empty if the weights of every variant are part of those of the
+            largest.
+        operators: Values of that argument.
+        partial_channels: Whether these operators keep the shape of their input and ``make`` takes a
+            ``divisor``, with which they work on one of so many parts of the channels.
     """
 
     name: str
@@ -36,6 +45,9 @@ class BlockSpec:
     decided_by: Mapping[str, str] = field(default_factory=dict)
     depth: str = ""
     position: int = 1
+    operator: str = ""
+    operators: tuple[str, ...] = ()
+    partial_channels: bool = False
 
     def taken(self, values: Values) -> bool:
         """Return whether the block is present in the network of these values."""
@@ -47,4 +59,20 @@ class BlockSpec:
 
     def module(self, key: Key) -> nn.Module:
         """Return the module of a key, freshly initialised."""
-        return self.make(**dict(zip(self.decided_by, key, strict=True)))
+        arguments = dict(zip(self.decided_by, key, strict=True))
+        made = self.make(**arguments)
+        return CandidateOperators({arguments[self.operator]: made}) if self.operator else made
+
+    def with_all_operators(self) -> BlockSpec:
+        """Return the specification of a block with all operators, which no choice selects among."""
+        if not self.operator:
+            return self
+        decided_by = {k: v for k, v in self.decided_by.items() if k != self.operator}
+        make = partial(_all_operators, self.make, self.operator, self.operators)
+        return replace(self, make=make, decided_by=decided_by, operator="", operators=())
+
+
+def _all_operators(
+    make: Callable[..., nn.Module], operator: str, operators: tuple[str, ...], **arguments: Any
+) -> CandidateOperators:
+    return CandidateOperators({name: make(**arguments, **{operator: name}) for name in operators})

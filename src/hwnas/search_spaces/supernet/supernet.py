@@ -1,10 +1,17 @@
 """Supernet: one set of weights for every network of a space.
 
-The shared weights are the state of the largest network. Every other network uses the corner of each
-tensor: the first channels of every channel dimension, and the centre of every kernel (once-for-all,
-Cai et al., ICLR 2020, section 3; without its kernel transformation matrices, as in BigNAS, Yu et
-al., ECCV 2020). The rule reads only shapes and names, so it serves every space whose networks nest.
-A space whose networks use other pieces of a tensor defines them (`SearchSpace.segments`).
+The shared weights are the state of the space's shared network. Every network uses the corner of
+each tensor of its own names: the first channels of every channel dimension, and the centre of every
+kernel (once-for-all, Cai et al., ICLR 2020, section 3; without its kernel transformation matrices,
+as in BigNAS, Yu et al., ECCV 2020). The rule reads only shapes and names, so it serves every space
+whose networks nest. A space whose networks use other pieces of a tensor defines them
+(`SearchSpace.segments`).
+
+Sizes of a layer share a tensor in this way. Operators that stand side by side, among which a choice
+selects one, have weights of their own under names of their own
+(`hwnas.search_spaces.layers.candidate_operators`); a training step leaves the weights of operators
+that it does not run without gradients, so the optimiser leaves them as they are. The shared network
+is the largest one, together with all of these operators.
 """
 
 from __future__ import annotations
@@ -28,19 +35,21 @@ KeepsStatistics = nn.modules.batchnorm._BatchNorm | ActivationQuantiser
 class Supernet(nn.Module):
     """Module that contains all networks of a space.
 
-    ``shared`` is the largest network and owns every parameter. The forward pass runs the active
-    architecture, a module without weights of its own, on views of these parameters. Gradients and
-    running statistics of normalisation therefore flow back into the parameters and buffers of
-    ``shared``.
+    ``shared`` is the space's shared network and owns every parameter. The forward pass runs the
+    active architecture, a module without weights of its own, on views of these parameters.
+    Gradients and running statistics of normalisation therefore flow back into the parameters and
+    buffers of ``shared``.
 
     Args:
         space: Space whose networks share weights.
+        shared: Shared network of another supernet, with which this one has its weights in common; a
+            new one if None.
     """
 
-    def __init__(self, space: SearchSpace) -> None:
+    def __init__(self, space: SearchSpace, shared: nn.Module | None = None) -> None:
         super().__init__()
         self.space = space
-        self.shared = space.build(space.largest())
+        self.shared = space.shared_network() if shared is None else shared
         self._tensors = self._shared_tensors()
         self._skeletons = space.skeletons(frozenset(self._tensors))
         self._pieces: tuple[WeightBinding, ...] = ()

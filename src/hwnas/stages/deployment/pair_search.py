@@ -79,7 +79,7 @@ def search_pairs(
     known = [trial for name, trial in able.items() if name in costs]
     metric = job.run_inputs.task.metrics[0]
     some = spread_trials(known, metric, costs, most_scored)
-    outcomes = scored_outcomes(job, some, costs, job.supernet_weights())
+    outcomes = scored_outcomes(job, some, costs, job.supernet_weights(goal))
     shifts = [accuracies[n] - outcomes[n].accuracy for n in accuracies if n in outcomes]
     shift = median(shifts) if shifts else 0.0
     overhead = overhead_ms if predicted == "latency" else 0.0
@@ -109,7 +109,7 @@ def make_pairs(
         return {}
     failed: dict[str, HwnasError] = {}
     with job.reporter.stage("making networks for cascades") as advance:
-        make_bundles(job, goal, missing, job.supernet_weights(), folder, advance, failed)
+        make_bundles(job, goal, missing, job.supernet_weights(goal), folder, advance, failed)
     for name, error in failed.items():
         job.reporter.note(f"network {name} of a chosen pair failed: {error}")
     made = [t.candidate.id for t in missing if t.candidate.id not in failed]

@@ -87,7 +87,7 @@ def picked(
 
 def make_bundle(job: Job, goal: SearchGoal, trial: Scored, out: Path) -> None:
     """Make the bundle of a network that is no finalist, without changing the run."""
-    weights = job.supernet_weights()
+    weights = job.supernet_weights(goal)
     name = trial.candidate.id
     with job.reporter.stage(f"bundle of {name}") as advance:
         make_bundles(job, goal, [trial], weights, out, advance)

@@ -235,6 +235,7 @@ class RunResult:
         best = min(self.finalists, key=lambda row: shortfall(row.limits))
         bundle = self.run / str(best.bundle)
         example = example_image(self.run)
+        on_targets = any(objective.all_targets for objective in self.objectives)
         added = self.output != self.run  # by `specialise`, whose folders have the targets' names
         of_target = f" --target {self.output.name}" if added else ""
         # If all break a limit, there are no picks, and only an id can be exported.
@@ -246,7 +247,7 @@ class RunResult:
             f"hwnas export {self.run}{of_target} --pick {pick} --out my-model",
             f"hwnas verify {bundle}",
             f"hwnas run {bundle} {example if example.exists() else 'image.png'}",
-            *([] if added else [further]),
+            *([further] if on_targets and not added else []),
         )
 
     def with_limits(self, checks: Mapping[str, tuple[LimitCheck, ...]]) -> RunResult:

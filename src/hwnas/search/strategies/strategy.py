@@ -1,0 +1,311 @@
+"""Search strategies that learn a distribution over networks while the supernet is trained.
+
+The choices among operators with weights of their own get gradients through gates, which differ
+between strategies. All other choices (depths, widths, kernels) are drawn, and learned by policy
+gradients: REINFORCE (Williams, Machine Learning 1992) with a moving average as the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hwnas.errors import ConfigError
+from hwnas.registry import Plugin
+from hwnas.search.strategies.additive_cost import AdditiveCost
+from hwnas.search.strategies.distribution import ArchitectureDistribution
+from hwnas.search.tasks.task import Task
+from hwnas.search.training.batch import Batch
+from hwnas.search.training.schedule import Schedule
+from hwnas.search.training.steps import StepContext
+from hwnas.search_spaces import Architecture, SearchSpace, Supernet
+from hwnas.search_spaces.layers.candidate_operators import CandidateOperators
+from hwnas.search_spaces.space.choices import Option
+from hwnas.search_spaces.supernet.block_space import BlockSpace
+from hwnas.search_spaces.supernet.blueprint import blueprint
+from hwnas.search_spaces.supernet.relaxed import RelaxedSpace
+
+__all__ = ["Strategy", "StrategyPlugin", "StrategyStep", "Update"]
+
+Gates = Callable[[str], Callable[[Tensor, Mapping[str, torch.nn.Module]], Tensor]]
+"""Function from the name of a choice to the gate of the places that it decides."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Update of a distribution from one batch.
+
+    Attributes:
+        loss: Loss, a scalar without a gradient.
+        drawn: Options of the choices that were drawn from the distribution, by name; they are
+            learned from the loss by policy gradients.
+        gradient: Gradient of the loss by the logits of all other choices, (C, O); zero if None.
+        touched: Options of these choices that may change, (C, O) bool; all if None.
+        edges: Gradient by the logits of the edges, (C,); None if they are not learned.
+    """
+
+    loss: Tensor
+    drawn: Mapping[str, Option]
+    gradient: Tensor | None = None
+    touched: Tensor | None = None
+    edges: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Strategy(ABC):
+    """Base of the search strategies: how a distribution over networks gets its gradient.
+
+    Attributes:
+        epochs: Passes over the images that the weights are trained on.
+        cost_weights: Weights of the relative cost against the loss; there is a distribution for
+            each. The relative cost is 1 for the mean of the space.
+        learning_rate: Learning rate of the distributions.
+        held_out: Share of the training images that the distributions learn from; the weights learn
+            from the others.
+        warmup: Share of the training in which only the weights are trained.
+        decay: Decay of the moving average of losses that policy gradients take as the baseline, in
+            [0, 1).
+    """
+
+    epochs: float = 20.0
+    cost_weights: tuple[float, ...] = (0.05, 0.2, 0.8)
+    learning_rate: float = 0.01
+    held_out: float = 0.3
+    warmup: float = 0.1
+    decay: float = 0.95
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cost_weights", tuple(self.cost_weights))
+        if not self.cost_weights or any(not 0 <= weight < math.inf for weight in self.cost_weights):
+            raise ConfigError(
+                f"cost_weights is {list(self.cost_weights)}; expected numbers of at least 0"
+            )
+        if not self.epochs > 0 or not self.learning_rate > 0:
+            raise ConfigError(
+                f"epochs is {self.epochs} and learning_rate {self.learning_rate}; expected above 0"
+            )
+        if not 0 <= self.decay < 1:
+            raise ConfigError(f"decay is {self.decay}; expected at least 0 and below 1")
+        if not 0 < self.held_out < 1 or not 0 <= self.warmup < 1:
+            raise ConfigError(
+                f"held_out is {self.held_out} and warmup {self.warmup}; expected shares, the first "
+                "above 0"
+            )
+
+    trains_networks = True
+    """Whether the weights of whole networks are trained, so that a supernet can score them."""
+
+    def check(self, space: SearchSpace) -> None:
+        """Raise if a space does not suit the strategy.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        relaxed = self.relaxed(space)
+        if relaxed is not None:
+            with blueprint():
+                relaxed.shared_network()  # raises if the operators do not fit
+
+    def held_out_images(self, images: int, batch_size: int) -> int:
+        """Return the number of training images that the distributions learn from.
+
+        Raises:
+            ConfigError: They, or the other images, are too few for a batch.
+        """
+        count = round(self.held_out * images)
+        if min(count, images - count) < batch_size:
+            raise ConfigError(
+                f"train.batch_size is {batch_size}, but of {images} training images a strategy "
+                f"learns its distributions from {count} and the weights from {images - count}; "
+                "lower the batch size, or change held_out in search.strategy_options"
+            )
+        return count
+
+    def relaxed(self, space: SearchSpace) -> RelaxedSpace | None:
+        """Return the space of the networks with all operators; None if the strategy uses none."""
+        if not isinstance(space, BlockSpace):
+            raise ConfigError(
+                f"space {space.name!r} has no choice among operators with weights of their own; "
+                'use space nasbench201 or mobilenet with operator_weights = "own", or '
+                'search.strategy = "reinforce"'
+            )
+        return RelaxedSpace(space)
+
+    @abstractmethod
+    def update(
+        self, work: StrategyStep, batch: Batch, moment: StepContext, direction: int
+    ) -> Update:
+        """Return the update of the distribution of a direction from held-out images."""
+
+    def train(self, work: StrategyStep, batch: Batch, moment: StepContext, direction: int) -> float:
+        """Compute gradients of the weights from a network of the distribution; return the loss."""
+        network = work.distribution.sample(direction, moment.rng)
+        total = 0.0
+        for part in batch.parts(moment.parts):
+            loss = work.loss(work.supernet, network, part, moment)
+            (part.weight * loss).backward()  # type: ignore[no-untyped-call]
+            total += part.weight * loss.item()
+        return total
+
+
+@dataclass(frozen=True)
+class StrategyPlugin(Plugin[Callable[..., Strategy]]):
+    """Descriptor of a search strategy."""
+
+
+@dataclass(frozen=True)
+class StrategyStep:
+    """Training step of the weights, then an update of a distribution.
+
+    Attributes:
+        supernet: Supernet whose weights are trained; ``distribution`` is one of its children, so
+            that checkpoints contain it.
+        distribution: Distributions, one for each of the strategy's cost weights.
+        strategy: Strategy that trains both.
+        task: Task that gives preprocessing and losses.
+        held_out: Schedule of the images that the distributions learn from.
+        cost: Expected cost; None if no objective is a cost.
+    """
+
+    supernet: Supernet
+    distribution: ArchitectureDistribution
+    strategy: Strategy
+    task: Task
+    held_out: Schedule
+    cost: AdditiveCost | None = None
+
+    def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
+        """Compute gradients of the weights and update a distribution; return the loss twice."""
+        direction = moment.step % len(self.strategy.cost_weights)
+        loss = self.strategy.train(self, batch, moment, direction)
+        if moment.share >= self.strategy.warmup:
+            self._learn(batch.images.device, moment, direction)
+        return loss, loss
+
+    def loss(
+        self, supernet: Supernet, network: Architecture, part: Batch, moment: StepContext
+    ) -> Tensor:
+        """Return the loss of a network of a supernet, this one's or one that shares weights."""
+        supernet.activate(network)
+        return self.loss_of_active(supernet, supernet.space.input_shape(network), part, moment)
+
+    def loss_of_active(
+        self, supernet: Supernet, shape: tuple[int, int, int], part: Batch, moment: StepContext
+    ) -> Tensor:
+        """Return the loss of a supernet's active network."""
+        with moment.forward_passes(part.images):
+            outputs: Tensor = supernet(moment.inputs(self.task, part.images, shape))
+        return part.loss(self.task, outputs.float())
+
+    def relaxed_loss(
+        self, part: Batch, moment: StepContext, direction: int, gates: Gates
+    ) -> tuple[Tensor, Mapping[str, Option]]:
+        """Return the loss of the network with all operators, combined by gates.
+
+        Choices that do not select an operator are drawn from the distribution.
+
+        Args:
+            part: Images and targets.
+            moment: Context of the step.
+            direction: Index of the distribution.
+            gates: Gates of the operators.
+
+        Returns:
+            The loss, and the options that were drawn.
+        """
+        relaxed = self.relaxed
+        space = relaxed.space
+        assert isinstance(space, RelaxedSpace)
+        rows = self.distribution.probabilities[direction].tolist()
+        drawn = {
+            choice.name: moment.rng.choices(choice.options, row[: len(choice.options)])[0]
+            for choice, row in zip(self.supernet.space.choices, rows, strict=True)
+            if choice.name not in space.deciding
+        }
+        network = space.architecture(drawn)
+        relaxed.activate(network)
+        modules: list[CandidateOperators] = []
+        try:
+            for module, choice in space.gated(relaxed.active).values():
+                module.gate = gates(choice)
+                modules.append(module)
+            loss = self.loss_of_active(relaxed, space.input_shape(network), part, moment)
+        finally:
+            for module in modules:
+                module.gate = None
+        return loss, network.as_dict()
+
+    @cached_property
+    def relaxed(self) -> Supernet:
+        """Supernet of the networks with all operators, with the same weights."""
+        space = self.strategy.relaxed(self.supernet.space)
+        assert space is not None
+        return Supernet(space, self.supernet.shared).train()
+
+    def places(self, choices: Mapping[str, object]) -> Iterator[int]:
+        """Yield the index in the space of each of these choices."""
+        for index, choice in enumerate(self.supernet.space.choices):
+            if choice.name in choices:
+                yield index
+
+    def _learn(self, device: torch.device, moment: StepContext, direction: int) -> None:
+        """Update the distribution of a direction from a batch of held-out images."""
+        workers, strategy, distribution = moment.workers, self.strategy, self.distribution
+        batch = self.held_out.batch(moment.step, workers.rank, workers.world, moment.resolution)
+        gradient = torch.zeros(distribution.exists.shape, device=device)
+        edges = torch.zeros(len(gradient), device=device)
+        touched: Tensor | None = None
+        for part in batch.to(device).parts(moment.parts):
+            found = strategy.update(self, part, moment, direction)
+            learned = self._policy_gradient(found, direction)
+            if found.gradient is not None:
+                learned += found.gradient
+            if found.touched is not None:
+                drawn = [choice.name in found.drawn for choice in self.supernet.space.choices]
+                free = torch.tensor(drawn, device=device)[:, None] & distribution.exists
+                touched = (
+                    found.touched | free if touched is None else touched | found.touched | free
+                )
+            if found.edges is not None:
+                edges += part.weight * found.edges
+            gradient += part.weight * learned
+        parts = gradient, edges, distribution.baselines
+        together = torch.cat([each.flatten() for each in parts])
+        workers.agree()
+        workers.average(together)
+        for each, mean in zip(
+            parts, torch.split(together, [t.numel() for t in parts]), strict=True
+        ):
+            each.copy_(mean.view_as(each))
+        gradient += self._cost_gradient(direction)
+        distribution.descend(direction, gradient, strategy.learning_rate, touched)
+        if bool(edges.any()):
+            distribution.edges.descend(direction, edges, strategy.learning_rate)
+
+    def _policy_gradient(self, found: Update, direction: int) -> Tensor:
+        """Return the gradient of the expected loss by the logits of the drawn choices, (C, O)."""
+        distribution, baselines = self.distribution, self.distribution.baselines
+        loss = found.loss.detach()
+        known = loss if bool(baselines[direction].isnan()) else baselines[direction].clone()
+        baselines[direction] = self.strategy.decay * known + (1 - self.strategy.decay) * loss
+        gradient = torch.zeros(distribution.exists.shape, device=loss.device)
+        for index, choice in enumerate(self.supernet.space.choices):
+            if choice.name in found.drawn:
+                gradient[index] = -distribution.probabilities[direction, index]
+                gradient[index, choice.index(found.drawn[choice.name])] += 1.0
+        return gradient * (loss - known)
+
+    def _cost_gradient(self, direction: int) -> Tensor:
+        weight = self.strategy.cost_weights[direction]
+        logits = self.distribution.logits.value[direction].detach().clone().requires_grad_()
+        if self.cost is None or not weight:
+            return torch.zeros_like(logits)
+        relative = self.cost(self.distribution.of_logits(logits))
+        (found,) = torch.autograd.grad(weight * relative, logits)
+        return found

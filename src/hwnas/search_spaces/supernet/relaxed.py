@@ -1,0 +1,123 @@
+"""Relaxed spaces: networks in which all candidate operators stand side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Any
+
+from torch import nn
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.layers.candidate_operators import CandidateOperators
+from hwnas.search_spaces.space.architecture import Architecture
+from hwnas.search_spaces.space.choices import Choice
+from hwnas.search_spaces.supernet.block_space import BlockSpace
+from hwnas.search_spaces.supernet.block_specs import BlockSpec
+
+__all__ = ["RelaxedSpace", "operator_choices"]
+
+
+def operator_choices(space: Any) -> dict[str, Choice]:
+    """Return the choices that select among operators with weights of their own, by name."""
+    deciding = {place.decided_by[place.operator] for place in space.places if place.operator}
+    return {choice.name: choice for choice in space.choices if choice.name in deciding}
+
+
+class RelaxedSpace(BlockSpace):
+    """Space like another one, without the choices of operators: its networks have all of them.
+
+    A supernet of this space shares the weights of a supernet of the other. Gates on its
+    `CandidateOperators` say how the operators of a place are combined.
+
+    Args:
+        space: Space with choices among operators that have weights of their own.
+        divisor: Divisor of the channels that the operators work on (partial channels, PC-DARTS).
+
+    Raises:
+        ConfigError: There are no such choices, or an operator cannot work on some of the channels.
+    """
+
+    def __init__(self, space: BlockSpace, divisor: int = 1) -> None:
+        self.original, self.divisor = space, divisor
+        self.name = f"relaxed-{space.name}"
+        self.deciding = operator_choices(space)
+        if not self.deciding:
+            raise ConfigError(
+                f"space {space.name!r} has no choice among operators with weights of their own; "
+                'set space.operator_weights = "own" in space nasbench201, or in mobilenet with '
+                "operators, such as its preset fbnet"
+            )
+        unable = [p.name for p in space.places if p.operator and not p.partial_channels]
+        if divisor > 1 and unable:
+            raise ConfigError(
+                f"the operators of {unable[0]} in space {space.name!r} change the shape of their "
+                "input, so they cannot work on a part of the channels; use space nasbench201, or "
+                "another strategy"
+            )
+
+    @cached_property
+    def choices(self) -> tuple[Choice, ...]:
+        """Choices of the other space that do not select an operator; all always have an effect."""
+        return tuple(
+            choice
+            if choice.when is None or choice.when.name not in self.deciding
+            else _free(choice)
+            for choice in self.original.choices
+            if choice.name not in self.deciding
+        )
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The other space, and the divisor."""
+        return {"space": self.original.fingerprint, "divisor": self.divisor}
+
+    @cached_property
+    def places(self) -> tuple[BlockSpec, ...]:
+        """Places of the other space, each with all operators."""
+        return tuple(self._place(place).with_all_operators() for place in self.original.places)
+
+    def _place(self, place: BlockSpec) -> BlockSpec:
+        if not place.operator or self.divisor == 1:
+            return place
+        return dataclasses.replace(place, make=partial(place.make, divisor=self.divisor))
+
+    def gated(self, network: nn.Module) -> dict[str, tuple[CandidateOperators, str]]:
+        """Return the places of a network with several operators.
+
+        Returns:
+            For each place the module of its operators and the name of the choice that decides it.
+        """
+        modules = dict(network.named_modules())
+        found = {}
+        for place in self.original.places:
+            module = modules.get(place.name)
+            if place.operator and isinstance(module, CandidateOperators):
+                choice = place.decided_by[place.operator]
+                if choice in self.deciding:
+                    found[place.name] = module, choice
+        return found
+
+    def frame(self, blocks: Mapping[str, nn.Module]) -> nn.Module:
+        """See `BlockSpace.frame`."""
+        return self.original.frame(blocks)
+
+    def values(self, architecture: Architecture) -> Mapping[str, Any]:
+        """Return the values of the other space, with those of its operators at the last option."""
+        own = dict(architecture.values)
+        others = {name: choice.options[-1] for name, choice in self.deciding.items()}
+        known = {choice.name: choice.options[-1] for choice in self.original.choices}
+        whole = self.original.architecture({**known, **others, **own})
+        return {**self.original.values(whole), **own}
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        """Return channels, height and width of one input image."""
+        own = dict(architecture.values)
+        known = {choice.name: choice.options[-1] for choice in self.original.choices}
+        return self.original.input_shape(self.original.architecture({**known, **own}))
+
+
+def _free(choice: Choice) -> Choice:
+    """Return a choice that always has an effect."""
+    return dataclasses.replace(choice, when=None)
