@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +66,7 @@ def learning(
             checkpoint.unlink()
             (folder / ROWS).unlink(missing_ok=True)
         i, recipe = job.run_inputs, job.recipe
-        config = replace(recipe.train.of_supernet, epochs=strategy.epochs, budget_minutes=None)
+        config = strategy.training(recipe.train.of_supernet)
         beside = DistributionLearning(strategy, _expected_cost(i.space, goal, costs))
         start = StartWeights(weights)
         train_supernet(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -22,6 +22,7 @@ from hwnas.search.strategies.additive_cost import AdditiveCost
 from hwnas.search.strategies.distribution import ArchitectureDistribution
 from hwnas.search.tasks.task import Task
 from hwnas.search.training.batch import Batch
+from hwnas.search.training.config import TrainConfig
 from hwnas.search.training.schedule import Schedule
 from hwnas.search.training.steps import StepContext
 from hwnas.search_spaces import Architecture, SearchSpace, Supernet
@@ -63,6 +64,7 @@ class Strategy(ABC):
 
     Attributes:
         epochs: Passes over the images that the weights are trained on.
+        minutes: Longest duration of this training, in minutes; no limit if None.
         cost_weights: Weights of the relative cost against the loss; there is a distribution for
             each. The relative cost is 1 for the mean of the space.
         learning_rate: Learning rate of the distributions.
@@ -74,6 +76,7 @@ class Strategy(ABC):
     """
 
     epochs: float = 20.0
+    minutes: float | None = None
     cost_weights: tuple[float, ...] = (0.05, 0.2, 0.8)
     learning_rate: float = 0.01
     held_out: float = 0.3
@@ -86,10 +89,10 @@ class Strategy(ABC):
             raise ConfigError(
                 f"cost_weights is {list(self.cost_weights)}; expected numbers of at least 0"
             )
-        if not self.epochs > 0 or not self.learning_rate > 0:
-            raise ConfigError(
-                f"epochs is {self.epochs} and learning_rate {self.learning_rate}; expected above 0"
-            )
+        for name in ("epochs", "minutes", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} is {value}; expected a number above 0")
         if not 0 <= self.decay < 1:
             raise ConfigError(f"decay is {self.decay}; expected at least 0 and below 1")
         if not 0 < self.held_out < 1 or not 0 <= self.warmup < 1:
@@ -111,6 +114,10 @@ class Strategy(ABC):
         if relaxed is not None:
             with blueprint():
                 relaxed.shared_network()  # raises if the operators do not fit
+
+    def training(self, config: TrainConfig) -> TrainConfig:
+        """Return the settings of the supernet's training with the strategy's own length."""
+        return replace(config, epochs=self.epochs, budget_minutes=self.minutes)
 
     def held_out_images(self, images: int, batch_size: int) -> int:
         """Return the number of training images that the distributions learn from.
