@@ -32,6 +32,7 @@ from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.catalogue import versions
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError
+from hwnas.search_spaces.layers.branches import merged_branches
 
 __all__ = [
     "INPUT",
@@ -236,7 +237,7 @@ def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> A
 
 def _plain(network: nn.Module) -> tuple[nn.Module, dict[str, LayerGrid]]:
     """Return a copy in evaluation mode without quantisers, and the grids of its layers."""
-    plain = copy.deepcopy(network).cpu().eval()
+    plain = merged_branches(copy.deepcopy(network).cpu().eval())
     grids = without_quantisers(plain)
     return plain, grids
 

@@ -16,12 +16,14 @@ __all__ = [
     "ConvNormAct",
     "InvertedBottleneck",
     "SqueezeExcite",
+    "activation_of",
 ]
 
 Activation = Literal["relu", "relu6", "hard_swish", "none"]
 
 
-def _activation(name: Activation) -> nn.Module:
+def activation_of(name: Activation) -> nn.Module:
+    """Return the module of an activation; the identity for ``"none"``."""
     if name == "relu":
         return nn.ReLU(inplace=True)
     if name == "relu6":
@@ -60,7 +62,7 @@ class ConvNormAct(nn.Sequential):
             ("norm", nn.BatchNorm2d(out_channels)),
         ]
         if activation != "none":
-            parts.append(("activation", _activation(activation)))
+            parts.append(("activation", activation_of(activation)))
         super().__init__(OrderedDict(parts))
 
 
@@ -113,6 +115,7 @@ class InvertedBottleneck(nn.Module):
         groups: Groups of the pointwise convolutions; with several, channels are shuffled between
             groups after the expansion.
         always_expand: Whether there is an expansion layer even to ``in_channels``.
+        depthwise: Depthwise convolution with its activation, in place of one of ``kernel_size``.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class InvertedBottleneck(nn.Module):
         activation: Activation,
         groups: int = 1,
         always_expand: bool = False,
+        depthwise: nn.Module | None = None,
     ) -> None:
         super().__init__()
         parts: list[tuple[str, nn.Module]] = []
@@ -134,7 +138,7 @@ class InvertedBottleneck(nn.Module):
             parts.append(("expand", expand))
         if groups > 1:
             parts.append(("shuffle", ChannelShuffle(groups)))
-        depthwise = ConvNormAct(
+        depthwise = depthwise or ConvNormAct(
             hidden_channels, hidden_channels, kernel_size, stride, hidden_channels, activation
         )
         parts.append(("depthwise", depthwise))

@@ -38,8 +38,9 @@ class Stage:
         activation: ``"relu"``, ``"relu6"`` or ``"hard_swish"``.
         operators: Options for each block as a whole, by name, in place of ``kernel_size`` and
             ``expand_ratio``: ``"k5_e6"`` has a kernel of 5 and an expansion of 6, ``"k3_e1_g2"``
-            has pointwise convolutions in two groups, ``"skip"`` is no block. The last has to be the
-            largest.
+            has pointwise convolutions in two groups, ``"k13_e3_b"`` a depthwise convolution with
+            dilated branches in training (`BranchedDepthwise`), ``"skip"`` is no block. The last has
+            to be the largest.
     """
 
     channels: int

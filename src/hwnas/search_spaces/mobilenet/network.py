@@ -13,6 +13,7 @@ from hwnas.search_spaces.layers import (
     hidden_channels,
     scaled_channels,
 )
+from hwnas.search_spaces.layers.branches import BranchedDepthwise
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig
 from hwnas.search_spaces.mobilenet.operators import block_shape
 
@@ -81,7 +82,12 @@ def _operator(
     if shape is not None:
         hidden = inputs * shape.expand_ratio
         sizes = (inputs, hidden, outputs, shape.kernel_size, stride)
-        return InvertedBottleneck(*sizes, gated, activation, shape.groups, always_expand=True)
+        depthwise = None
+        if shape.branches:
+            depthwise = BranchedDepthwise(hidden, shape.kernel_size, stride, activation)
+        return InvertedBottleneck(
+            *sizes, gated, activation, shape.groups, always_expand=True, depthwise=depthwise
+        )
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     # Named like the expansion of a block, because a supernet shares its first channels with it.

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
+from hwnas.search_spaces.layers.branches import DILATED
 
 __all__ = ["SKIP", "BlockShape", "block_shape", "check_fit", "checked_operators"]
 
 SKIP = "skip"
-_NAME = re.compile(r"k([1-9]\d?)_e([1-9]\d?)(?:_g([2-9]))?")
+_NAME = re.compile(r"k([1-9]\d?)_e([1-9]\d?)(?:_g([2-9]))?(_b)?")
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,13 @@ class BlockShape:
         kernel_size: Size of the depthwise kernel; odd.
         expand_ratio: Hidden channels as a multiple of the input's.
         groups: Groups of the pointwise convolutions.
+        branches: Whether the depthwise convolution has dilated branches in training.
     """
 
     kernel_size: int
     expand_ratio: int
     groups: int = 1
+    branches: bool = False
 
 
 def block_shape(name: str) -> BlockShape | None:
@@ -41,9 +44,15 @@ def block_shape(name: str) -> BlockShape | None:
     if found is None or int(found[1]) % 2 == 0:
         raise ConfigError(
             f"Stage.operators has {name!r}; expected {SKIP!r} or an odd kernel size and an "
-            "expansion like 'k5_e6', with groups like 'k3_e1_g2'"
+            "expansion like 'k5_e6', with groups like 'k3_e1_g2' or branches like 'k13_e3_b'"
         )
-    return BlockShape(int(found[1]), int(found[2]), int(found[3] or 1))
+    shape = BlockShape(int(found[1]), int(found[2]), int(found[3] or 1), found[4] is not None)
+    if shape.branches and shape.kernel_size not in DILATED:
+        raise ConfigError(
+            f"Stage.operators has {name!r}; blocks with branches have a kernel size of "
+            f"{', '.join(map(str, DILATED))}"
+        )
+    return shape
 
 
 def checked_operators(names: Sequence[str]) -> tuple[str, ...]:
@@ -83,6 +92,11 @@ def check_fit(
         ConfigError: It cannot.
     """
     shapes = [block_shape(name) for name in names]
+    if not own and any(shape is not None and shape.branches for shape in shapes):
+        raise ConfigError(
+            f"{place}.operators has blocks with branches, whose weights are not part of those of "
+            'other blocks; set space.operator_weights = "own"'
+        )
     for shape in shapes:
         if shape is not None and (inputs % shape.groups or outputs % shape.groups):
             raise ConfigError(

@@ -19,6 +19,7 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable, PartTable
+from hwnas.search_spaces.layers.branches import BranchedDepthwise
 from hwnas.search_spaces.layers.quantisers import Granularity, LayerPrecision, Symmetry
 from hwnas.search_spaces.quantised.attached import (
     WEIGHT,
@@ -61,7 +62,8 @@ class QuantisedSpace(SearchSpace):
         config: Options of the number formats.
 
     Raises:
-        ConfigError: There is nothing to quantise, or no choice of a format has two options.
+        ConfigError: There is nothing to quantise, no choice of a format has two options, or there
+            are blocks with branches.
     """
 
     name = "quantised"
@@ -69,6 +71,13 @@ class QuantisedSpace(SearchSpace):
     def __init__(self, networks: SearchSpace, config: QuantisationConfig | None = None) -> None:
         self.networks, self.config = networks, config or QuantisationConfig()
         self.nests, self.pretrained = networks.nests, networks.pretrained
+        with blueprint():
+            shared = networks.shared_network()
+        if any(isinstance(module, BranchedDepthwise) for module in shared.modules()):
+            raise ConfigError(
+                f"space {networks.name} has blocks with branches, which are merged after the "
+                "training, so they cannot be rounded during it; leave those operators out"
+            )
         if not self.formats:
             raise ConfigError(
                 f"space {networks.name} has no convolution or linear layer that can be quantised"

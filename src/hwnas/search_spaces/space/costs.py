@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable, PartTable, counted
 from hwnas.search_spaces.cost_model.workload import Workload, trace
+from hwnas.search_spaces.layers.branches import merged_branches
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.building import NetworkBuilder
 from hwnas.search_spaces.supernet.blueprint import blueprint
@@ -21,7 +22,7 @@ class NetworkCosts(NetworkBuilder):
     def workload(self, architecture: Architecture, batch: int = 1) -> Workload:
         """Return the workload of one network, traced without creating its weights."""
         with blueprint():
-            network = self.build(architecture)
+            network = merged_branches(self.build(architecture))
         return trace(network, self.input_shape(architecture), batch)
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:

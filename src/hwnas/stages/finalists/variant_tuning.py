@@ -15,6 +15,7 @@ from hwnas.search.engine.devices import device_here
 from hwnas.search.evaluation.evaluate import train_network
 from hwnas.search.training import NetworkStep, Teacher, TrainConfig
 from hwnas.search_spaces import Architecture
+from hwnas.search_spaces.layers.branches import merged_branches
 from hwnas.stages.finalists.exporting import export_network
 from hwnas.stages.run_inputs import RunInputs
 
@@ -44,6 +45,7 @@ def retraining(
         torch.manual_seed(run_inputs.recipe.seed)
         network = space.build(architecture)
         network.load_state_dict(weights)
+        network = merged_branches(network.eval())
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         device = device_here(run_inputs.recipe.deploy.gpus_per_worker)
         teacher = Teacher(copy.deepcopy(network).eval(), shape).to(device)
