@@ -70,9 +70,11 @@ class BranchedDepthwise(nn.Module):
         plain.to(self.large.conv.weight.device)
         weight, bias = _fused(self.large)
         for branch in self.dilated:
+            assert isinstance(branch, ConvNormAct)
             small, shift = _fused(branch)
             weight = weight + _spread(small, branch.conv.dilation[0], kernel_size)
             bias = bias + shift
+        assert plain.norm.running_var is not None
         with torch.no_grad():
             plain.conv.weight.copy_(weight)
             plain.norm.bias.copy_(bias)
@@ -91,17 +93,20 @@ def merged_branches(network: nn.Module) -> nn.Module:
 
 def _dilated(channels: int, size: int, stride: int, dilation: int) -> ConvNormAct:
     branch = ConvNormAct(channels, channels, size, stride, channels)
+    padding = dilation * (size // 2)
     conv = nn.Conv2d(
-        *(channels, channels, size, stride, dilation * (size // 2), dilation, channels), bias=False
+        channels, channels, size, stride, padding, dilation, groups=channels, bias=False
     )
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     branch.conv = conv
     return branch
 
 
-def _fused(branch: nn.Module) -> tuple[Tensor, Tensor]:
+def _fused(branch: ConvNormAct) -> tuple[Tensor, Tensor]:
     """Return weight and bias of a convolution with its normalisation in evaluation mode."""
     conv, norm = branch.conv, branch.norm
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
     return conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
 

@@ -34,6 +34,9 @@ def activation_of(name: Activation) -> nn.Module:
 class ConvNormAct(nn.Sequential):
     """Convolution, batch norm, activation: (N, C, H, W) -> (N, C', H / stride, W / stride)."""
 
+    conv: nn.Conv2d
+    norm: nn.BatchNorm2d
+
     def __init__(
         self,
         in_channels: int,
