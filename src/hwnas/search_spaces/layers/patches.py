@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
+from hwnas.search_spaces.map_sizes import Size
 
 __all__ = ["PatchEmbedding", "PositionTable"]
 
@@ -13,18 +14,18 @@ _SPREAD = 0.02  # standard deviation of the initial table, as in ViT
 
 
 class PositionTable(nn.Module):
-    """Learned vector for each position: (N, C, G, G) -> (1, C, G, G).
+    """Learned vector for each position: (N, C, rows, columns) -> (1, C, rows, columns).
 
     A smaller network uses the middle of a larger table.
 
     Args:
         width: C.
-        grid: G.
+        grid: Number of rows and columns.
     """
 
-    def __init__(self, width: int, grid: int) -> None:
+    def __init__(self, width: int, grid: Size) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.empty(1, width, grid, grid))
+        self.table = nn.Parameter(torch.empty(1, width, *grid))
         nn.init.normal_(self.table, std=_SPREAD)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,12 +42,13 @@ class PatchEmbedding(nn.Module):
         patch_size: p, in pixels; it divides H and W.
         kernel_size: Side of the window that a token sees; patches overlap if it is more than p. It
             exceeds p by an even number.
-        grid: Number of tokens in a row, for a table of positions. If None, a depthwise convolution
-            encodes positions by the zero padding (CPVT, Chu et al., ICLR 2023), for any number.
+        grid: Number of rows and columns of tokens, for a table of positions. If None, a depthwise
+            convolution encodes positions by the zero padding (CPVT, Chu et al., ICLR 2023), for any
+            number.
     """
 
     def __init__(
-        self, in_channels: int, width: int, patch_size: int, kernel_size: int, grid: int | None
+        self, in_channels: int, width: int, patch_size: int, kernel_size: int, grid: Size | None
     ) -> None:
         super().__init__()
         border = (kernel_size - patch_size) // 2

@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import check_counts, check_dropout
 from hwnas.search_spaces.layers import make_divisible
+from hwnas.search_spaces.map_sizes import SQUARE, Size, input_size
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
-__all__ = ["Group", "SimpleNetConfig"]
+__all__ = ["Group", "SimpleNetConfig", "least_resolution"]
+
+
+def least_resolution(halvings: int, aspect: Size) -> int:
+    """Return the least longer side of images whose shorter side can be halved so many times."""
+    return -(-(2**halvings) * max(aspect) // min(aspect))
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,11 @@ class SimpleNetConfig:
     Attributes:
         groups: Groups from the images to the global pooling. Max pooling between two groups halves
             the feature maps, rounding up.
-        resolution: Options for height and width of the input, in pixels.
+        resolution: Options for the longer side of the input, in pixels.
         in_channels: Channels of the images.
         outputs: Length of the output vector, e.g. the number of classes.
         dropout: Dropout probability, in [0, 1), after each convolution. The paper trained with 0.2.
+        aspect: Height and width of the input, as a ratio.
     """
 
     groups: tuple[Group, ...]
@@ -99,6 +106,7 @@ class SimpleNetConfig:
     in_channels: int = 3
     outputs: int = 10
     dropout: float = 0.0
+    aspect: Size = SQUARE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
@@ -106,12 +114,14 @@ class SimpleNetConfig:
             raise ConfigError("groups is empty; a network needs at least one Group")
         check_counts(self, "in_channels", "outputs")
         check_dropout(self.dropout)
-        halvings = len(self.groups) - 1
-        if min(self.resolution) < 2**halvings:
+        halvings, size = len(self.groups) - 1, input_size(min(self.resolution), self.aspect)
+        if min(size) < 2**halvings:
+            shape = f"{size[0]}" if size[0] == size[1] else f"{size[0]} x {size[1]}"
             raise ConfigError(
-                f"images of {min(self.resolution)} pixels are too small for the space: they are "
-                f"halved {halvings} times between its {len(self.groups)} groups. Use preset = "
-                f'"tiny", fewer space.groups, or a space.resolution of at least {2**halvings}'
+                f"images of {shape} pixels are too small for the space: they are halved {halvings} "
+                f'times between its {len(self.groups)} groups. Use preset = "tiny", fewer '
+                f"space.groups, or a space.resolution of at least "
+                f"{least_resolution(halvings, self.aspect)}"
             )
 
     def taken(self, group: int, layer: int) -> tuple[int, ...]:

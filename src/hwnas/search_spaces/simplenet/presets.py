@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hwnas.search_spaces.simplenet.config import Group
+from hwnas.search_spaces.map_sizes import SQUARE, Size
+from hwnas.search_spaces.simplenet.config import Group, least_resolution
 
 __all__ = ["PRESETS", "SimpleNetPreset"]
 
@@ -22,12 +23,12 @@ class SimpleNetPreset:
     groups: tuple[Group, ...]
     scales: tuple[float, ...] = (1,)
 
-    def resolution(self, side: int) -> tuple[int, ...]:
-        """Return options for the input's side, each at least the smallest that the space supports.
+    def resolution(self, side: int, aspect: Size = SQUARE) -> tuple[int, ...]:
+        """Return options for the input's longer side, each one that the space supports.
 
         At scale 1 the side is always that of the images.
         """
-        least = 2 ** (len(self.groups) - 1)
+        least = least_resolution(len(self.groups) - 1, aspect)
         return tuple(sorted({side if s == 1 else max(least, int(side * s)) for s in self.scales}))
 
 

@@ -9,6 +9,7 @@ the whole feature map at any size of images. Dropout follows convolutions, never
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -20,6 +21,7 @@ from torch import nn
 from hwnas.plugin import resolve
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.map_sizes import SQUARE, Size, aspect_of
 from hwnas.search_spaces.simplenet.config import Group, SimpleNetConfig
 from hwnas.search_spaces.simplenet.network import SimpleNet, classifier, layer
 from hwnas.search_spaces.simplenet.presets import PRESETS
@@ -62,6 +64,19 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
             for b in range(len(group.channels)):
                 when = ChoiceCondition.deeper(f"group{g}.depth", group.depth, b)
                 yield Choice(f"group{g}.layer{b}.width", group.width, when)
+
+    @property
+    def aspect(self) -> Size:
+        """Height and width of the inputs, as a ratio."""
+        return self.config.aspect
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Whole configuration, with the aspect ratio only if the inputs are not square."""
+        found = dataclasses.asdict(self.config)
+        if self.config.aspect == SQUARE:
+            del found["aspect"]
+        return found
 
     @cached_property
     def places(self) -> tuple[BlockSpec, ...]:
@@ -138,21 +153,23 @@ def simplenet(
             ``"slim"`` below 32, else ``"full"``.
         groups: Groups in place of the preset's; this and all that follow are as in
             `SimpleNetConfig`.
-        resolution: Options for the input's height and width, in pixels.
+        resolution: Options for the longer side of the input, in pixels; its aspect ratio is that of
+            the images.
         dropout: Dropout probability after each convolution.
 
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.
     """
-    side = max(image_shape[:2])
+    side, aspect = max(image_shape[:2]), aspect_of(image_shape)
     automatic = "tiny" if side < 16 else "slim" if side < 32 else "full"
     chosen = resolve("preset of space simplenet", preset or automatic, PRESETS)
     config = SimpleNetConfig(
         chosen.groups if groups is None else groups,
-        chosen.resolution(side) if resolution is None else resolution,
+        chosen.resolution(side, aspect) if resolution is None else resolution,
         image_shape[2],
         outputs,
         dropout,
+        aspect,
     )
     return SimpleNetSpace(config)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
+from hwnas.search_spaces.map_sizes import input_size, map_sizes
 from hwnas.search_spaces.simplenet.config import SimpleNetConfig
 
 __all__ = ["chosen_parts", "part_table"]
@@ -25,16 +26,19 @@ def part_table(config: SimpleNetConfig) -> PartTable:
     """
     places: list[list[Counter[OperatorSignature]]] = []
     for g, group in enumerate(config.groups):
-        sides = [_halved(resolution, g) for resolution in config.resolution]
+        sizes = [
+            map_sizes(input_size(resolution, config.aspect), [2] * g)[-1]
+            for resolution in config.resolution
+        ]
         for b, kernel_size in enumerate(group.kernel_size):
             layers = [
-                OperatorCounter(inputs, side).conv(outputs, kernel_size).steps
-                for side in sides
+                OperatorCounter(inputs, *size).conv(outputs, kernel_size).steps
+                for size in sizes
                 for inputs in config.taken(g, b)
                 for outputs in group.options(b)
             ]
             places.append([Counter(), *layers])
-        ends = [OperatorCounter(channels, side) for side in sides for channels in config.given(g)]
+        ends = [OperatorCounter(channels, *size) for size in sizes for channels in config.given(g)]
         last = g == len(config.groups) - 1
         places.append([_after(end, config.outputs if last else 0) for end in ends])
     return PartTable.of(places)
@@ -56,12 +60,6 @@ def chosen_parts(config: SimpleNetConfig, indices: Indices) -> npt.NDArray[np.in
         ends = np.array(config.given(g))
         columns.append(resolution * len(ends) + np.searchsorted(ends, channels))
     return np.column_stack(columns)
-
-
-def _halved(side: int, times: int) -> int:
-    for _ in range(times):
-        side = -(-side // 2)
-    return side
 
 
 def _after(end: OperatorCounter, outputs: int) -> Counter[OperatorSignature]:

@@ -9,6 +9,7 @@ from typing import Literal
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import check_counts, check_dropout
 from hwnas.search_spaces.layers import make_divisible, rank_of
+from hwnas.search_spaces.map_sizes import SQUARE, Size, input_size
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
 __all__ = ["Position", "VitConfig", "hidden_width"]
@@ -30,13 +31,15 @@ class VitConfig:
             which for a square layer costs less than a dense one below a share of 0.5.
         patch_size: Options for the side of a patch in pixels, decreasing: smaller patches give more
             tokens. Every token sees as many pixels as the largest patch has, so weights are shared.
-        resolution: Options for height and width of the input, in pixels.
+        resolution: Options for the longer side of the input, in pixels.
         position: Encoding of positions: a depthwise convolution, or a learned table, which needs a
             single patch size.
         head_width: Channels of a head; 0 for the largest width over the largest number of heads.
         in_channels: Channels of the images.
         outputs: Length of the output vector, e.g. the number of classes.
         dropout: Dropout probability, in [0, 1), before the last linear layer.
+        aspect: Height and width of the input, as a ratio; the shorter side is rounded to whole
+            patches of the largest size.
     """
 
     depth: tuple[int, ...]
@@ -51,6 +54,7 @@ class VitConfig:
     in_channels: int = 3
     outputs: int = 1000
     dropout: float = 0.0
+    aspect: Size = SQUARE
 
     def __post_init__(self) -> None:
         for name in ("depth", "width", "heads", "resolution"):
@@ -67,6 +71,19 @@ class VitConfig:
         object.__setattr__(self, "head_width", _checked_head_width(self))
         object.__setattr__(self, "patch_size", _checked_patches(self))
         _check_distinct(self)
+
+    def size(self, resolution: int) -> Size:
+        """Return height and width of the input at a resolution, in pixels."""
+        patch = self.patch_size[0]
+        height, width = (
+            max(1, round(side / patch)) * patch for side in input_size(resolution, self.aspect)
+        )
+        return height, width
+
+    def grid(self, resolution: int, patch_size: int) -> Size:
+        """Return the number of rows and columns of patches at a resolution."""
+        height, width = self.size(resolution)
+        return height // patch_size, width // patch_size
 
     @property
     def ranks(self) -> tuple[float | None, ...]:

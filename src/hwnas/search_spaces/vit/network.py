@@ -44,7 +44,9 @@ def embedding(
     config: VitConfig, width: int, patch_size: int, resolution: int | None = None
 ) -> PatchEmbedding:
     """Return the embedding of images as tokens; only a position table uses the resolution."""
-    grid = resolution // patch_size if config.position == "table" and resolution else None
+    grid = None
+    if config.position == "table" and resolution:
+        grid = config.grid(resolution, patch_size)
     return PatchEmbedding(config.in_channels, width, patch_size, config.patch_size[0], grid)
 
 

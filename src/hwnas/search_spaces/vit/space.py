@@ -8,8 +8,10 @@ mean of all tokens.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,9 @@ from torch import nn
 
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.map_sizes import SQUARE, aspect_of
 from hwnas.search_spaces.presets import changed, preset_for
+from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import row
@@ -41,6 +45,19 @@ class VitSpace(ConfiguredSpace[VitConfig]):
 
     def __init__(self, config: VitConfig | None = None) -> None:
         super().__init__(PRESETS["large"]((224, 224, 3)) if config is None else config)
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        """Return channels, height and width of one input image."""
+        resolution = int(self.values(architecture)["resolution"])
+        return self.config.in_channels, *self.config.size(resolution)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Whole configuration, with the aspect ratio only if the inputs are not square."""
+        found = dataclasses.asdict(self.config)
+        if self.config.aspect == SQUARE:
+            del found["aspect"]
+        return found
 
     def decisions(self) -> Iterator[Choice]:
         """Yield the choices of resolution, patch size, width and depth, and of each block."""
@@ -119,7 +136,8 @@ def vit(
         mlp_ratio: Options for each block's hidden channels, as a multiple of the width.
         rank: Options for the rank of each block's linear layers, as a share of the full one.
         patch_size: Options for the side of a patch in pixels, decreasing.
-        resolution: Options for the input's height and width, in pixels.
+        resolution: Options for the longer side of the input, in pixels; its aspect ratio is about
+            that of the images.
         position: ``"convolution"`` or ``"table"``.
         head_width: Channels of a head; 0 for the largest width over the largest number of heads.
         dropout: Dropout probability before the last linear layer.
@@ -141,6 +159,7 @@ def vit(
         position=position,
         head_width=head_width,
         dropout=dropout,
+        aspect=aspect_of(image_shape),
     )
     return VitSpace(config)
 

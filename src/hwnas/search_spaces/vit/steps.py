@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections import Counter
 
 import numpy as np
@@ -49,8 +50,8 @@ def part_table(config: VitConfig) -> PartTable:
 
     attentions: list[Counter[OperatorSignature]] = [Counter()]
     perceptrons: list[Counter[OperatorSignature]] = [Counter()]
-    for width, patch, side in sizes:
-        tokens = (side // patch) ** 2
+    for width, patch, resolution in sizes:
+        tokens = math.prod(config.grid(resolution, patch))
         attentions += [
             attention(width, tokens, heads, rank)
             for heads, rank in itertools.product(config.heads, config.ranks)
@@ -77,9 +78,10 @@ def chosen_parts(config: VitConfig, indices: Indices) -> npt.NDArray[np.int64]:
     return np.column_stack([*columns, size])
 
 
-def _rest(config: VitConfig, width: int, patch: int, side: int) -> Counter[OperatorSignature]:
+def _rest(config: VitConfig, width: int, patch: int, resolution: int) -> Counter[OperatorSignature]:
     """Return the operator counts of embedding and head."""
-    tokens = (side // patch) ** 2
+    tokens = math.prod(config.grid(resolution, patch))
     return traced_steps(
-        lambda: embedding(config, width, patch, side), (config.in_channels, side, side)
+        lambda: embedding(config, width, patch, resolution),
+        (config.in_channels, *config.size(resolution)),
     ) + traced_steps(lambda: head(config, width), (tokens, width))
