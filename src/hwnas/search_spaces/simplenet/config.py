@@ -20,7 +20,7 @@ __all__ = ["Group", "SimpleNetConfig", "least_resolution"]
 
 def least_resolution(halvings: int, aspect: Size) -> int:
     """Return the least longer side of images whose shorter side can be halved so many times."""
-    return -(-(2**halvings) * max(aspect) // min(aspect))
+    return -(-(1 << halvings) * max(aspect) // min(aspect))
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,8 @@ class SharedModules:
         for slot in slots:
             if slot.name not in self._shared:
                 raise ConfigError(
-                    f"{self._space.name}: the shared network has no {slot.name!r}; name the "
-                    "parts of every network as the shared one, the largest, names them"
+                    f"{self._space.name}: the largest network has no {slot.name!r}; name the "
+                    "parts of every network as the largest one names them"
                 )
         return WeightBinding(module, slots, tuple(s for s in slots if s.segments and s.buffer))
 
