@@ -162,3 +162,16 @@ def test_error_of_dense_layers_is_zero(three_layers: nn.Module, batches: list[Te
 def test_settings_refuse_what_is_impossible(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         words(text)
+
+
+@pytest.mark.parametrize("criterion", ["obs", "obs-refined"])
+def test_weights_stay_near_the_trained_ones_with_few_samples(criterion: str) -> None:
+    """With fewer samples than inputs, weights that fit them exactly could be of any size."""
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 16)
+    generator = torch.Generator().manual_seed(1)
+    few = torch.randn(8, 64, generator=generator) * torch.linspace(0.01, 1, 64)
+    hessian = input_hessian(nn.Sequential(layer), layer, [few])
+    assert hessian is not None
+    pruned = pruned_matrix(layer, hessian, words(f"unstructured-50-{criterion}"), 0.5)
+    assert pruned.matrix.abs().max() < 3 * layer.weight.abs().max()

@@ -122,7 +122,25 @@ def evolved(grid: Grid, starts: Sequence[Vector], rng: random.Random) -> Vector:
         parents = sorted(known, key=known.__getitem__)[:_PARENTS]
         children = {_mutated(grid, rng.choice(parents), rng) for _ in range(_CHILDREN)}
         known |= {child: grid.error(child) for child in sorted(children - known.keys())}
-    return min(known, key=known.__getitem__)
+    return _polished(grid, known, rng)
+
+
+def _polished(grid: Grid, known: dict[Vector, float], rng: random.Random) -> Vector:
+    """Return the best known vector after one attempt to change each of its densities alone.
+
+    Less density in one layer may be better, since its error can make up for that of another.
+    """
+    best = min(known, key=known.__getitem__)
+    for place in rng.sample(range(len(best)), len(best)):
+        for new in (grid.moved(best, place, -1), grid.moved(best, place, 1)):
+            if new is None or not grid.fits(new):
+                continue
+            if new not in known:
+                known[new] = grid.error(new)
+            if known[new] < known[best]:
+                best = new
+                break
+    return best
 
 
 def _mutated(grid: Grid, parent: Vector, rng: random.Random) -> Vector:

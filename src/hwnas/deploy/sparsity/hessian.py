@@ -8,7 +8,7 @@ With X the inputs (samples, K) of a layer with matrix W, replacing W by V change
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,16 @@ class InputHessian:
         """
         change = change.to(self.moments)
         return max(0.0, float(((change @ self.moments) * change).sum()))  # rounding aside
+
+    @property
+    def damped(self) -> InputHessian:
+        """These moments with a small multiple of the identity added.
+
+        An error by these moments also counts the change of the weights themselves. So weights that
+        are fitted to it stay near the trained ones where the inputs say nothing about them, which
+        is so if there are fewer samples than inputs.
+        """
+        return replace(self, moments=_damped(self.moments))
 
 
 class _Reached(Exception):
@@ -80,11 +90,14 @@ def input_hessian(
 
 def damped_inverse(moments: Tensor) -> Tensor:
     """Return the inverse of moments (..., K, K), with a small multiple of the identity added."""
+    return torch.cholesky_inverse(torch.linalg.cholesky(_damped(moments)))
+
+
+def _damped(moments: Tensor) -> Tensor:
     mean = moments.diagonal(dim1=-2, dim2=-1).mean(-1)
     damping = (_DAMPING * mean).clamp_min(torch.finfo(moments.dtype).tiny ** 0.5)
     eye = torch.eye(moments.shape[-1], dtype=moments.dtype)
-    damped = moments + damping[..., None, None] * eye
-    return torch.cholesky_inverse(torch.linalg.cholesky(damped))
+    return moments + damping[..., None, None] * eye
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ def pruned_matrix(
         settings: Structure and criterion.
         density: Share of the weights that stay.
     """
-    dense, structure = matrix_of(layer.weight.detach()), settings.structure
+    dense, structure, hessian = matrix_of(layer.weight.detach()), settings.structure, hessian.damped
     pruned = CRITERIA[settings.criterion].prune(dense, hessian, structure, density)
     return refine(dense, pruned, hessian, structure).pruned if settings.refined else pruned
 
