@@ -51,6 +51,46 @@ def serve(
 
 
 @agent.command()
+def web(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on for browsers; 0.0.0.0 for all addresses")
+    ] = "0.0.0.0",
+    port: Annotated[int, typer.Option(help="Port of the page; 0 for any free port")] = 8766,
+    host_port: Annotated[
+        int, typer.Option(help="Port for `hwnas devices add --web`; 0 for any free port")
+    ] = 8767,
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve the page without encryption, on 127.0.0.1 only")
+    ] = False,
+    open_to_hosts: Annotated[
+        bool, typer.Option("--open-to-hosts", help="Let hosts on other machines connect, too")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Folder of keys, models and jobs; $HWNAS_HOME/web-agent if not given"),
+    ] = None,
+    new_token: Annotated[
+        bool, typer.Option("--new-token", help="Replace the token by a new one")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(help="Time limit for each step of the page, in seconds")
+    ] = 120.0,
+    runtime_files: Annotated[
+        Path | None,
+        typer.Option(help="Unpacked npm package onnxruntime-web; fetched by npm if not given"),
+    ] = None,
+) -> None:
+    """Serve a page that makes the browser which opens it a device: a phone, tablet or laptop."""
+    from hwnas.deploy.agent.command import until_told
+    from hwnas.deploy.agent.web.serve import WebOptions, serve
+
+    options = WebOptions(
+        host, port, host_port, http, open_to_hosts, folder, new_token, seconds, runtime_files
+    )
+    until_told(lambda tell, stop: serve(options, tell, stop))
+
+
+@agent.command()
 def pack(
     file: Annotated[Path, typer.Option("--out", help="File to write, e.g. agent.pyz")],
 ) -> None:
@@ -67,11 +107,18 @@ def pack(
 def add(
     name: Name,
     agent: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="ADDRESS", help="Address of the agent: https://host:port, or ssh://user@host"
         ),
-    ],
+    ] = None,
+    web: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of `hwnas agent web`, where a browser was paired under this name",
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the agent's token; prompted for if not given")
     ] = None,
@@ -86,11 +133,16 @@ def add(
     ] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Add a machine with an agent as a device of this host."""
+    """Add a machine with an agent, or a paired browser, as a device of this host."""
     from hwnas.deploy.agent.client.pairing import add_device
+    from hwnas.deploy.targets.target import BROWSER
 
-    given = "" if agent.startswith("ssh://") else _token(token_file)
-    device = add_device(name, agent, given, command, patience, hardware)
+    if (agent is None) == (web is None):
+        raise ConfigError("give either --agent, for a machine, or --web, for a browser")
+    address = agent or f"{str(web).rstrip('/')}/{name}"
+    given = "" if address.startswith("ssh://") else _token(token_file)
+    place = hardware if web is None else BROWSER
+    device = add_device(name, address, given, command, patience, place)
     if as_json:
         print_json({k: v for k, v in asdict(device).items() if k != "key"})
         return

@@ -6,13 +6,14 @@ import argparse
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from hwnas.deploy.agent.server.serve import HOST, PORT, AgentOptions, serve
 from hwnas.deploy.agent.stdio import serve_stdio
 from hwnas.errors import HwnasError
 
-__all__ = ["main", "run_until_told"]
+__all__ = ["main", "run_until_told", "until_told"]
 
 
 def run_until_told(options: AgentOptions, stdio: bool) -> None:
@@ -26,10 +27,19 @@ def run_until_told(options: AgentOptions, stdio: bool) -> None:
     if stdio:
         serve_stdio(options)
         return
+    until_told(lambda tell, stop: serve(options, tell, stop))
+
+
+def until_told(work: Callable[[Callable[[str], None], threading.Event], None]) -> None:
+    """Do some work until the process receives Ctrl-C or SIGTERM.
+
+    Args:
+        work: Function of a function that shows a line, and of an event that ends the work.
+    """
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
-    serve(options, lambda line: print(line, flush=True), stop)
+    work(lambda line: print(line, flush=True), stop)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from hwnas.deploy.agent.client.added_devices import read_added
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import gpu_name
 from hwnas.deploy.targets.processor import cpu_fields, instruction_flags
-from hwnas.deploy.targets.target import HARDWARE
+from hwnas.deploy.targets.target import BROWSER, HARDWARE
 
 __all__ = ["DeviceStatus", "devices", "devices_here", "machine", "processor_of", "versions"]
 
@@ -62,8 +62,8 @@ def devices_here() -> list[DeviceStatus]:
     found = []
     for hardware in HARDWARE:
         about = {key: described[key] for key in ("processor", "cores", "instructions")}
-        if hardware == "cuda":
-            about = {"processor": gpu_name() or "none"}
+        if hardware != "cpu":
+            about = {"processor": processor_of(hardware) or "none"}
         for runtime in RUNTIMES.values():
             if hardware not in runtime.hardware:
                 continue
@@ -86,12 +86,12 @@ def _pattern(hardware: str, kind: str) -> str:
 
 
 def processor_of(hardware: str) -> str:
-    """Return the name of the processor or GPU of some hardware.
+    """Return the name of the processor or GPU of some hardware; empty if it is not known.
 
     For an added device, this is the name that was recorded when the device was added.
     """
-    if hardware == "cuda":
-        return gpu_name()
+    if hardware in ("cuda", BROWSER):
+        return gpu_name() if hardware == "cuda" else ""
     return machine()["processor"] if hardware == "cpu" else read_added(hardware).processor
 
 

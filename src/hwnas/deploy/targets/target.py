@@ -13,11 +13,12 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.registry import Registry
 
-__all__ = ["HARDWARE", "RUNTIMES", "Device", "Target", "known_hardware"]
+__all__ = ["BROWSER", "HARDWARE", "RUNTIMES", "Device", "Target", "known_hardware"]
 
-HARDWARE = ("cpu", "cuda")
-"""Hardware of the machine that hwnas runs on: its processor, and its first NVIDIA GPU. Remote
-devices have the names under which they were added."""
+BROWSER = "browser"
+HARDWARE = ("cpu", "cuda", BROWSER)
+"""Hardware of the machine that hwnas runs on: its processor, its first NVIDIA GPU, and its
+browser. Remote devices have the names under which they were added."""
 
 
 class _Capabilities(Protocol):
@@ -46,8 +47,8 @@ class Device:
     The runtime is part of the device because it changes which network is fastest.
 
     Attributes:
-        hardware: ``"cpu"`` or ``"cuda"`` of the machine that hwnas runs on; otherwise the name of
-            an added device.
+        hardware: ``"cpu"``, ``"cuda"`` or ``"browser"`` of the machine that hwnas runs on;
+            otherwise the name of an added device.
         runtime: Name of the runtime, a key of `hwnas.deploy.RUNTIMES`.
         batch: Images per run, at least 1.
         threads: Threads that compute, at least 1.

@@ -27,6 +27,7 @@ from hwnas.errors import ConfigError, DeviceError
 __all__ = ["HttpsTransport", "Transport", "certificate_at", "open_transport"]
 
 _HOST = re.compile(r"[A-Za-z0-9.:-]+")
+_PATH = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.]{0,39})?")
 
 
 class Transport(Protocol):
@@ -66,12 +67,12 @@ class HttpsTransport:
 
     def __init__(self, device: AddedDevice) -> None:
         self._device, self._challenge = device, ""
-        self._host, self._port = _host_and_port(device.address)
+        self._host, self._port, self._path = _parts_of(device.address)
 
     def request(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         """Send a request, and send it once more if the challenge that it signed has expired."""
         for _ in range(2):
-            status, content = self._once(method, path, body, timeout_s)
+            status, content = self._once(method, self._path + path, body, timeout_s)
             if status != http.client.UNAUTHORIZED:
                 return status, content
             if not self._challenge:
@@ -139,7 +140,8 @@ def certificate_at(address: str, timeout_s: float) -> str:
         ConfigError: The address is not valid.
         OSError: No TLS server answers at the address.
     """
-    connection = _connection(*_host_and_port(address), timeout_s)
+    host, port, _ = _parts_of(address)
+    connection = _connection(host, port, timeout_s)
     try:
         connection.connect()
         return _certificate_of(connection)
@@ -161,16 +163,17 @@ def _certificate_of(connection: http.client.HTTPSConnection) -> str:
     return digest_of(connection.sock.getpeercert(binary_form=True) or b"")
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
+def _parts_of(address: str) -> tuple[str, int, str]:
+    """Return host, port and path of an agent's address; the path names a browser, or is empty."""
     try:
         url = urlsplit(address)
         host, port = url.hostname or "", url.port
     except ValueError:
         host, port = "", None
-    rest = address.partition("://")[2]
-    plain = url.scheme == "https" and url.netloc == rest.rstrip("/") and "@" not in rest
-    if not plain or port is None or not _HOST.fullmatch(host):
+    rest, path = address.partition("://")[2], "" if port is None else url.path.rstrip("/")
+    plain = url.scheme == "https" and f"{url.netloc}{path}" == rest.rstrip("/") and "@" not in rest
+    if not plain or port is None or not _HOST.fullmatch(host) or not _PATH.fullmatch(path):
         raise ConfigError(
             f"the agent's address is {address!r}; expected https://host:port, or ssh://user@host"
         )
-    return host, port
+    return host, port, path

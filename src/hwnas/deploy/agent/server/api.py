@@ -20,7 +20,7 @@ from hwnas.deploy.agent.protocol import (
     read_object,
     refusal,
 )
-from hwnas.deploy.agent.server.job_queue import JobQueue
+from hwnas.deploy.agent.server.job_queue import JobQueue, Run
 from hwnas.deploy.agent.server.model_store import ModelStore
 from hwnas.deploy.agent.server.sandbox import Sandbox
 from hwnas.deploy.agent.timing_job import TimingJob
@@ -53,7 +53,7 @@ class Api:
 
     models: ModelStore
     queue: JobQueue
-    sandbox: Sandbox
+    sandbox: Run
     limits: AgentLimits
 
     @classmethod

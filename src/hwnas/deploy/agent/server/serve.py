@@ -22,7 +22,7 @@ from hwnas.deploy.agent.signing import is_digest, key_of, new_secret
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.home import home
 
-__all__ = ["HOST", "PORT", "AgentOptions", "folder_of_its_own", "opened_door", "serve"]
+__all__ = ["HOST", "PORT", "AgentOptions", "folder_of_its_own", "opened_door", "own_key", "serve"]
 
 HOST, PORT = "127.0.0.1", 8765
 _LOCK, _KEY, _CERTIFICATE = "lock", "key", "certificate.pem"
@@ -111,7 +111,12 @@ def opened_door(options: AgentOptions, tell: Callable[[str], None]) -> Iterator[
     folder = options.place
     with folder_of_its_own(folder):
         certificate = own_certificate(folder / _CERTIFICATE)
-        key = _own_key(folder / _KEY, options.new_token, tell)
+        key = own_key(
+            folder / _KEY,
+            options.new_token,
+            tell,
+            "hwnas devices add NAME --agent https://HOST:PORT",
+        )
         api = Api.of(folder, packed_code(folder), options.limits)
         try:
             server = AgentServer((options.host, options.port), api, key, certificate)
@@ -133,11 +138,21 @@ def opened_door(options: AgentOptions, tell: Callable[[str], None]) -> Iterator[
                 door.join()
 
 
-def _own_key(path: Path, renew: bool, tell: Callable[[str], None]) -> str:
+def own_key(path: Path, renew: bool, tell: Callable[[str], None], command: str) -> str:
     """Return the key that requests are signed with.
 
     If there is none, or it is renewed, derive it from a new token, which is shown once and not
     stored.
+
+    Args:
+        path: File of the key.
+        renew: Whether to replace the key.
+        tell: Function that shows a line to the user.
+        command: Command to which the user gives the token.
+
+    Raises:
+        ConfigError: The file can be read by others, or is damaged.
+        StorageError: The file cannot be written.
     """
     if path.exists() and not renew:
         key = read_private(path).strip()
@@ -147,7 +162,7 @@ def _own_key(path: Path, renew: bool, tell: Callable[[str], None]) -> str:
     token = new_secret()
     write_private(path, key_of(token) + "\n")
     tell(f"token, shown only once: {token}")
-    tell("on the host, run: hwnas devices add NAME --agent https://HOST:PORT")
+    tell(f"on the host, run: {command}")
     return key_of(token)
 
 

@@ -1,0 +1,1 @@
+"""Browsers as devices: whoever opens a page makes a phone, tablet or laptop a device of a host."""
