@@ -62,9 +62,10 @@ class Page:
         return found["result"].get("value")
 
     def wait_until(self, script: str, seconds: float = 30) -> None:
-        """Wait until a script gives a true value."""
+        """Wait until an expression is true; while it fails, it is not."""
         until = time.monotonic() + seconds
-        while not self.evaluate(script):
+        tried = f"(() => {{ try {{ return Boolean({script}); }} catch {{ return false; }} }})()"
+        while not self.evaluate(tried):
             assert time.monotonic() < until, self.evaluate("document.body.innerText")
             time.sleep(0.1)
 

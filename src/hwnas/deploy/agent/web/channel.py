@@ -130,7 +130,7 @@ class Channel:
         until = self._clock() + wait_s
         with self._changed:
             if page != self._page:
-                self._page = page
+                self._page, self._pending = page, None
                 self._changed.notify_all()
             self._seen = self._clock()
             pending = self._pending

@@ -1,0 +1,119 @@
+"""The page of a web agent in Chromium: it is paired, measures networks, and shows what it does."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.deploy.agent.web.chromium import CHROMIUM, Page, opened
+from tests.deploy.agent.web.conftest import Web
+
+from hwnas.deploy.agent.client.pairing import add_device
+from hwnas.deploy.agent.web import serve
+from hwnas.deploy.agent.web.runtime_files import runtime_files
+from hwnas.deploy.agent.web.serve import WebOptions
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.timing import measure
+from hwnas.deploy.targets.target import Target
+from hwnas.errors import HwnasError
+
+pytest.importorskip("tornado", reason="tornado is not installed; it comes with ipykernel")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=3.0, retries=2)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of ONNX Runtime Web, fetched by npm."""
+    given = os.environ.get("HWNAS_ORT_WEB")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("npm")))
+            return runtime_files(Path(given) if given else None).folder
+    except HwnasError as error:
+        pytest.skip(f"ONNX Runtime Web cannot be had: {error}")
+
+
+@pytest.fixture(params=["http", "https"])
+def web(request: pytest.FixtureRequest, tmp_path: Path, files: Path) -> Iterator[Web]:
+    told: list[str] = []
+    folder, plain = tmp_path / "web-agent", request.param == "http"
+    options = WebOptions("127.0.0.1", 0, 0, http=plain, folder=folder, runtime_files=files)
+    with serve.opened(options, told.append) as agent:
+        yield Web(agent, told, folder)
+
+
+def paired(page: Page, web: Web, name: str) -> None:
+    page.wait_until("!document.getElementById('pair').hidden")
+    page.evaluate(
+        f"document.getElementById('name').value = '{name}';"
+        f"document.getElementById('code').value = '{web.code}';"
+        "document.getElementById('confirm').click()"
+    )
+    page.wait_until("!document.getElementById('work').hidden")
+    add_device(name, f"{web.agent.host_url}/{name}", web.token, hardware="browser")
+
+
+def test_browser_measures_networks_on_one_and_two_threads(
+    web: Web, model: Path, tmp_path: Path
+) -> None:
+    with opened(tmp_path / "profile", web.agent.page_urls[0]) as page:
+        paired(page, web, "laptop")
+        found = {
+            threads: measure(
+                {"net": model}, Target.parse(f"laptop-ortweb-fp32-b1-t{threads}"), SETTINGS
+            )["net"]
+            for threads in (1, 2)
+        }
+        assert page.evaluate("document.getElementById('message').textContent") == ""
+    for threads, measured in found.items():
+        assert 0 < measured.wall_ms.p20 <= measured.latency_ms <= measured.wall_ms.p80 < 1000
+        assert measured.anchor_ms > 0
+        assert measured.settings["threads"] == str(threads)
+        assert measured.versions["onnxruntime-web"] == "1.30.0"
+        assert "Chrom" in measured.versions["browser"]
+        assert float(measured.conditions["clock_grain_ms"]) < 0.2, "the page is isolated"
+
+
+def test_pairing_survives_a_reload_and_a_wrong_code_is_told(web: Web, tmp_path: Path) -> None:
+    with opened(tmp_path / "profile", web.agent.page_urls[0]) as page:
+        page.wait_until("!document.getElementById('pair').hidden")
+        page.evaluate(
+            "document.getElementById('name').value = 'laptop';"
+            "document.getElementById('code').value = 'WRONG';"
+            "document.getElementById('confirm').click()"
+        )
+        page.wait_until("document.getElementById('message').textContent.includes('wrong')")
+        paired(page, web, "laptop")
+        page.call("Page.reload")
+        page.wait_until("!document.getElementById('work').hidden")
+        page.wait_until("document.getElementById('state').textContent.includes('Waiting')")
+        assert page.evaluate("document.getElementById('paired').textContent") == "laptop"
+
+
+def test_command_serves_the_page_until_it_is_stopped(tmp_path: Path, files: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "hwnas.cli", "agent", "web", "--http", "--host", "127.0.0.1"),
+        *("--port", "0", "--host-port", "0", "--folder", str(tmp_path / "agent")),
+        *("--runtime-files", str(files)),
+    ]
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        timer = threading.Timer(60, process.kill)
+        timer.start()
+        for line in process.stdout:
+            lines.append(line)
+            if "hosts add" in line:
+                break
+        process.terminate()
+        assert process.wait(30) == 0
+        timer.cancel()
+    assert any("pairing code" in line for line in lines)
+    assert any(line.startswith("open in the browser") for line in lines)
