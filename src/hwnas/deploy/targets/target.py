@@ -178,4 +178,8 @@ def _nearest(text: str) -> str:
 def _closest_word(words: Sequence[str], options: Sequence[str]) -> str:
     """Return the option that is most similar to any word, or the first option if none is."""
     near = [match for word in words for match in difflib.get_close_matches(word, options, n=1)]
-    return near[0] if near else options[0]
+
+    def similarity(option: str) -> float:
+        return max(difflib.SequenceMatcher(None, word, option).ratio() for word in words)
+
+    return max(near, key=similarity, default=options[0])
