@@ -163,14 +163,14 @@ def test_add_device_refuses_missing_or_unknown_hardware(agent: Running) -> None:
         pytest.skip("there is one")
     with pytest.raises(DeviceError, match="has no runtime for cuda: this onnxruntime has no"):
         add_device("jetson", agent.address, agent.token, hardware="cuda")
-    with pytest.raises(ConfigError, match=r"unknown hardware 'tpu'; .*known: cpu, cuda"):
+    with pytest.raises(ConfigError, match=r"unknown hardware 'tpu'; .*known: browser, cpu, cuda"):
         add_device("jetson", agent.address, agent.token, hardware="tpu")
     assert not is_added("jetson")
 
 
 def test_target_accepts_the_names_of_added_devices(device: AddedDevice) -> None:
     assert Target.parse(THERE).name == THERE
-    known = rf"known: cpu, cuda, {NAME}; the closest target is '{NAME}-"
+    known = rf"known: browser, cpu, cuda, {NAME}; the closest target is '{NAME}-"
     with pytest.raises(ConfigError, match=known):
         Target.parse("pi4-onnxruntime-fp32-b1-t1")
 

@@ -22,6 +22,7 @@ from hwnas.deploy.agent.client.added_devices import AddedDevice
 from hwnas.deploy.agent.client.client import ask, connected
 from hwnas.deploy.agent.client.transport import HttpsTransport, _connection
 from hwnas.deploy.agent.protocol import AgentLimits
+from hwnas.deploy.agent.server import guarded
 from hwnas.deploy.agent.server import server as door
 from hwnas.deploy.agent.server.certificate import Certificate
 from hwnas.deploy.agent.signing import digest_of, key_of, request_signature
@@ -183,7 +184,8 @@ def test_server_refuses_a_body_that_differs_from_the_signed_one(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_GREETING_S", 0.5)
+    monkeypatch.setattr(door, "GREETING_S", 0.5)
+    monkeypatch.setattr(guarded, "GREETING_S", 0.5)
 
 
 def test_server_closes_slow_connections(agent: Agent, impatient: None, device: AddedDevice) -> None:

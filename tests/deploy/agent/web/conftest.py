@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from tests.deploy.agent.conftest import token_in
 
-from hwnas.deploy.agent.web.runtime_files import _NAMES
 from hwnas.deploy.agent.web.serve import WebAgent, WebOptions, opened
+from hwnas.deploy.runtimes.ort_web_files import WEB_FILES
 
 FACTS = {
     "device": "Pixel 8, Android",
@@ -141,7 +141,7 @@ class FakePage:
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with files of the names that the page needs, but no runtime."""
     folder = tmp_path_factory.mktemp("runtime")
-    for name in _NAMES:
+    for name in WEB_FILES:
         (folder / name).write_text(f"// {name}")
     return folder
 

@@ -13,10 +13,10 @@ from tests.deploy.agent.web.conftest import Web
 
 from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.agent.web import serve
-from hwnas.deploy.agent.web.runtime_files import runtime_files
 from hwnas.deploy.agent.web.serve import WebOptions
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.timing import measure
+from hwnas.deploy.runtimes.ort_web_files import runtime_files
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import HwnasError
 

@@ -14,7 +14,7 @@ from hwnas.deploy.agent.client.added_devices import (
 from hwnas.deploy.agent.client.client import ask
 from hwnas.deploy.agent.client.transport import certificate_at
 from hwnas.deploy.agent.signing import key_of
-from hwnas.deploy.targets.target import HARDWARE, RUNTIMES
+from hwnas.deploy.targets.target import BROWSER, HARDWARE, RUNTIMES
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.plugin import closest
 
@@ -58,7 +58,7 @@ def add_device(
     device = AddedDevice(name, address, command=command, patience_s=patience_s, hardware=hardware)
     if not address.startswith("ssh://"):
         try:
-            certificate = certificate_at(address, _ANSWER_S)
+            certificate = certificate_at(address, _ANSWER_S, hardware == BROWSER)
         except OSError as error:
             raise DeviceError(
                 f"no agent answers at {address} ({error}); check that the machine is on and its "

@@ -22,12 +22,13 @@ from hwnas.deploy.agent.signing import (
     request_signature,
     same,
 )
+from hwnas.deploy.targets.target import BROWSER
 from hwnas.errors import ConfigError, DeviceError
 
 __all__ = ["HttpsTransport", "Transport", "certificate_at", "open_transport"]
 
 _HOST = re.compile(r"[A-Za-z0-9.:-]+")
-_PATH = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.]{0,39})?")
+_PATH = re.compile(r"/[A-Za-z0-9][A-Za-z0-9_.]{0,39}")
 
 
 class Transport(Protocol):
@@ -67,7 +68,7 @@ class HttpsTransport:
 
     def __init__(self, device: AddedDevice) -> None:
         self._device, self._challenge = device, ""
-        self._host, self._port, self._path = _parts_of(device.address)
+        self._host, self._port, self._path = _parts_of(device.address, device.hardware == BROWSER)
 
     def request(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         """Send a request, and send it once more if the challenge that it signed has expired."""
@@ -133,14 +134,14 @@ class HttpsTransport:
             )
 
 
-def certificate_at(address: str, timeout_s: float) -> str:
+def certificate_at(address: str, timeout_s: float, browser: bool = False) -> str:
     """Return the SHA-256 of the certificate shown at an address, in hexadecimal.
 
     Raises:
         ConfigError: The address is not valid.
         OSError: No TLS server answers at the address.
     """
-    host, port, _ = _parts_of(address)
+    host, port, _ = _parts_of(address, browser)
     connection = _connection(host, port, timeout_s)
     try:
         connection.connect()
@@ -163,8 +164,8 @@ def _certificate_of(connection: http.client.HTTPSConnection) -> str:
     return digest_of(connection.sock.getpeercert(binary_form=True) or b"")
 
 
-def _parts_of(address: str) -> tuple[str, int, str]:
-    """Return host, port and path of an agent's address; the path names a browser, or is empty."""
+def _parts_of(address: str, browser: bool) -> tuple[str, int, str]:
+    """Return host, port and path of an agent's address; the path is the name of a browser."""
     try:
         url = urlsplit(address)
         host, port = url.hostname or "", url.port
@@ -172,7 +173,8 @@ def _parts_of(address: str) -> tuple[str, int, str]:
         host, port = "", None
     rest, path = address.partition("://")[2], "" if port is None else url.path.rstrip("/")
     plain = url.scheme == "https" and f"{url.netloc}{path}" == rest.rstrip("/") and "@" not in rest
-    if not plain or port is None or not _HOST.fullmatch(host) or not _PATH.fullmatch(path):
+    known = _PATH.fullmatch(path) if browser else not path
+    if not plain or port is None or not _HOST.fullmatch(host) or not known:
         raise ConfigError(
             f"the agent's address is {address!r}; expected https://host:port, or ssh://user@host"
         )

@@ -31,7 +31,7 @@ from hwnas.deploy.agent.server.guarded import (
 from hwnas.deploy.agent.signing import digest_of, is_digest, new_secret, same
 from hwnas.deploy.agent.web.browser import Browser, BrowserFacts
 from hwnas.deploy.agent.web.host_api import BrowserApi, HostApi
-from hwnas.deploy.agent.web.runtime_files import RuntimeFiles
+from hwnas.deploy.runtimes.ort_web_files import RuntimeFiles
 from hwnas.errors import ConfigError, HwnasError
 
 __all__ = ["PageServer", "PairingCode"]

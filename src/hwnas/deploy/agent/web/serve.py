@@ -20,7 +20,7 @@ from hwnas.deploy.agent.server.server import AgentServer
 from hwnas.deploy.agent.web.browser import Browsers
 from hwnas.deploy.agent.web.host_api import HostApi
 from hwnas.deploy.agent.web.page_server import PageServer, PairingCode
-from hwnas.deploy.agent.web.runtime_files import runtime_files
+from hwnas.deploy.runtimes.ort_web_files import runtime_files
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.home import home
 

@@ -1,4 +1,4 @@
-"""Files of ONNX Runtime Web, which the page gets from this machine and from nowhere else."""
+"""Files of ONNX Runtime Web, which pages get from this machine and from nowhere else."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from hwnas.deploy.bundles.checksums import sha256
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 from hwnas.home import home
 
-__all__ = ["PACKAGE", "VERSION", "RuntimeFiles", "runtime_files"]
+__all__ = ["PACKAGE", "VERSION", "WASM_FILES", "WEB_FILES", "RuntimeFiles", "runtime_files"]
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 _SHA256 = "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71"
-_NAMES = (
+WASM_FILES = (
     "ort.wasm.min.mjs",
-    "ort.webgpu.min.mjs",
     "ort-wasm-simd-threaded.mjs",
     "ort-wasm-simd-threaded.wasm",
+)
+"""Files that running networks in WebAssembly needs."""
+WEB_FILES = (
+    *WASM_FILES,
+    "ort.webgpu.min.mjs",
     "ort-wasm-simd-threaded.asyncify.mjs",
     "ort-wasm-simd-threaded.asyncify.wasm",
 )
+"""All files that pages need."""
 _FETCH_S = 600
 
 
@@ -44,7 +49,7 @@ class RuntimeFiles:
 
     def path(self, name: str) -> Path | None:
         """Return the path of a file that pages may load; None for any other name."""
-        return self.folder / name if name in _NAMES else None
+        return self.folder / name if name in WEB_FILES else None
 
 
 def runtime_files(given: Path | None = None) -> RuntimeFiles:
@@ -63,7 +68,7 @@ def runtime_files(given: Path | None = None) -> RuntimeFiles:
     if given is not None:
         return _given(given)
     folder = home() / "web" / f"{PACKAGE}-{VERSION}"
-    if all((folder / name).is_file() for name in _NAMES):
+    if all((folder / name).is_file() for name in WEB_FILES):
         return RuntimeFiles(folder, VERSION)
     if shutil.which("npm") is None:
         raise DeviceError(
@@ -80,7 +85,7 @@ def runtime_files(given: Path | None = None) -> RuntimeFiles:
 
 def _given(folder: Path) -> RuntimeFiles:
     dist = folder / "dist" if (folder / "dist").is_dir() else folder
-    missing = [name for name in _NAMES if not (dist / name).is_file()]
+    missing = [name for name in WEB_FILES if not (dist / name).is_file()]
     if missing:
         raise ConfigError(
             f"--runtime-files {folder} has no {missing[0]}; give the folder that `npm pack "
@@ -115,7 +120,7 @@ def _fetched(folder: Path) -> Path:
 
 def _unpack(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
-        for name in _NAMES:
+        for name in WEB_FILES:
             source = tar.extractfile(f"package/dist/{name}")
             assert source is not None
             temporary = folder / f".{name}.tmp"
