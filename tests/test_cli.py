@@ -23,6 +23,7 @@ from hwnas import __version__
 from hwnas.cli import app
 from hwnas.cli.search import _resumable
 from hwnas.deploy import Bundle
+from hwnas.deploy.runtimes.ort_web_files import WEB_FILES
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 Command = Callable[..., Any]
@@ -160,6 +161,23 @@ def test_export_command_writes_the_picked_bundle(
     assert f"next: hwnas run {out} image.png" in answer.out
     other = read(hwnas("export", finished, "--pick", "fastest", "--out", tmp_path / "b", "--json"))
     assert other["id"] == Bundle.load(out).architecture.id
+
+
+def test_export_command_writes_a_web_page(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    files = tmp_path / "onnxruntime-web"
+    files.mkdir()
+    for name in WEB_FILES:
+        (files / name).write_text("")
+    options = ("--web", tmp_path / "page", "--runtime-files", files)
+    answer = hwnas("export", finished, *options)
+    assert answer.status == 0, answer.err
+    assert "python -m http.server" in answer.out
+    assert (tmp_path / "page" / "index.html").exists()
+    hwnas("export", finished, *options).refused("not an empty folder")
+    hwnas("export", finished).refused("give --out", "or --web")
+    wrong = ("--web", tmp_path / "other", "--runtime-files", tmp_path)
+    hwnas("export", finished, *wrong).refused("--runtime-files", "npm pack")
+    assert not (tmp_path / "other").exists()
 
 
 def test_export_command_writes_a_triton_repository(

@@ -22,6 +22,8 @@ from hwnas.deploy import (
     write_bundle,
 )
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
+from hwnas.deploy.runtimes.ort_web_files import RuntimeFiles, runtime_files
+from hwnas.errors import HwnasError
 from hwnas.search_spaces import MobileNetSpace, mobilenet
 
 DIGITS = tuple("0123456789")
@@ -130,6 +132,18 @@ def packed(
     to_pack: BundleNetwork, facts: BundleFacts, tmp_path_factory: pytest.TempPathFactory
 ) -> Bundle:
     return write_bundle(tmp_path_factory.mktemp("bundles") / "digits", to_pack, facts)
+
+
+@pytest.fixture(scope="session")
+def ort_web(tmp_path_factory: pytest.TempPathFactory) -> RuntimeFiles:
+    """Files of ONNX Runtime Web, fetched by npm, or those in the folder of ``HWNAS_ORT_WEB``."""
+    given = os.environ.get("HWNAS_ORT_WEB")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("npm")))
+            return runtime_files(Path(given) if given else None)
+    except HwnasError as error:
+        pytest.skip(f"ONNX Runtime Web cannot be had: {error}")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The page of a web agent in Chromium: it is paired, measures networks, and shows what it does."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -8,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.deploy.agent.web.chromium import CHROMIUM, Page, opened
+from tests.chromium import CHROMIUM, Page, opened
 from tests.deploy.agent.web.conftest import Web
 
 from hwnas.deploy.agent.client.pairing import add_device
@@ -16,9 +15,8 @@ from hwnas.deploy.agent.web import serve
 from hwnas.deploy.agent.web.serve import WebOptions
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.timing import measure
-from hwnas.deploy.runtimes.ort_web_files import runtime_files
+from hwnas.deploy.runtimes.ort_web_files import RuntimeFiles
 from hwnas.deploy.targets.target import Target
-from hwnas.errors import HwnasError
 
 pytest.importorskip("tornado", reason="tornado is not installed; it comes with ipykernel")
 pytestmark = [
@@ -28,23 +26,11 @@ pytestmark = [
 SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=3.0, retries=2)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of ONNX Runtime Web, fetched by npm."""
-    given = os.environ.get("HWNAS_ORT_WEB")
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("npm")))
-            return runtime_files(Path(given) if given else None).folder
-    except HwnasError as error:
-        pytest.skip(f"ONNX Runtime Web cannot be had: {error}")
-
-
 @pytest.fixture(params=["http", "https"])
-def web(request: pytest.FixtureRequest, tmp_path: Path, files: Path) -> Iterator[Web]:
+def web(request: pytest.FixtureRequest, tmp_path: Path, ort_web: RuntimeFiles) -> Iterator[Web]:
     told: list[str] = []
     folder, plain = tmp_path / "web-agent", request.param == "http"
-    options = WebOptions("127.0.0.1", 0, 0, http=plain, folder=folder, runtime_files=files)
+    options = WebOptions("127.0.0.1", 0, 0, http=plain, folder=folder, runtime_files=ort_web.folder)
     with serve.opened(options, told.append) as agent:
         yield Web(agent, told, folder)
 
@@ -97,11 +83,11 @@ def test_pairing_survives_a_reload_and_a_wrong_code_is_told(web: Web, tmp_path: 
         assert page.evaluate("document.getElementById('paired').textContent") == "laptop"
 
 
-def test_command_serves_the_page_until_it_is_stopped(tmp_path: Path, files: Path) -> None:
+def test_command_serves_the_page_until_it_is_stopped(tmp_path: Path, ort_web: RuntimeFiles) -> None:
     command = [
         *(sys.executable, "-m", "hwnas.cli", "agent", "web", "--http", "--host", "127.0.0.1"),
         *("--port", "0", "--host-port", "0", "--folder", str(tmp_path / "agent")),
-        *("--runtime-files", str(files)),
+        *("--runtime-files", str(ort_web.folder)),
     ]
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

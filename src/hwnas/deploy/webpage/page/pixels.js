@@ -46,11 +46,18 @@ export function resize(values, channels, height, width, newHeight, newWidth) {
   return found;
 }
 
+// Rounding as in Python: halves go to the even number.
+function halfEven(value) {
+  const low = Math.floor(value), over = value - low;
+  return over === 0.5 ? low + (low % 2) : Math.round(value);
+}
+
 // The largest box in the aspect ratio of the input, in the centre.
 function centred(height, width, wanted) {
-  const scale = Math.min(height / wanted.height, width / wanted.width);
-  const side = (most, part) => Math.min(most, Math.max(1, Math.round(part * scale)));
-  const h = side(height, wanted.height), w = side(width, wanted.width);
+  const side = (most, other, part, whole) =>
+    Math.min(most, Math.max(1, halfEven((other * part) / whole)));
+  const h = side(height, width, wanted.height, wanted.width);
+  const w = side(width, height, wanted.width, wanted.height);
   return { top: Math.floor((height - h) / 2), left: Math.floor((width - w) / 2), h, w };
 }
 
