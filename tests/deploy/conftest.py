@@ -141,6 +141,7 @@ def ort_web(tmp_path_factory: pytest.TempPathFactory) -> RuntimeFiles:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("npm")))
+            patch.setattr("hwnas.deploy.runtimes.ort_web_files._FETCH_S", 60)
             return runtime_files(Path(given) if given else None)
     except HwnasError as error:
         pytest.skip(f"ONNX Runtime Web cannot be had: {error}")
