@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from hwnas.deploy.agent.web.page_server import PairingCode
 from hwnas.deploy.agent.web.serve import WebOptions, opened
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import Measurement
+from hwnas.deploy.measurement.reference_model import write_anchor
 from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
@@ -294,6 +297,33 @@ def test_devices_have_jobs_of_their_own(web: Web, model: Path) -> None:
         subjects = {name: timed(name, model) for name in ("phone", "tablet")}
     assert subjects["phone"].latency_ms == pytest.approx(0.5)
     assert subjects["tablet"].latency_ms == pytest.approx(2.0)
+
+
+@pytest.mark.slow
+def test_browser_is_calibrated_and_predicted_like_any_device(
+    web: Web, hwnas: Callable[..., Any], tmp_path: Path
+) -> None:
+    page = web.pair("phone")
+    rng = random.Random(0)
+    page.ms = lambda key, repeats: repeats * rng.uniform(0.9, 1.1)
+    token = tmp_path / "token"
+    token.write_text(web.token)
+    token.chmod(0o600)
+    options = ("--web", web.agent.host_url, "--token-file", token)
+    answer = hwnas("devices", "add", "phone", *options)
+    assert answer.status == 0, answer.err
+    assert "phone-ortweb-fp32-b{B}-t{T}" in answer.out
+    target = "phone-ortweb-fp32-b1-t1"
+    space = ("--space", "mobilenet", "--preset", "tiny", "--image", "8x8x1")
+    with working(page):
+        answer = hwnas("calibrate", "--target", target, *space, "--samples", 5)
+        assert answer.status == 0, answer.err
+    model = tmp_path / "model.onnx"
+    write_anchor(model)
+    answer = hwnas("predict", model, "--target", target, "--json")
+    assert answer.status == 0, answer.err
+    [predicted] = json.loads(answer.out)
+    assert predicted["target"] == target
 
 
 # The channel
