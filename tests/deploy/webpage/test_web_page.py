@@ -16,8 +16,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from tests.chromium import CHROMIUM, Page, opened
 
+from experiments.chromium import CHROMIUM, Page, opened
 from hwnas.deploy import (
     Bundle,
     BundleFacts,

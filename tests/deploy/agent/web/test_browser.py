@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chromium import CHROMIUM, Page, opened
 from tests.deploy.agent.web.conftest import Web
 
+from experiments.chromium import CHROMIUM, Page, opened
 from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.agent.web import serve
 from hwnas.deploy.agent.web.serve import WebOptions

@@ -1,4 +1,4 @@
-"""Chromium for tests of pages: it opens a page, runs scripts in it, and slows its processor."""
+"""Chromium under control: it opens a page, runs scripts in it and answers what they give."""
 
 import asyncio
 import itertools
