@@ -28,16 +28,23 @@ class Page:
     def __init__(self, address: str) -> None:
         from tornado.websocket import websocket_connect
 
-        self._loop = asyncio.new_event_loop()
-        self._numbers = itertools.count(1)
+        self._runner, self._numbers = asyncio.Runner(), itertools.count(1)
 
         async def connect() -> Any:
             return await websocket_connect(address)
 
-        self._socket = self._loop.run_until_complete(connect())
+        try:
+            self._socket = self._runner.run(connect())
+        except BaseException:
+            self._runner.close()
+            raise
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Call a method of the protocol, and return its result."""
+        """Call a method of the protocol, and return its result.
+
+        Raises:
+            RuntimeError: The method failed.
+        """
         number = next(self._numbers)
 
         async def answer() -> Any:
@@ -49,31 +56,51 @@ class Page:
                 if found.get("id") == number:
                     return found
 
-        found = self._loop.run_until_complete(asyncio.wait_for(answer(), _ANSWER_S))
-        assert "error" not in found, found
+        found = self._runner.run(asyncio.wait_for(answer(), _ANSWER_S))
+        if "error" in found:
+            raise RuntimeError(f"{method}: {found['error']}")
         return found["result"]
 
     def evaluate(self, script: str) -> Any:
-        """Return the value of a script, which may be a promise."""
+        """Return the value of a script, which may be a promise.
+
+        Raises:
+            RuntimeError: The script failed, or there is no page yet.
+        """
         found = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
-        assert "exceptionDetails" not in found, found
+        if "exceptionDetails" in found:
+            raise RuntimeError(f"{script[:200]}: {found['result'].get('description')}")
         return found["result"].get("value")
 
     def wait_until(self, script: str, seconds: float = 30) -> None:
-        """Wait until an expression is true; while it fails, it is not."""
+        """Wait until an expression is true; while it fails, it is not.
+
+        Raises:
+            TimeoutError: It was never true.
+        """
         until = time.monotonic() + seconds
-        tried = f"(() => {{ try {{ return Boolean({script}); }} catch {{ return false; }} }})()"
-        while not self.evaluate(tried):
-            assert time.monotonic() < until, self.evaluate("document.body.innerText")
+        while not self._is_true(script):
+            if time.monotonic() > until:
+                raise TimeoutError(f"{script}: {self.evaluate('document.body.innerText')}")
             time.sleep(0.1)
+
+    def _is_true(self, script: str) -> bool:
+        try:
+            return bool(self.evaluate(script))
+        except RuntimeError:
+            return False
 
     def close(self) -> None:
         """Close the connection."""
-        self._socket.close()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
+
+        async def leave() -> None:
+            self._socket.close()
+            await asyncio.sleep(0.1)  # the other side answers, and the socket is closed
+
+        self._runner.run(leave())
+        self._runner.close()
 
 
 @contextmanager

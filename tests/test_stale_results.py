@@ -27,6 +27,8 @@ from hwnas.search.evaluation.scoring import score
 from hwnas.stages import RunInputs
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
+NOT_WANTED = {"calibrate", "ranking", "strategy", "random-baseline", "reference"}
+"""Stages that the recipe does not ask for."""
 QUIET = make_reporter(quiet=True)
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 Command = Callable[..., Any]
@@ -295,7 +297,7 @@ def test_resume_redoes_the_stages_listed_for_a_changed_key(
     assert (" continues: " in first) == (decides(key).how == "continued"), answer.err
     done, listed = performed(run, start), redone_by(key)
     assert done == [stage for stage in listed if stage in done]
-    left_out = {*listed} - {*done} - {"calibrate", "ranking", "random-baseline", "reference"}
+    left_out = {*listed} - {*done} - NOT_WANTED
     # If the search chooses the same networks as before, the finalists stay.
     assert left_out <= ({"finalists"} if "search" in decides(key).stages else set())
     assert len(evaluations(run)) == before + evaluated

@@ -92,7 +92,7 @@ def test_reference_is_trained_beside_the_search(
     assert json.loads(answer.out)["reference"]["bundle"] == "reference"
     stages = json.loads((run / "run.json").read_text())["stages"]
     assert stages["search"]["wall_s"] >= 9
-    assert stages["reference"]["wall_s"] < 9, "its weights are found"
+    assert stages["reference"]["wall_s"] < stages["search"]["wall_s"], "its weights are found"
     assert "nothing is left to do" in hwnas("resume", run).err
 
 
