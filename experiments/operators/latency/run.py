@@ -26,9 +26,7 @@ from hwnas.search_spaces import Architecture, SearchSpace, mobilenet, nasbench20
 SPACES = {
     "nasbench201": nasbench201((32, 32, 3), 10, operator_weights="own"),
     "fbnet at 32 pixels": mobilenet((32, 32, 3), 10, preset="fbnet", operator_weights="own"),
-    "proxyless at 112 pixels": mobilenet(
-        (112, 112, 3), 10, preset="proxyless", operator_weights="own"
-    ),
+    "proxyless at 112 pixels": mobilenet((112, 112, 3), 10, preset="proxyless"),
 }
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
