@@ -61,7 +61,8 @@ class Registry(Mapping[str, T], Generic[T]):
     @property
     def group(self) -> str:
         """Group of entry points, such as ``"hwnas.samplers"``."""
-        return f"hwnas.{self.kind.replace(' ', '_')}s".replace("ys", "ies")
+        kind = self.kind.replace(" ", "_")
+        return f"hwnas.{kind[:-1]}ies" if kind.endswith("y") else f"hwnas.{kind}s"
 
     def __getitem__(self, name: str) -> T:
         return self.plugin(name).value

@@ -51,6 +51,9 @@ class ConfiguredSpace(BlockSpace, Generic[C]):
         config: Elastic and fixed properties of the space.
     """
 
+    added_later: ClassVar[tuple[str, ...]] = ()
+    """Fields of the configuration that spaces of earlier versions did not have."""
+
     def __init__(self, config: C) -> None:
         self.config: C = config
 
@@ -75,9 +78,13 @@ class ConfiguredSpace(BlockSpace, Generic[C]):
         return tuple(choice for choice in self._decisions if len(choice.options) > 1)
 
     @property
-    def identity(self) -> Mapping[str, Any]:
-        """Complete configuration."""
-        return dataclasses.asdict(self.config)
+    def identity(self) -> dict[str, Any]:
+        """Whole configuration; fields that were added later only where they are not the default."""
+        found = dataclasses.asdict(self.config)
+        for name in self.added_later:
+            if found[name] == getattr(type(self.config), name):
+                del found[name]
+        return found
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Return channels, height and width of one input image."""

@@ -53,10 +53,9 @@ class GDAS(Strategy):
         chosen = soft.argmax(-1).tolist()
         factor = 1 + soft - soft.detach()
         choices = work.supernet.space.choices
-        names = {choice.name: i for i, choice in enumerate(choices)}
 
         def gate_of(choice: str) -> _HardGate:
-            index = names[choice]
+            index = work.places[choice]
             option = chosen[index]
             return _HardGate(str(choices[index].options[option]), factor[index, option])
 

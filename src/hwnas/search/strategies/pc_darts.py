@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -64,16 +64,13 @@ class PCDarts(Strategy):
         gradient, by_edge = torch.autograd.grad(loss, [logits, edges], allow_unused=True)
         return Update(loss.detach(), drawn, gradient, edges=by_edge)
 
-    def train(self, work: StrategyStep, batch: Batch, moment: StepContext, direction: int) -> float:
-        """Compute gradients of the weights from the mixture; return the loss."""
+    def trained(
+        self, work: StrategyStep, moment: StepContext, direction: int
+    ) -> Callable[[Batch], Tensor]:
+        """Return the function from images to the loss of the mixture."""
         logits = work.distribution.logits.value[direction]
         edges = work.distribution.edges.value[direction]
-        total = 0.0
-        for part in batch.parts(moment.parts):
-            loss, _ = self._loss(work, part, moment, direction, logits, edges)
-            (part.weight * loss).backward()  # type: ignore[no-untyped-call]
-            total += part.weight * loss.item()
-        return total
+        return lambda part: self._loss(work, part, moment, direction, logits, edges)[0]
 
     def _loss(
         self,
@@ -86,11 +83,10 @@ class PCDarts(Strategy):
     ) -> tuple[Tensor, Mapping[str, Option]]:
         space = work.supernet.space
         probabilities = work.distribution.of_logits(logits)
-        names = {choice.name: i for i, choice in enumerate(space.choices)}
-        shares = self._shares(space, names, edges)
+        shares = self._shares(space, work.places, edges)
 
         def gate_of(choice: str) -> _Mixture:
-            index = names[choice]
+            index = work.places[choice]
             options = map(str, space.choices[index].options)
             weights = dict(zip(options, probabilities[index], strict=False))
             return _Mixture(weights, shares.get(choice), self.divisor)

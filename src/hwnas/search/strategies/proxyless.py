@@ -31,22 +31,20 @@ class Proxyless(Strategy):
     ) -> Update:
         """See `Strategy.update`."""
         distribution = work.distribution
-        chosen = list(work.places(operator_choices(work.supernet.space)))
+        choices = operator_choices(work.supernet.space)
         pairs, shares, gates = {}, {}, {}
         rows = distribution.probabilities[direction].tolist()
-        for index in chosen:
+        for index in map(work.places.__getitem__, choices):
             first, second = _two(rows[index], moment)
             share = rows[index][first] / (rows[index][first] + rows[index][second])
             if moment.rng.random() >= share:
                 first, second, share = second, first, 1 - share
             pairs[index], shares[index] = (first, second), share
             gates[index] = torch.tensor([1.0, 0.0], device=batch.images.device, requires_grad=True)
-        names = {choice.name: i for i, choice in enumerate(work.supernet.space.choices)}
-        options = [list(map(str, choice.options)) for choice in work.supernet.space.choices]
 
         def gate_of(choice: str) -> _BinaryGate:
-            index = names[choice]
-            first, second = (options[index][place] for place in pairs[index])
+            index, options = work.places[choice], choices[choice].options
+            first, second = (str(options[place]) for place in pairs[index])
             return _BinaryGate(first, second, gates[index])
 
         loss, drawn = work.relaxed_loss(batch, moment, direction, gate_of)

@@ -34,7 +34,7 @@ class PolicyGradient(Strategy):
     ) -> Update:
         """See `Strategy.update`."""
         network = work.distribution.sample(direction, moment.rng)
-        loss = work.loss(work.supernet, network, batch, moment)
+        loss = work.loss(network, batch, moment)
         return Update(loss, network.as_dict())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -150,15 +150,15 @@ class Strategy(ABC):
     ) -> Update:
         """Return the update of the distribution of a direction from held-out images."""
 
-    def train(self, work: StrategyStep, batch: Batch, moment: StepContext, direction: int) -> float:
-        """Compute gradients of the weights from a network of the distribution; return the loss."""
+    def trained(
+        self, work: StrategyStep, moment: StepContext, direction: int
+    ) -> Callable[[Batch], Tensor]:
+        """Return the function from images to the loss that the weights are trained by.
+
+        It is the loss of a network that is drawn from the distribution of a direction.
+        """
         network = work.distribution.sample(direction, moment.rng)
-        total = 0.0
-        for part in batch.parts(moment.parts):
-            loss = work.loss(work.supernet, network, part, moment)
-            (part.weight * loss).backward()  # type: ignore[no-untyped-call]
-            total += part.weight * loss.item()
-        return total
+        return lambda part: work.loss(network, part, moment)
 
 
 @dataclass(frozen=True)
@@ -190,22 +190,25 @@ class StrategyStep:
     def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients of the weights and update a distribution; return the loss twice."""
         direction = moment.step % len(self.strategy.cost_weights)
-        loss = self.strategy.train(self, batch, moment, direction)
+        loss_of, loss = self.strategy.trained(self, moment, direction), 0.0
+        for part in batch.parts(moment.parts):
+            of_part = loss_of(part)
+            (part.weight * of_part).backward()  # type: ignore[no-untyped-call]
+            loss += part.weight * of_part.item()
         if moment.share >= self.strategy.warmup:
             self._learn(batch.images.device, moment, direction)
         return loss, loss
 
-    def loss(
+    def loss(self, network: Architecture, part: Batch, moment: StepContext) -> Tensor:
+        """Return the loss of a network of the supernet."""
+        self.supernet.activate(network)
+        return self._loss_of_active(self.supernet, network, part, moment)
+
+    def _loss_of_active(
         self, supernet: Supernet, network: Architecture, part: Batch, moment: StepContext
     ) -> Tensor:
-        """Return the loss of a network of a supernet, this one's or one that shares weights."""
-        supernet.activate(network)
-        return self.loss_of_active(supernet, supernet.space.input_shape(network), part, moment)
-
-    def loss_of_active(
-        self, supernet: Supernet, shape: tuple[int, int, int], part: Batch, moment: StepContext
-    ) -> Tensor:
-        """Return the loss of a supernet's active network."""
+        """Return the loss of the active network of this supernet, or of the relaxed one."""
+        shape = supernet.space.input_shape(network)
         with moment.forward_passes(part.images):
             outputs: Tensor = supernet(moment.inputs(self.task, part.images, shape))
         return part.loss(self.task, outputs.float())
@@ -239,10 +242,10 @@ class StrategyStep:
         relaxed.activate(network)
         modules: list[CandidateOperators] = []
         try:
-            for module, choice in space.gated(relaxed.active).values():
+            for module, choice in space.gated(relaxed.active):
                 module.gate = gates(choice)
                 modules.append(module)
-            loss = self.loss_of_active(relaxed, space.input_shape(network), part, moment)
+            loss = self._loss_of_active(relaxed, network, part, moment)
         finally:
             for module in modules:
                 module.gate = None
@@ -255,11 +258,10 @@ class StrategyStep:
         assert space is not None
         return Supernet(space, self.supernet.shared).train()
 
-    def places(self, choices: Mapping[str, object]) -> Iterator[int]:
-        """Yield the index in the space of each of these choices."""
-        for index, choice in enumerate(self.supernet.space.choices):
-            if choice.name in choices:
-                yield index
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Index of each choice of the space, by its name."""
+        return {choice.name: i for i, choice in enumerate(self.supernet.space.choices)}
 
     def _learn(self, device: torch.device, moment: StepContext, direction: int) -> None:
         """Update the distribution of a direction from a batch of held-out images."""

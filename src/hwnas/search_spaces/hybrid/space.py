@@ -8,10 +8,8 @@ contains AsCAN's placement among others.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +41,7 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
     """
 
     name = "hybrid"
+    added_later = ("dense_head", "aspect")
 
     def __init__(self, config: HybridConfig | None = None) -> None:
         super().__init__(PRESETS["large"]((224, 224, 3)) if config is None else config)
@@ -90,15 +89,6 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
         if self.config.dense_head is not None:
             return DenseNetwork.of(blocks, rows(blocks, "stages"))
         return Hybrid(blocks["stem"], rows(blocks, "stages"), blocks["head"])
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """Whole configuration; fields that were added later only where they are not the default."""
-        found = dataclasses.asdict(self.config)
-        for name in ("dense_head", "aspect"):
-            if found[name] == getattr(HybridConfig, name):
-                del found[name]
-        return found
 
     def part_table(self) -> PartTable:
         """Return the counts of attentions, perceptrons, convolutions, and the rest as one part."""

@@ -6,7 +6,6 @@ once-for-all (Cai et al., ICLR 2020) and, for width, of BigNAS (Yu et al., ECCV 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -47,6 +46,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
     """
 
     name = "mobilenet"
+    added_later = ("activation", "feature_bias", "dense_head", "aspect", "operator_weights")
     traceable = True
 
     def __init__(self, config: MobileNetConfig | None = None) -> None:
@@ -121,15 +121,12 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         )
 
     @property
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Whole configuration; fields that were added later only where they are not the default."""
-        found = dataclasses.asdict(self.config)
+        found = super().identity
         for stage in found["stages"]:
             if not stage["operators"]:
                 del stage["operators"]
-        for name in ("activation", "feature_bias", "dense_head", "aspect", "operator_weights"):
-            if found[name] == getattr(MobileNetConfig, name):
-                del found[name]
         return found
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:

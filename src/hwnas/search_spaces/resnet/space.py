@@ -7,7 +7,6 @@ too.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -48,6 +47,7 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
     """
 
     name = "resnet"
+    added_later = ("dense_head", "aspect")
     traceable = True
 
     def __init__(self, config: ResNetConfig | None = None) -> None:
@@ -107,15 +107,12 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
         return ResNet(blocks["stem"], rows(blocks, "stages"), blocks["classifier"])
 
     @property
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Whole configuration; fields that were added later only where they are not the default."""
-        found = dataclasses.asdict(self.config)
+        found = super().identity
         for stage in found["stages"]:
             if stage["block"] == "bottleneck":
                 del stage["block"]
-        for name in ("dense_head", "aspect"):
-            if found[name] == getattr(ResNetConfig, name):
-                del found[name]
         return found
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:

@@ -9,7 +9,6 @@ the whole feature map at any size of images. Dropout follows convolutions, never
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -21,7 +20,7 @@ from torch import nn
 from hwnas.plugin import resolve
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
-from hwnas.search_spaces.map_sizes import SQUARE, Size, aspect_of
+from hwnas.search_spaces.map_sizes import Size, aspect_of
 from hwnas.search_spaces.simplenet.config import Group, SimpleNetConfig
 from hwnas.search_spaces.simplenet.network import SimpleNet, classifier, layer
 from hwnas.search_spaces.simplenet.presets import PRESETS
@@ -44,6 +43,7 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
     """
 
     name = "simplenet"
+    added_later = ("aspect",)
     traceable = True
 
     def __init__(self, config: SimpleNetConfig | None = None) -> None:
@@ -69,14 +69,6 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
     def aspect(self) -> Size:
         """Height and width of the inputs, as a ratio."""
         return self.config.aspect
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """Whole configuration, with the aspect ratio only if the inputs are not square."""
-        found = dataclasses.asdict(self.config)
-        if self.config.aspect == SQUARE:
-            del found["aspect"]
-        return found
 
     @cached_property
     def places(self) -> tuple[BlockSpec, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -83,21 +83,18 @@ class RelaxedSpace(BlockSpace):
             return place
         return dataclasses.replace(place, make=partial(place.make, divisor=self.divisor))
 
-    def gated(self, network: nn.Module) -> dict[str, tuple[CandidateOperators, str]]:
-        """Return the places of a network with several operators.
+    def gated(self, network: nn.Module) -> Iterator[tuple[CandidateOperators, str]]:
+        """Yield the operators of each place of a network, and the choice that decides the place.
 
-        Returns:
-            For each place the module of its operators and the name of the choice that decides it.
+        Places with a single operator are left out.
         """
         modules = dict(network.named_modules())
-        found = {}
         for place in self.original.places:
             module = modules.get(place.name)
             if place.operator and isinstance(module, CandidateOperators):
                 choice = place.decided_by[place.operator]
                 if choice in self.deciding:
-                    found[place.name] = module, choice
-        return found
+                    yield module, choice
 
     def frame(self, blocks: Mapping[str, nn.Module]) -> nn.Module:
         """See `BlockSpace.frame`."""

@@ -8,10 +8,8 @@ mean of all tokens.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +17,7 @@ from torch import nn
 
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
-from hwnas.search_spaces.map_sizes import SQUARE, aspect_of
+from hwnas.search_spaces.map_sizes import aspect_of
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
@@ -42,6 +40,7 @@ class VitSpace(ConfiguredSpace[VitConfig]):
     """
 
     name = "vit"
+    added_later = ("aspect",)
 
     def __init__(self, config: VitConfig | None = None) -> None:
         super().__init__(PRESETS["large"]((224, 224, 3)) if config is None else config)
@@ -50,14 +49,6 @@ class VitSpace(ConfiguredSpace[VitConfig]):
         """Return channels, height and width of one input image."""
         resolution = int(self.values(architecture)["resolution"])
         return self.config.in_channels, *self.config.size(resolution)
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """Whole configuration, with the aspect ratio only if the inputs are not square."""
-        found = dataclasses.asdict(self.config)
-        if self.config.aspect == SQUARE:
-            del found["aspect"]
-        return found
 
     def decisions(self) -> Iterator[Choice]:
         """Yield the choices of resolution, patch size, width and depth, and of each block."""

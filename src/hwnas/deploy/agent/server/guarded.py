@@ -12,12 +12,23 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.client import responses
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["GREETING_S", "SLOWEST_BYTES_A_SECOND", "GuardedHandler", "GuardedServer"]
+from hwnas.errors import DeviceError
+
+__all__ = [
+    "GREETING_S",
+    "SLOWEST_BYTES_A_SECOND",
+    "GuardedHandler",
+    "GuardedServer",
+    "bound",
+    "running",
+]
+
+S = TypeVar("S", bound="GuardedServer")
 
 _HEADER_BYTES, _LINE_BYTES = 16 * 2**10, 4 * 2**10
 GREETING_S = 10.0
@@ -83,6 +94,38 @@ class GuardedServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log nothing about a broken connection, since anyone can break one."""
+
+
+def bound(make: Callable[[tuple[str, int]], S], host: str, port: int, remedy: str) -> S:
+    """Return a server that listens on a host and a port.
+
+    Args:
+        make: Function of the address that makes the server.
+        host: Address to listen on.
+        port: Port; 0 is any free port.
+        remedy: Options that give another address, for the message.
+
+    Raises:
+        DeviceError: The address is not available.
+    """
+    try:
+        return make((host, port))
+    except OSError as error:
+        raise DeviceError(
+            f"cannot listen on {host} port {port}: {error.strerror}; give another {remedy}"
+        ) from error
+
+
+@contextlib.contextmanager
+def running(server: GuardedServer) -> Iterator[None]:
+    """Answer requests in a thread until the context ends."""
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
 
 
 class _Input(io.RawIOBase):

@@ -7,7 +7,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,12 +17,22 @@ from hwnas.deploy.agent.private_file import private_folder, read_private, write_
 from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.server.api import Api
 from hwnas.deploy.agent.server.certificate import own_certificate
+from hwnas.deploy.agent.server.guarded import bound, running
 from hwnas.deploy.agent.server.server import AgentServer
 from hwnas.deploy.agent.signing import is_digest, key_of, new_secret
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.home import home
 
-__all__ = ["HOST", "PORT", "AgentOptions", "folder_of_its_own", "opened_door", "own_key", "serve"]
+__all__ = [
+    "HOST",
+    "PORT",
+    "AgentOptions",
+    "check_ports_and_seconds",
+    "folder_of_its_own",
+    "opened_door",
+    "own_key",
+    "serve",
+]
 
 HOST, PORT = "127.0.0.1", 8765
 _LOCK, _KEY, _CERTIFICATE = "lock", "key", "certificate.pem"
@@ -50,10 +60,7 @@ class AgentOptions:
     memory_mb: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 2**16:
-            raise ConfigError(f"--port is {self.port}; expected 0 to 65535")
-        if not 1 <= self.seconds <= 86_400:
-            raise ConfigError(f"--seconds is {self.seconds:g}; expected 1 to 86400")
+        check_ports_and_seconds({"--port": self.port}, self.seconds)
         if self.memory_mb is not None and self.memory_mb < 200:
             raise ConfigError(f"--memory-mb is {self.memory_mb}; expected at least 200")
 
@@ -71,6 +78,19 @@ class AgentOptions:
     def place(self) -> Path:
         """Folder of the agent."""
         return home() / "agent" if self.folder is None else self.folder
+
+
+def check_ports_and_seconds(ports: Mapping[str, int], seconds: float) -> None:
+    """Check ports, given by the name of their option, and a time limit.
+
+    Raises:
+        ConfigError: One of them is out of range.
+    """
+    for name, port in ports.items():
+        if not 0 <= port < 2**16:
+            raise ConfigError(f"{name} is {port}; expected 0 to 65535")
+    if not 1 <= seconds <= 86_400:
+        raise ConfigError(f"--seconds is {seconds:g}; expected 1 to 86400")
 
 
 @contextlib.contextmanager
@@ -118,24 +138,17 @@ def opened_door(options: AgentOptions, tell: Callable[[str], None]) -> Iterator[
             "hwnas devices add NAME --agent https://HOST:PORT",
         )
         api = Api.of(folder, packed_code(folder), options.limits)
-        try:
-            server = AgentServer((options.host, options.port), api, key, certificate)
-        except OSError as error:
-            raise DeviceError(
-                f"cannot listen on {options.host} port {options.port}: {error.strerror}; give "
-                "another --port or --host"
-            ) from error
+        server = bound(
+            lambda place: AgentServer(place, api, key, certificate),
+            options.host,
+            options.port,
+            "--port or --host",
+        )
         port = server.server_address[1]
         tell(f"agent of hwnas {hwnas.__version__} on https://{options.host}:{port}")
         tell(f"certificate SHA-256 {server.fingerprint}")
-        door = threading.Thread(target=server.serve_forever)
-        with server, api.working():
-            door.start()
-            try:
-                yield server
-            finally:
-                server.shutdown()
-                door.join()
+        with server, api.working(), running(server):
+            yield server
 
 
 def own_key(path: Path, renew: bool, tell: Callable[[str], None], command: str) -> str:

@@ -25,7 +25,7 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 @dataclass(frozen=True)
 class BrowserFacts:
-    """What a page says of its browser and device; nothing of it is trusted.
+    """Description of a browser and its device by its page; nothing of it is trusted.
 
     Attributes:
         device: Model and system, as far as the browser tells them, such as ``"Pixel 8, Android"``.

@@ -1,4 +1,4 @@
-"""What hosts ask a web agent: the protocol of an agent for each of its browsers."""
+"""Answers to hosts: the protocol of an agent for each browser of a web agent."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class PairingCode:
 
 @dataclass
 class _Session:
-    """What this server knows of the pages since it was started.
+    """Knowledge of this server about its pages since it was started.
 
     Attributes:
         number: Random number that signatures contain.

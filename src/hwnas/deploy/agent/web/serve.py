@@ -9,19 +9,18 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import hwnas
 from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.server.certificate import own_certificate
-from hwnas.deploy.agent.server.guarded import GuardedServer
-from hwnas.deploy.agent.server.serve import folder_of_its_own, own_key
+from hwnas.deploy.agent.server.guarded import bound, running
+from hwnas.deploy.agent.server.serve import check_ports_and_seconds, folder_of_its_own, own_key
 from hwnas.deploy.agent.server.server import AgentServer
 from hwnas.deploy.agent.web.browser import Browsers
 from hwnas.deploy.agent.web.host_api import HostApi
 from hwnas.deploy.agent.web.page_server import PageServer, PairingCode
 from hwnas.deploy.runtimes.ort_web_files import runtime_files
-from hwnas.errors import ConfigError, DeviceError
+from hwnas.errors import ConfigError
 from hwnas.home import home
 
 __all__ = ["PAGE_PORT", "WebAgent", "WebOptions", "opened", "serve"]
@@ -57,11 +56,8 @@ class WebOptions:
     runtime_files: Path | None = None
 
     def __post_init__(self) -> None:
-        for name, port in (("--port", self.port), ("--host-port", self.host_port)):
-            if not 0 <= port < 2**16:
-                raise ConfigError(f"{name} is {port}; expected 0 to 65535")
-        if not 1 <= self.seconds <= 86_400:
-            raise ConfigError(f"--seconds is {self.seconds:g}; expected 1 to 86400")
+        ports = {"--port": self.port, "--host-port": self.host_port}
+        check_ports_and_seconds(ports, self.seconds)
         if self.http and not _is_loopback(self.host):
             raise ConfigError(
                 f"--http with --host {self.host}: without encryption only this machine may open "
@@ -124,46 +120,23 @@ def opened(options: WebOptions, tell: Callable[[str], None]) -> Iterator[WebAgen
         context = None if options.http else certificate.context()
         with contextlib.ExitStack() as stack:
             page = stack.enter_context(
-                _bound(lambda place: PageServer(place, hosts, files, code, context),
+                bound(lambda place: PageServer(place, hosts, files, code, context),
                        options.host, options.port, "--port")
             )  # fmt: skip
             own = options.host if options.open_to_hosts else "127.0.0.1"
             door = stack.enter_context(
-                _bound(lambda place: AgentServer(place, hosts, key, certificate),
+                bound(lambda place: AgentServer(place, hosts, key, certificate),
                        own, options.host_port, "--host-port")
             )  # fmt: skip
             stack.enter_context(hosts.working())
             for server in (page, door):
-                stack.enter_context(_running(server))
+                stack.enter_context(running(server))
             agent = WebAgent(page, door)
             tell(f"open in the browser of the device: {' or '.join(agent.page_urls)}")
             if not options.http:
                 tell("the browser warns of the agent's own certificate; accept it for this page")
             tell(f"hosts add a paired browser by: hwnas devices add NAME --web {agent.host_url}")
             yield agent
-
-
-S = TypeVar("S", bound=GuardedServer)
-
-
-def _bound(make: Callable[[tuple[str, int]], S], host: str, port: int, option: str) -> S:
-    try:
-        return make((host, port))
-    except OSError as error:
-        raise DeviceError(
-            f"cannot listen on {host} port {port}: {error.strerror}; give another {option}"
-        ) from error
-
-
-@contextlib.contextmanager
-def _running(server: GuardedServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
 
 
 def serve(options: WebOptions, tell: Callable[[str], None], stop: threading.Event) -> None:
