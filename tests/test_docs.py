@@ -56,6 +56,7 @@ METRICS: dict[str, dict[str, Literal["maximize", "minimize"]]] = {
     "regression": {"root_mean_squared_error": "minimize", "accuracy": "maximize"},
     "segmentation": {"mean_iou": "maximize", "pixel_accuracy": "maximize"},
     "detection": {"map": "maximize", "map_50": "maximize", "map_75": "maximize"},
+    "super-resolution": {"psnr_db": "maximize", "ssim": "maximize"},
 }
 BASE = """
 name = "base"

@@ -16,6 +16,7 @@ from hwnas.recipe import Named
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.cells.space import nasbench201
 from hwnas.search_spaces.dense_head import DenseHead
+from hwnas.search_spaces.edsr.space import edsr
 from hwnas.search_spaces.hybrid.config import HybridStage
 from hwnas.search_spaces.hybrid.space import hybrid
 from hwnas.search_spaces.mobilenet.config import Stage
@@ -29,6 +30,7 @@ from hwnas.search_spaces.supernet.channels import channels
 from hwnas.search_spaces.vit.space import vit
 
 __all__ = [
+    "EDSR",
     "Channels",
     "DenseHead",
     "Elastic",
@@ -53,7 +55,7 @@ P = ParamSpec("P")
 def _space(
     name: str, factory: Callable[Concatenate[tuple[int, int, int], int, P], SearchSpace]
 ) -> Callable[P, Named]:
-    return named_with_options(name, factory, ("image_shape", "outputs", "maps"))
+    return named_with_options(name, factory, ("image_shape", "outputs", "maps", "upscale"))
 
 
 def _role(name: str, factory: Callable[P, Any]) -> Callable[P, Named]:
@@ -61,6 +63,7 @@ def _role(name: str, factory: Callable[P, Any]) -> Callable[P, Named]:
 
 
 Channels = _space("channels", channels)
+EDSR = _space("edsr", edsr)
 Hybrid = _space("hybrid", hybrid)
 MobileNet = _space("mobilenet", mobilenet)
 NASBench201 = _space("nasbench201", nasbench201)

@@ -13,9 +13,17 @@ from hwnas.search.tasks.detection import detection
 from hwnas.search.tasks.multilabel import multilabel
 from hwnas.search.tasks.regression import regression
 from hwnas.search.tasks.segmentation import segmentation
+from hwnas.search.tasks.super_resolution import super_resolution
 from hwnas.search.tasks.task import Task
 
-__all__ = ["Classification", "Detection", "MultiLabel", "Regression", "Segmentation"]
+__all__ = [
+    "Classification",
+    "Detection",
+    "MultiLabel",
+    "Regression",
+    "Segmentation",
+    "SuperResolution",
+]
 
 P = ParamSpec("P")
 
@@ -29,3 +37,4 @@ Detection = _task("detection", detection)
 MultiLabel = _task("multilabel", multilabel)
 Regression = _task("regression", regression)
 Segmentation = _task("segmentation", segmentation)
+SuperResolution = _task("super-resolution", super_resolution)

@@ -33,6 +33,7 @@ from hwnas.search_spaces import (
     SearchSpace,
     Stage,
     channels,
+    edsr,
     elastic,
     hybrid,
     mobilenet,
@@ -79,6 +80,7 @@ def small_model() -> nn.Module:
 DIGITS = (8, 8, 1), 10
 SPACES: dict[str, Callable[[], SearchSpace]] = {
     "channels": partial(channels, *DIGITS, model="resnet20", ratios=(0.5, 1)),
+    "edsr": partial(edsr, *DIGITS, preset="mixed"),
     "elastic": lambda: elastic(small_model(), torch.zeros(2, 1, 8, 8)),
     "hybrid": partial(hybrid, *DIGITS),
     "mobilenet": partial(mobilenet, *DIGITS),
@@ -90,7 +92,7 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
     "vit": partial(vit, *DIGITS),
 }
 """Every space that hwnas ships, at the size of handwritten digits."""
-TRACED = ("channels", "mobilenet", "resnet", "simplenet", "union")
+TRACED = ("channels", "edsr", "mobilenet", "resnet", "simplenet", "union")
 """Spaces for whose networks tracing gives the same operators."""
 COUNTS = [pytest.param(2, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.exhaustive)]
 """Numbers of networks; each takes some seconds."""

@@ -60,3 +60,22 @@ def strokes(n: int = 60) -> dict[str, NDArray]:
         "y_test": masks[cut:],
         "class_names": np.array(["paper", "ink", "chalk"]),
     }
+
+
+def pictures(n: int = 80) -> dict[str, NDArray]:
+    """Return pictures with an edge of dark and light, 16 x 16 pixels, at half of their size."""
+    rng = np.random.default_rng(0)
+    colours = np.array([[[[[30]]]], [[[[190]]]]]) + rng.integers(0, 50, (2, n, 1, 1, 3))
+    angles = rng.uniform(-np.pi, np.pi, (n, 1, 1))
+    rows, columns = np.mgrid[:16, :16] - 7.5
+    across = rows * np.cos(angles) + columns * np.sin(angles) + rng.uniform(-4, 4, (n, 1, 1))
+    share = np.clip(across + 0.5, 0, 1)[..., None]
+    made = (share * colours[0] + (1 - share) * colours[1]).round().astype(np.uint8)
+    halved = made.reshape(n, 8, 2, 8, 2, 3).mean((2, 4)).round().astype(np.uint8)
+    cut = n * 3 // 4
+    return {
+        "x_train": halved[:cut],
+        "y_train": made[:cut],
+        "x_test": halved[cut:],
+        "y_test": made[cut:],
+    }

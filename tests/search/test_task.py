@@ -32,6 +32,7 @@ TASKS_AND_DATA = [
     ("ink_centre:blots", "regression"),
     ("painted:colours", "multilabel"),
     ("painted:squares", "detection"),
+    ("painted:pictures", "super-resolution"),
 ]
 
 

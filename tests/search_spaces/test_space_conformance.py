@@ -44,6 +44,7 @@ from hwnas.search_spaces import (
     VitSpace,
     batch_norms,
     channels,
+    edsr,
     elastic,
     hybrid,
     mobilenet,
@@ -310,6 +311,10 @@ SPACES: dict[str, SearchSpace] = {
     "simplenet-tall": simplenet((20, 12, 3), 4, preset="tiny"),
     "resnet-tall": resnet((24, 16, 1), 4, preset="small"),
     "hybrid-wide": hybrid((16, 24, 3), 4, preset="small"),
+    "edsr-tiny": edsr((8, 8, 1), 10, preset="tiny"),
+    "edsr-mixed": edsr((6, 9, 3), 3, preset="mixed", upscale=3),
+    "edsr-same-size": edsr((8, 8, 3), 3, channels=(8, 16), depth=(1, 2), upscale=1),
+    "quantised-edsr": QuantisedSpace(edsr((8, 8, 3), 3, preset="small")),
     "mobilenet-dense": mobilenet((19, 25, 3), 7, preset="small", maps=True),
     "resnet-dense": resnet(
         (19, 19, 1), 5, preset="inverted", dense_head=DenseHead(4, (8, 16), layers=1)

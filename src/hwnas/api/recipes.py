@@ -48,6 +48,7 @@ _MAIN_METRICS: Mapping[str, tuple[str, Literal["maximize", "minimize"]]] = {
     "regression": ("root_mean_squared_error", "minimize"),
     "segmentation": ("mean_iou", "maximize"),
     "detection": ("map", "maximize"),
+    "super-resolution": ("psnr_db", "maximize"),
 }
 _TABLES = ("data", "deploy", "predictor", "run", "search", "space", "task", "train")
 

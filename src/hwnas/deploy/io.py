@@ -24,8 +24,12 @@ __all__ = ["OutputMeaning", "Preprocessing", "at_size"]
 SCHEMA = 1
 LATER_SCHEMA = 2
 """Schema of what older versions would ignore: outputs with a scale, and cropped inputs."""
+_AFFINE = ("values", "picture")
+"""Kinds whose numbers have a scale and an offset."""
 
-OutputKind = Literal["class_scores", "label_scores", "pixel_class_scores", "values", "boxes"]
+OutputKind = Literal[
+    "class_scores", "label_scores", "pixel_class_scores", "values", "boxes", "picture"
+]
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 _PRESENT = 0.5  # least probability of a label that counts as present
 _LEAST_SCORE = 0.3  # of a box that is shown
@@ -196,10 +200,11 @@ class OutputMeaning:
             ``"label_scores"``: one logit per label, of which any number may be correct.
             ``"pixel_class_scores"``: class scores of each pixel. ``"values"``: the numbers are the
             result, times `scale` plus `offset`. ``"boxes"``: maps of scores for each class and of
-            four numbers of a box; see `hwnas.deploy.boxes.found_boxes`.
-        labels: Name of each number, in order; may be empty for values.
-        scale: Factor of each value, (K,); empty for 1.
-        offset: Sum that is added to each value, (K,); empty for 0.
+            four numbers of a box; see `hwnas.deploy.boxes.found_boxes`. ``"picture"``: pixels of a
+            picture, which are in 0..1 times `scale` plus `offset`.
+        labels: Name of each number, in order; empty for pictures, and may be for values.
+        scale: Factor of each value, or of each channel of a picture, (K,); empty for 1.
+        offset: Sum that is added to each of them, (K,); empty for 0.
     """
 
     kind: OutputKind
@@ -209,7 +214,7 @@ class OutputMeaning:
 
     def __post_init__(self) -> None:
         scales = {len(given) for given in (self.scale, self.offset, self.labels) if given}
-        if (self.scale or self.offset) and (self.kind != "values" or len(scales) > 1):
+        if (self.scale or self.offset) and (self.kind not in _AFFINE or len(scales) > 1):
             raise ConfigError(
                 f"scale has {len(self.scale)} numbers and offset {len(self.offset)} for "
                 f"{len(self.labels)} labels of {self.kind}; expected one for each of the values"
@@ -217,7 +222,7 @@ class OutputMeaning:
         if self.kind not in _KINDS:
             raise ConfigError(f"kind is {self.kind!r}; expected one of {', '.join(_KINDS)}")
         least, said = (1, "one label") if self.kind == "boxes" else (2, "two labels")
-        if self.kind != "values" and len(self.labels) < least:
+        if self.kind not in _AFFINE and len(self.labels) < least:
             raise ConfigError(f"{self.kind} need {said} or more; given: {self.labels}")
         if self.kind == "pixel_class_scores" and len(self.labels) > _MOST_PIXEL_CLASSES:
             raise ConfigError(
@@ -233,7 +238,7 @@ class OutputMeaning:
     @property
     def is_map(self) -> bool:
         """True if an image gives maps (K, h, w), False if it gives a vector (K,)."""
-        return self.kind in ("pixel_class_scores", "boxes")
+        return self.kind in ("pixel_class_scores", "boxes", "picture")
 
     @property
     def shape(self) -> str:
@@ -260,7 +265,8 @@ class OutputMeaning:
             pixels: ``shares``, the share of the pixels by label. For values: ``values``, by label
             if there are labels. For boxes: ``boxes``, those with a score of at least .3, each with
             ``label``, ``score`` in 0..1, and ``left``, ``top``, ``right`` and ``bottom`` as shares
-            of the image's width and height.
+            of the image's width and height. For pictures: ``height`` and ``width`` in pixels; the
+            pixels are those of `pictures`.
 
         Raises:
             DataError: The outputs do not have one column, or map, per label.
@@ -275,6 +281,7 @@ class OutputMeaning:
             "pixel_class_scores": self._shares,
             "values": self._values,
             "boxes": self._boxes,
+            "picture": self._size,
         }[self.kind]
         return [describe(row) for row in rows]
 
@@ -302,13 +309,36 @@ class OutputMeaning:
         found: NDArray[np.uint8] = at_size(maps, size or maps.shape[2:]).argmax(1).byte().numpy()
         return found
 
+    def pictures(self, outputs: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
+        """Return the pixels of the pictures that outputs stand for.
+
+        Args:
+            outputs: (N, C, H, W).
+
+        Returns:
+            uint8 (N, H, W, C), rounded, and clipped to 0..255.
+
+        Raises:
+            DataError: The outputs are not pictures.
+            ArtifactError: The outputs of an image are NaN or infinite.
+        """
+        maps = torch.as_tensor(outputs).detach().cpu().numpy()
+        if self.kind != "picture":
+            raise DataError(f"the network gives {self.kind}, so it makes no pictures")
+        self._check(maps.shape)
+        self._check_numbers(maps)
+        scale, offset = np.array(self.scale or 1.0), np.array(self.offset or 0.0)
+        pixels = maps.transpose(0, 2, 3, 1) * scale + offset
+        rounded: NDArray[np.uint8] = (pixels * 255).round().clip(0, 255).astype(np.uint8)
+        return rounded
+
     def _check(self, shape: tuple[int, ...]) -> None:
         if not self.fits(shape):
             raise DataError(f"outputs have shape {shape}; expected {self.shape}")
 
     def _check_numbers(self, rows: NDArray[Any]) -> None:
         """Raise an error if an image has no result; a class score of minus infinity is allowed."""
-        every = self.kind in ("label_scores", "values", "boxes")
+        every = self.kind in ("label_scores", "values", "boxes", "picture")
         looked_at = rows if every else rows.max(axis=1)
         wrong = ~np.isfinite(looked_at).reshape(len(rows), -1).all(axis=1)
         if wrong.any():
@@ -352,6 +382,9 @@ class OutputMeaning:
                 label = self.labels[int(box.pop("class"))]
                 shown.append({"label": label, "score": box.pop("score"), **box})
         return {"boxes": shown}
+
+    def _size(self, maps: NDArray[np.float64]) -> dict[str, Any]:
+        return {"height": maps.shape[1], "width": maps.shape[2]}
 
     def to_json(self) -> dict[str, Any]:
         """Return a versioned JSON object."""

@@ -12,12 +12,16 @@ from PIL import Image
 
 from hwnas.errors import ConfigError
 from hwnas.recipe_text import recipe_text
-from hwnas.search.data.coco_folder import has_coco
-from hwnas.search.data.image_records import has_records, kind_of_records, open_recorded_images
-from hwnas.search.data.image_shards import has_shards, open_images
-from hwnas.search.data.image_table import has_table, kind_of_table
+from hwnas.search.data.layouts.coco_folder import has_coco
+from hwnas.search.data.layouts.image_records import (
+    has_records,
+    kind_of_records,
+    open_recorded_images,
+)
+from hwnas.search.data.layouts.image_shards import has_shards, open_images
+from hwnas.search.data.layouts.image_table import has_table, kind_of_table
+from hwnas.search.data.layouts.mask_folder import has_masks
 from hwnas.search.data.manifest import DataManifest
-from hwnas.search.data.mask_folder import has_masks
 from hwnas.search.data.sources import source_manifest
 
 __all__ = [

@@ -17,6 +17,7 @@ from hwnas.search_spaces.cost_model.workload import (
     trace,
 )
 from hwnas.search_spaces.dense_head import DenseHead
+from hwnas.search_spaces.edsr import EdsrConfig, EdsrSpace, edsr
 from hwnas.search_spaces.hybrid import HybridConfig, HybridSpace, HybridStage, hybrid
 from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
 from hwnas.search_spaces.registry import ROLES, SPACES
@@ -47,6 +48,8 @@ __all__ = [
     "ChoiceCondition",
     "ChoiceSpace",
     "DenseHead",
+    "EdsrConfig",
+    "EdsrSpace",
     "ElasticSpace",
     "Group",
     "HybridConfig",
@@ -77,6 +80,7 @@ __all__ = [
     "Workload",
     "batch_norms",
     "channels",
+    "edsr",
     "elastic",
     "hybrid",
     "mobilenet",

@@ -72,6 +72,7 @@ def named_space(
     folder: Path = Path(),
     table: str = "space",
     maps: bool = False,
+    upscale: int | None = None,
 ) -> SearchSpace:
     """Return the search space that a recipe names.
 
@@ -84,13 +85,27 @@ def named_space(
         table: Name of that table in messages.
         maps: Whether the networks have to give maps (outputs, h, w) instead of a vector; a factory
             that takes no ``maps`` is not told.
+        upscale: Number of times that the maps have to be as large as the images, in each direction;
+            None to leave it to the options. A factory that takes no ``upscale`` is not told.
 
     Raises:
         ConfigError: The name or an option is unknown.
     """
     factory = SPACES.find(name, table)
-    given = {"image_shape": image_shape, "outputs": outputs, "folder": folder, "maps": maps}
+    given = _given(image_shape, outputs, folder, maps, upscale)
     return build(table, factory, options, **given)
+
+
+def _given(
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    folder: Path,
+    maps: bool,
+    upscale: int | None,
+) -> dict[str, Any]:
+    """Return the arguments of a factory that follow from the data and the task."""
+    given = {"image_shape": image_shape, "outputs": outputs, "folder": folder, "maps": maps}
+    return given if upscale is None else given | {"upscale": upscale}
 
 
 def joint_space(
@@ -101,6 +116,7 @@ def joint_space(
     folder: Path = Path(),
     network: SearchSpace | Callable[..., SearchSpace] | None = None,
     maps: bool = False,
+    upscale: int | None = None,
 ) -> SearchSpace:
     """Return the space of networks, or its product with the spaces of further roles.
 
@@ -113,7 +129,8 @@ def joint_space(
             role a table by its name.
         folder: Folder that relative paths start from.
         network: Space of networks or its factory, in place of the one that is named.
-        maps: Whether the networks have to give maps; see `named_space`.
+        maps: Whether the networks have to give maps; this and ``upscale`` are as in `named_space`.
+        upscale: Factor of the maps' height and width.
 
     Raises:
         ConfigError: A name or an option is unknown, or the names cannot be combined.
@@ -129,7 +146,9 @@ def joint_space(
     tables = {name: name.rpartition(":")[2] for name in others}
     own = {key: value for key, value in options.items() if key not in tables.values()}
     space = _network_space(
-        network or SPACES.find(first, "space"), image_shape, outputs, own, folder, maps
+        network or SPACES.find(first, "space"),
+        own,
+        _given(image_shape, outputs, folder, maps, upscale),
     )
     roles: dict[str, ChoiceSpace] = {}
     for name, table in tables.items():
@@ -143,14 +162,10 @@ def joint_space(
 
 def _network_space(
     found: SearchSpace | Callable[..., SearchSpace],
-    image_shape: tuple[int, int, int],
-    outputs: int,
     options: Mapping[str, Any],
-    folder: Path,
-    maps: bool,
+    given: Mapping[str, Any],
 ) -> SearchSpace:
     if not isinstance(found, SearchSpace):
-        given = {"image_shape": image_shape, "outputs": outputs, "folder": folder, "maps": maps}
         return build("space", found, options, **given)
     if options:
         raise ConfigError(

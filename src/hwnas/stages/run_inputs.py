@@ -26,7 +26,7 @@ from hwnas.search.evaluation.own_identity import check_identity
 from hwnas.search.objectives.objective import check_objectives
 from hwnas.search.samplers import SAMPLERS, make_sampler
 from hwnas.search.strategies import Strategy, make_strategy
-from hwnas.search.tasks.task import Task, smoothed
+from hwnas.search.tasks.task import Task, UpscalingTask, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.optimizers import check_layer_rates, make_optimizer
@@ -208,22 +208,43 @@ def space_of_recipe(
     """
     name = config.names[0]
     network = given_object("space", name, objects.space)
-    shape, options, maps = data.image_shape, config.options, task.meaning.is_map
-    return joint_space(config.names, shape, task.outputs, options, recipe_folder, network, maps)
+    upscale = task.upscale if isinstance(task, UpscalingTask) else None
+    return joint_space(
+        config.names,
+        data.image_shape,
+        task.outputs,
+        config.options,
+        recipe_folder,
+        network,
+        task.meaning.is_map,
+        upscale,
+    )
 
 
 def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
     """Raise if the networks of a space do not have the task's output: a vector, or a map."""
-    workload = space.workload(space.smallest())
+    smallest = space.smallest()
+    workload = space.workload(smallest)
     shape = workload.tensors[workload.outputs[0]].shape
     meaning = task.meaning
-    if shape[1:2] == (task.outputs,) and meaning.fits(shape):
+    upscale = task.upscale if isinstance(task, UpscalingTask) else 0
+    wanted = tuple(side * upscale for side in space.input_shape(smallest)[1:])
+    if (
+        shape[1:2] == (task.outputs,)
+        and meaning.fits(shape)
+        and (shape[2:] == wanted or not upscale)
+    ):
         return
     hint = "one vector per image; choose a space of such networks"
     if meaning.is_map:
         hint = (
             f"{task.outputs} maps; choose space mobilenet, resnet or hybrid, or give such a "
             'network with [space] name = "elastic" and model = "package.module:function"'
+        )
+    if upscale:
+        hint = (
+            f"pictures of {task.outputs} channels that are {upscale} times as large as their "
+            "images; choose space edsr"
         )
     raise ConfigError(
         f"space {name!r} builds networks with outputs of shape {shape}, but task {task.name} "
@@ -255,6 +276,8 @@ def _check_roles(
 
 def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData) -> None:
     """Raise if augmentation does not suit the images, their targets or the networks."""
+    if data.kind == "pictures":
+        _check_picture_augmentation(train)
     if train.cutmix and data.kind in ("values", "boxes"):
         raise ConfigError(
             "train.cutmix pastes parts of other images, which is not defined for targets that are "
@@ -274,6 +297,17 @@ def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData)
     if train.augment is not None:
         _try_augmentation(train, data)
     _check_resolution(train, space)
+
+
+def _check_picture_augmentation(train: TrainConfig) -> None:
+    """Raise if augmentation would change images, but not the pictures that belong to them."""
+    plain = TrainConfig(epochs=1)
+    for name in ("crop", "first_resolution", "cutout", "rand_augment", "erasing", "cutmix"):
+        if getattr(train, name) != getattr(plain, name):
+            raise ConfigError(
+                f"train.{name} changes the pixels of images, but not of the pictures that networks "
+                f"make of them; leave it out (train.flip and train.shift_pixels suit pictures)"
+            )
 
 
 def _try_augmentation(train: TrainConfig, data: ImageData) -> None:
@@ -413,7 +447,7 @@ def _check_training(train: TrainConfig, task: Task, images: int) -> None:
 
 
 def _check_teacher(train: TrainConfig, data: ImageData) -> None:
-    if train.teacher_sees == "plain" and data.kind in ("masks", "boxes"):
+    if train.teacher_sees == "plain" and data.kind in ("masks", "boxes", "pictures"):
         raise ConfigError(
             f"train.teacher_sees is 'plain', but {data.kind} are shifted and mirrored with their "
             "images, so the teacher's outputs for the plain image do not match them; set it to "

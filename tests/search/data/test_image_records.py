@@ -14,7 +14,7 @@ from PIL import Image
 from hwnas.errors import DataError
 from hwnas.experiment.from_images import recipe_for_images
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
-from hwnas.search.data.image_records import kind_of_records
+from hwnas.search.data.layouts.image_records import kind_of_records
 from hwnas.search.data.sources import source_manifest
 
 

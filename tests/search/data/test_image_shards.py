@@ -110,7 +110,7 @@ def test_shards_are_decoded_once_and_only_changed_images_again(
         decoded.append(channels)
         return read_image(source, channels, size)
 
-    monkeypatch.setattr("hwnas.search.data.image_shards.read_image", counting)
+    monkeypatch.setattr("hwnas.search.data.layouts.image_shards.read_image", counting)
     shard(tmp_path / "set/0.tar", samples(10))
     before = load()
     assert len(decoded) == 10

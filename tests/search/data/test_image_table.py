@@ -9,7 +9,7 @@ from PIL import Image
 
 from hwnas.errors import DataError
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
-from hwnas.search.data.image_table import kind_of_table
+from hwnas.search.data.layouts.image_table import kind_of_table
 from hwnas.search.data.manifest import manifest_difference
 from hwnas.search.data.sources import source_manifest
 

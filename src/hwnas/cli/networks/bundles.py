@@ -62,8 +62,8 @@ def run(
         Path | None,
         typer.Option(
             "--out",
-            help="Write the mask of one image (segmentation), or the image with boxes (detection), "
-            "as a PNG",
+            help="Write the mask of one image (segmentation), the image with boxes (detection), or "
+            "the picture (super-resolution) as a PNG",
         ),
     ] = None,
     cache_mb: CacheMb = None,
@@ -106,11 +106,15 @@ def _text(answer: Mapping[str, Any]) -> str:
     if "boxes" in answer:
         shown = [f"{box['label']} {box['score']:.1%}" for box in answer["boxes"]]
         return "  ".join(shown) or "no object"
+    if "height" in answer:
+        return f"{answer['width']} x {answer['height']} pixels"
     return json.dumps(answer["values"])
 
 
 def _write_answer(opened: Bundle | Cascade, images: Sequence[Path], path: Path) -> None:
-    """Write the mask of one image, or the image with its boxes."""
+    """Write the mask of one image, the image with its boxes, or its picture."""
+    from PIL import Image
+
     from hwnas.deploy.bundles.box_image import write_image
     from hwnas.deploy.bundles.bundle import Bundle
     from hwnas.deploy.bundles.mask_image import write_mask
@@ -119,6 +123,10 @@ def _write_answer(opened: Bundle | Cascade, images: Sequence[Path], path: Path) 
         raise ConfigError(f"--out is for one image; {len(images)} were given")
     if isinstance(opened, Bundle) and opened.outputs.kind == "boxes":
         write_image(path, opened.drawn(images[0]))
+        return
+    if isinstance(opened, Bundle) and opened.outputs.kind == "picture":
+        (picture,) = opened.pictures(images)
+        write_image(path, Image.fromarray(picture.squeeze()))
         return
     (mask,) = opened.masks(images)
     write_mask(path, mask)

@@ -40,6 +40,7 @@ from hwnas.deploy.export.comparison import relative_error
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import external_files
+from hwnas.deploy.pictures import picture_of
 from hwnas.deploy.quantization.saturation import saturation_warning
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Session
@@ -65,6 +66,7 @@ DESCRIPTION, SUMS, MODEL = "bundle.json", "bundle.sha256", "model.onnx"
 SEAL = Seal("bundle", DESCRIPTION, SUMS, SCHEMA)
 WEIGHTS, GOLDEN, CARD = "weights.safetensors", "golden.npz", "README.md"
 _BATCH = 32
+_MOST_PIXELS = 2**28  # of a picture
 _DAMAGED_ARRAYS = (
     OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError,
     zipfile.BadZipFile, zlib.error,
@@ -269,12 +271,16 @@ class Bundle:
             cache: Cache of outputs for images that were seen before; None computes all.
 
         Returns:
-            One object per image; see `OutputMeaning.describe`.
+            One object per image; see `OutputMeaning.describe`. The picture of a file is that of the
+            whole image (`pictures`).
 
         Raises:
             DataError: A file is not an image, or the array has another type or shape.
             ArtifactError: The ONNX file is damaged.
         """
+        if self.outputs.kind == "picture" and not isinstance(images, np.ndarray):
+            sizes = (picture.shape[:2] for picture in self.pictures(images))
+            return [{"height": height, "width": width} for height, width in sizes]
         if isinstance(images, np.ndarray):
             return self.outputs.describe(self.predict(images, cache))
         return [self.run(self.read_image(Path(path))[None], cache)[0] for path in images]
@@ -299,6 +305,46 @@ class Bundle:
         pixels = (self.read_image(Path(path)) for path in images)
         return [mask for image in pixels for mask in self.masks(image[None])]
 
+    def pictures(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:
+        """Return the picture that the network makes of each image.
+
+        Images are not scaled to the network's input but divided into tiles of its size, which
+        overlap (`hwnas.deploy.pictures.picture_of`).
+
+        Args:
+            images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
+
+        Returns:
+            uint8 (upscale H, upscale W, C) for each image.
+
+        Raises:
+            DataError: The network makes no pictures, a file is not an image, or the array has
+                another type or shape.
+            ArtifactError: The ONNX file is damaged.
+        """
+        if self.outputs.kind != "picture":
+            raise DataError(f"the network gives {self.outputs.kind}, so it makes no pictures")
+        if isinstance(images, np.ndarray):
+            return [self._picture(image) for image in images]
+        return [self._picture(self.read_image(Path(path))) for path in images]
+
+    def _picture(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        how = self.preprocessing
+        upscale = self.description["outputs"]["shape"][2] // how.height
+        height, width = image.shape[:2]
+        if height * width * upscale**2 > _MOST_PIXELS:
+            raise DataError(
+                f"the picture of an image of {height} x {width} pixels would have more than "
+                f"{_MOST_PIXELS:,} pixels; give a smaller image"
+            )
+        made: NDArray[np.uint8] = picture_of(
+            image,
+            (how.height, how.width),
+            upscale,
+            lambda tiles: self.outputs.pictures(self.predict(tiles)),
+        )
+        return made
+
     def drawn(self, path: str | Path) -> Image.Image:
         """Return an image with the boxes that the network finds in it.
 
@@ -316,13 +362,13 @@ class Bundle:
         """Read an image file for this network, upright: uint8 (H, W, C).
 
         Large JPEG files are decoded at a reduced size, unless the network gives class scores of
-        pixels, since masks have the size of the image.
+        pixels or pictures, since those follow the size of the image.
 
         Raises:
             DataError: The file does not exist, is not an image, or is damaged.
         """
         how = self.preprocessing
-        whole = self.outputs.kind == "pixel_class_scores"
+        whole = self.outputs.kind in ("pixel_class_scores", "picture")
         return how.read_image(source, None if whole else (how.height, how.width))
 
     def checks(self) -> list[SealCheck]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hwnas.deploy.boxes import found_boxes
@@ -12,6 +12,7 @@ from hwnas.deploy.bundles.image_file import PILLOW_MODES, prepared, upright_pixe
 from hwnas.deploy.bundles.model_card_header import card_header
 from hwnas.deploy.bundles.standalone import IMAGE_IMPORTS, standalone
 from hwnas.deploy.export.exporters import INPUT
+from hwnas.deploy.pictures import picture_of
 from hwnas.interval import (
     is_proportion,
     lognormal_interval,
@@ -36,8 +37,26 @@ _ANSWERS = {
         "    if score >= 0.3:  # sides: left, top, right, bottom as shares of width and height",
         "        print(labels[int(kind)], round(float(score), 2), *map(float, sides))",
     ],
+    "picture": [
+        "",
+        "",
+        "def pictures(tiles):",
+        "    inputs = [prepared(tile, preprocessing) for tile in tiles]",
+        "    maps = np.concatenate([session.run(None, {name: each})[0] for each in inputs])",
+        '    scale, offset = (np.array(about["outputs"][key]) for key in ("scale", "offset"))',
+        "    pixels = maps.transpose(0, 2, 3, 1) * scale + offset",
+        "    return (pixels * 255).round().clip(0, 255).astype(np.uint8)",
+        "",
+        "",
+        'tile = preprocessing["height"], preprocessing["width"]',
+        'upscale = about["outputs"]["shape"][2] // tile[0]',
+        "picture = picture_of(pixels, tile, upscale, pictures)",
+        'Image.fromarray(picture.squeeze()).save("picture.png")',
+    ],
 }
 """Lines of the model card's example that print the outputs, by kind of output."""
+_FUNCTIONS: Mapping[str, Callable[..., object]] = {"boxes": found_boxes, "picture": picture_of}
+"""Function that the example needs, by kind of output."""
 _NO_LICENCE = "not stated; the terms of the training data apply"
 
 
@@ -100,6 +119,12 @@ def _summary(description: Mapping[str, Any]) -> str:
     if outputs["kind"] == "boxes":
         height, width = outputs["shape"][2:]
         gives = f"a box and {gives} for each of {height} x {width} cells"
+    if outputs["kind"] == "picture":
+        height, width = outputs["shape"][2:]
+        gives = (
+            f"a picture of {height} x {width} pixels, to be multiplied by `scale` and added to "
+            "`offset` of bundle.json; larger images are divided into tiles"
+        )
     if outputs["kind"] == "values":
         gives = f"values{f' ({shown})' if labels else ''}"
         if "scale" in outputs:
@@ -251,9 +276,10 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
     preprocessing = description["preprocessing"]
     channels = preprocessing["channels"]
     size = f"({preprocessing['height']}, {preprocessing['width']})"
-    if description["outputs"]["kind"] == "pixel_class_scores":
+    kind = description["outputs"]["kind"]
+    if kind in ("pixel_class_scores", "picture"):
         size = "None"
-    functions = [found_boxes] if description["outputs"]["kind"] == "boxes" else []
+    functions = [_FUNCTIONS[kind]] if kind in _FUNCTIONS else []
     if channels in PILLOW_MODES:
         images = [
             *standalone(prepared, upright_pixels, *functions).splitlines(),
@@ -285,11 +311,18 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
         "    about = json.load(file)",
         'labels, preprocessing = about["labels"], about["preprocessing"]',
         f'session = onnxruntime.InferenceSession("{file}")',
-        f'outputs = session.run(None, {{"{INPUT}": prepared(pixels, preprocessing)}})[0]',
+        *_called(kind),
         *_values(description["outputs"]),
-        *_ANSWERS[description["outputs"]["kind"]],
+        *_ANSWERS[kind],
         "```",
     ]
+
+
+def _called(kind: str) -> Iterable[str]:
+    """Return the line of the example that runs the network, unless that is done tile by tile."""
+    if kind == "picture":
+        return [f'name = "{INPUT}"']
+    return [f'outputs = session.run(None, {{"{INPUT}": prepared(pixels, preprocessing)}})[0]']
 
 
 def _values(outputs: Mapping[str, Any]) -> Iterable[str]:

@@ -13,6 +13,7 @@ _TASKS = {
     "class_scores": "image-classification",
     "pixel_class_scores": "image-segmentation",
     "boxes": "object-detection",
+    "picture": "image-to-image",
 }
 """Task names of model hubs by kind of output; hubs have no name for values."""
 _LICENCES = (

@@ -466,9 +466,10 @@ def _check_damaged(parts: Iterable[DecodedPart], what: str, skip: bool) -> tuple
     if not damaged:
         return ()
     if skip and all(part.files for part in parts):
-        return tuple(name for name, _ in damaged)
-    named = ", ".join(f"{name} ({reason})" for name, reason in damaged[:_NAMED])
-    more = f" and {len(damaged) - _NAMED:,} more" if len(damaged) > _NAMED else ""
+        return tuple(dict.fromkeys(name for name, _ in damaged))
+    names = list(dict.fromkeys(f"{name} ({reason})" for name, reason in damaged))
+    named = ", ".join(names[:_NAMED])
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     verb, them = ("is", "it") if len(damaged) == 1 else ("are", "them")
     remedy = (
         "no undamaged image is left for training or for testing; repair some"

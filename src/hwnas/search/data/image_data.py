@@ -30,6 +30,7 @@ __all__ = ["DataConfig", "ImageData", "Split", "data_manifest", "load_data"]
 _TEST_FRACTION = 0.2
 _TEST_SEED = 0
 _MAP_ABOVE = 2**30  # bytes
+_WITHOUT_CLASSES = ("values", "pictures")
 _COUNTED = {"masks": "pixels", "boxes": "boxes"}  # what has a class, if not images
 
 
@@ -38,7 +39,8 @@ class DataConfig:
     """Settings of the ``[data]`` table of a recipe.
 
     Attributes:
-        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"`` or ``"package.module:function"``.
+        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"``, ``"upscale2:PATH"`` or
+            ``"package.module:function"``.
         validation_fraction: Share of the training images used for validation, in (0, 1), unless
             the source has a validation part.
         size: Height and width in pixels that images are resized to, or one number for both. Image
@@ -112,7 +114,7 @@ class ImageData:
         validation: Split to choose networks by.
         test: Split for finalists only.
         class_names: Names of the classes of images, pixels or objects; None if the targets are
-            values.
+            values or pictures.
         skipped: Names of damaged images that were left out.
         value_names: Names of the values of an image, if the source has any.
         fit: How images get the aspect ratio of a network's input; see `DataConfig`.
@@ -155,7 +157,7 @@ class ImageData:
                         f"image {shared[0]} is in the training and in the {name} split; each image "
                         "may be in one split only"
                     )
-        if self.fit == "crop" and self.kind in ("masks", "boxes"):
+        if self.fit == "crop" and self.kind in ("masks", "boxes", "pictures"):
             raise DataError(
                 f"images with {self.kind} cannot be cropped, since nothing would be predicted for "
                 'the pixels that are cut off; set data.fit = "stretch"'
@@ -166,11 +168,11 @@ class ImageData:
                     f"data.mean and data.std have {len(moment)} numbers; expected "
                     f"{self.image_shape[2]}, one for each channel"
                 )
-        if (self.kind == "values") != (self.class_names is None):
+        if (self.kind in _WITHOUT_CLASSES) != (self.class_names is None):
             raise DataError(
                 "class_names are required for classes, int64 (N,), masks, uint8 (N, H, W), and "
-                "boxes, float32 (N, M, 5), and not allowed for values, but these targets are "
-                f"{self.kind}"
+                "boxes, float32 (N, M, 5), and not allowed for values and pictures, but these "
+                f"targets are {self.kind}"
             )
         if self.class_names is not None:
             _check_classes(self, self.class_names)
@@ -203,15 +205,15 @@ class ImageData:
     def fingerprint(self) -> str:
         """Hash of all images, all targets and the division into splits: 12 hexadecimal digits.
 
-        Images and masks enter the hash through the manifest, which covers each of them; other
-        targets and the positions of each split enter it directly.
+        Images, masks and pictures enter the hash through the manifest, which covers each of them;
+        other targets and the positions of each split enter it directly.
         """
         content = hashlib.sha256()
         facts = (self.manifest.fingerprint, PIXELS_VERSION, self.image_shape, self.kind)
         fit = () if self.fit == "stretch" else (self.fit,)
         content.update(repr((*facts, self.class_names, self.skipped, *fit)).encode())
         for _, split in self._splits:
-            targets = () if split.kind == "masks" else (split.targets,)
+            targets = () if split.kind in ("masks", "pictures") else (split.targets,)
             for array in (split.positions, *targets):
                 content.update(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
         for fold in self.folds:
@@ -467,7 +469,7 @@ def _strata(raw: RawImages) -> Rows:
 def _class_names(raw: RawImages) -> tuple[str, ...] | None:
     """Return the class names of the source, or the class numbers as names if it gives none."""
     kind = target_kind(raw.targets)
-    if raw.class_names is not None or kind == "values":
+    if raw.class_names is not None or kind in _WITHOUT_CLASSES:
         return raw.class_names
     classes = _classes(raw.targets, np.arange(len(raw.targets)))
     what = _COUNTED.get(kind, "images")

@@ -17,6 +17,7 @@ from hwnas.search.data.image_cache import PIXELS_VERSION, ImageCache, Images, wr
 from hwnas.search.data.image_size import ImageSize, size_key
 from hwnas.search.data.manifest import DataManifest, arrays_manifest
 from hwnas.search.data.masks import Masks, check_masks
+from hwnas.search.data.pictures import check_pictures
 
 __all__ = [
     "PARTS",
@@ -35,14 +36,15 @@ __all__ = [
 
 Targets = npt.NDArray[Any]
 """int64 (N,) for classes, float32 (N, K) for values, uint8 (N, H, W) for masks, float32 (N, M, 5)
-for boxes."""
+for boxes, uint8 (N, H, W, C) for pictures."""
 
-TargetKind = Literal["classes", "values", "masks", "boxes"]
+TargetKind = Literal["classes", "values", "masks", "boxes", "pictures"]
 _KINDS: Mapping[tuple[str, int], TargetKind] = {
     ("int64", 1): "classes",
     ("float32", 2): "values",
     ("uint8", 3): "masks",
     ("float32", 3): "boxes",
+    ("uint8", 4): "pictures",
 }
 
 _BLOCK = 256
@@ -61,8 +63,8 @@ def target_kind(targets: Targets) -> TargetKind:
     if kind is None:
         raise DataError(
             f"targets are {targets.dtype} with shape {targets.shape}; expected int64 (N,) for "
-            "classes, float32 (N, K) for values, uint8 (N, H, W) for masks, or float32 (N, M, 5) "
-            "for boxes"
+            "classes, float32 (N, K) for values, uint8 (N, H, W) for masks, float32 (N, M, 5) for "
+            "boxes, or uint8 (N, H, W, C) for pictures"
         )
     return kind
 
@@ -101,7 +103,9 @@ class RawImages:
     ) -> RawImages:
         """Check the four arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
-        Integers with three or more dimensions are masks, and floats (N, M, 5) are boxes. Without
+        Integers with three or more dimensions are masks, and floats (N, M, 5) are boxes; uint8 (N,
+        H, W, C) with the channels of the images are pictures, unless they have one channel and the
+        size of the images. Without
         class names, targets (N, K) are values: floats for any K, whole numbers for K above 1; so
         are floats (N,), unless all are whole numbers.
 
@@ -121,16 +125,21 @@ class RawImages:
         check_targets = _check_of(
             _array(arrays["y_train"]), floats_are_values, named=given is not None
         )
+        pictures = _are_pictures(arrays)
         found = []
         for part in parts:
             images = check_images(arrays[f"x_{part}"], f"{where}: x_{part}")
-            targets = check_targets(_array(arrays[f"y_{part}"]), f"{where}: y_{part}")
+            given_targets = _array(arrays[f"y_{part}"])
+            if pictures:
+                targets = check_pictures(images, given_targets, f"{where}: y_{part}")
+            else:
+                targets = check_targets(given_targets, f"{where}: y_{part}")
             if len(targets) != len(images):
                 raise DataError(
                     f"{where}: {len(images)} images in x_{part} but {len(targets)} targets in "
                     f"y_{part}; each image needs one"
                 )
-            if check_targets is check_masks:
+            if target_kind(targets) == "masks":
                 check_mask_size(images, targets, f"{where}: y_{part}")
             found.append((images, targets))
         names = None if given is None else _class_names(given, f"{where}: class_names")
@@ -176,6 +185,7 @@ class RawImages:
         """Return the data with images (and masks) of a size, kept in the cache.
 
         Raises:
+            DataError: The targets are pictures, which would no longer fit.
             StorageError: The cache cannot be written.
         """
         given = {
@@ -185,6 +195,12 @@ class RawImages:
         wanted = (size.height, size.width)
         if all(images.shape[1:3] == wanted for images, _ in parts.values()):
             return self
+        if target_kind(self.targets) == "pictures":
+            height, width = self.images.shape[1:3]
+            raise DataError(
+                f"data.size is {size.height} x {size.width}, but images with pictures as targets "
+                f"keep their {height} x {width} pixels; leave it out"
+            )
         manifest = self.content
         state = content_hash(manifest.fingerprint, self.skipped)[:12]
         writers: dict[str, Callable[[BinaryIO], None]] = {}
@@ -297,6 +313,14 @@ def check_mask_size(images: Images, masks: Masks, name: str) -> None:
 def _array(given: Any) -> npt.NDArray[Any]:
     """Convert to an array; an array is returned unchanged, so a memory-mapped one stays mapped."""
     return given if isinstance(given, np.ndarray) else np.asarray(given)
+
+
+def _are_pictures(arrays: Mapping[str, Any]) -> bool:
+    """Return whether the targets are pictures rather than masks."""
+    images, targets = _array(arrays["x_train"]), _array(arrays["y_train"])
+    if targets.dtype != np.uint8 or targets.ndim != 4:
+        return False
+    return targets.shape[3] > 1 or targets.shape[1:3] != images.shape[1:3]
 
 
 def _check_of(

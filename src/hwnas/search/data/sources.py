@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,16 +15,17 @@ import numpy as np
 from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import closest
 from hwnas.registry import Plugin, Registry
-from hwnas.search.data.coco_folder import coco_manifest, has_coco, read_coco
 from hwnas.search.data.image_archive import archive_manifest, read_npz
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.image_folder import folder_manifest, read_folder
-from hwnas.search.data.image_records import has_records, read_records, records_manifest
-from hwnas.search.data.image_shards import has_shards, read_shards, shards_manifest
 from hwnas.search.data.image_size import ImageSize
-from hwnas.search.data.image_table import has_table, read_table, table_manifest
+from hwnas.search.data.layouts.coco_folder import coco_manifest, has_coco, read_coco
+from hwnas.search.data.layouts.image_folder import folder_manifest, read_folder
+from hwnas.search.data.layouts.image_records import has_records, read_records, records_manifest
+from hwnas.search.data.layouts.image_shards import has_shards, read_shards, shards_manifest
+from hwnas.search.data.layouts.image_table import has_table, read_table, table_manifest
+from hwnas.search.data.layouts.mask_folder import has_masks, mask_folder_manifest, read_mask_folder
+from hwnas.search.data.layouts.picture_folder import picture_manifest, read_pictures
 from hwnas.search.data.manifest import DataManifest
-from hwnas.search.data.mask_folder import has_masks, mask_folder_manifest, read_mask_folder
 from hwnas.search.data.raw_images import RawImages
 
 __all__ = ["PLUGINS", "SOURCES", "DataSource", "read_source", "source_manifest"]
@@ -78,8 +80,9 @@ def read_source(
     """Read the data that a recipe's ``data.source`` names.
 
     Args:
-        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"`` or ``"package.module:function"``.
-            ``$VARIABLES`` in a path are replaced by their values in the environment.
+        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"``, ``"upscale2:PATH"`` or
+            ``"package.module:function"``. ``$VARIABLES`` in a path are replaced by their values in
+            the environment.
         base: Folder that relative paths start from.
         size: Size that the images of a folder are brought to.
         cache: Cache for decoded and memory-mapped arrays.
@@ -219,5 +222,14 @@ PLUGINS = (
         ),
         "Folder with a subfolder for each class, images and masks, boxes in COCO's format, images "
         "and a table, WebDataset shards, or Parquet and Arrow files",
+    ),
+    *(
+        Plugin(
+            "data source",
+            f"upscale{factor}",
+            DataSource(picture_manifest, partial(read_pictures, upscale=factor), "folder"),
+            f"Folder of pictures as targets; images are their patches at 1/{factor} of the size",
+        )
+        for factor in (2, 3, 4)
     ),
 )

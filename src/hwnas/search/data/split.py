@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from hwnas.errors import DataError
 from hwnas.search.data.image_cache import Images, hold, release
+from hwnas.search.data.pictures import check_pictures
 from hwnas.search.data.raw_images import (
     TargetKind,
     Targets,
@@ -86,8 +87,8 @@ class Split:
     Attributes:
         images: All images, uint8 (M, H, W, C), perhaps memory-mapped and shared with other splits.
         image_targets: Targets of all images: int64 (M,) for classes, float32 (M, K) for values,
-            uint8 (M, H, W) for masks, which may be memory-mapped, too; float32 (M, B, 5) for
-            boxes.
+            uint8 (M, H, W) for masks and uint8 (M, H, W, C) for pictures, which may be
+            memory-mapped, too; float32 (M, B, 5) for boxes.
         positions: Rows of both arrays that belong to this split, int64 (N,).
     """
 
@@ -107,6 +108,8 @@ class Split:
             )
         if self.kind == "masks":
             check_mask_size(self.images, self.image_targets, "targets")
+        elif self.kind == "pictures":
+            check_pictures(self.images, self.image_targets, "targets")
         if self.positions.ndim != 1 or not len(self.positions):
             raise DataError(
                 f"positions have shape {self.positions.shape}; expected (N,), at least one row"
@@ -121,8 +124,9 @@ class Split:
 
     def __reduce__(self) -> tuple[Callable[..., Split], tuple[Any, ...]]:
         images = FilePlace.of(self.images) or self.images
-        masks = FilePlace.of(self.image_targets) if self.kind == "masks" else None
-        return _unpickled, (images, masks or self.image_targets, self.positions)
+        is_large = self.kind in ("masks", "pictures")
+        targets = FilePlace.of(self.image_targets) if is_large else None
+        return _unpickled, (images, targets or self.image_targets, self.positions)
 
     @property
     def kind(self) -> TargetKind:

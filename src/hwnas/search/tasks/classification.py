@@ -23,7 +23,11 @@ __all__ = ["PLUGINS", "Classification", "classification"]
 
 _METRICS = ("accuracy", "top5_accuracy", "balanced_accuracy", "macro_f1", *RANK_METRICS)
 _TOP = 5
-_OTHER_TASKS: Mapping[str, str] = {"masks": "segmentation", "boxes": "detection"}
+_OTHER_TASKS: Mapping[str, str] = {
+    "masks": "segmentation",
+    "boxes": "detection",
+    "pictures": "super-resolution",
+}
 
 
 @dataclass(frozen=True)

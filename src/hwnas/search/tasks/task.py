@@ -19,6 +19,7 @@ __all__ = [
     "RankTask",
     "Smoothable",
     "Task",
+    "UpscalingTask",
     "check_label_smoothing",
     "check_metrics",
     "smoothed",
@@ -46,7 +47,8 @@ class Task(Protocol):
     A task is sent to worker processes, so it must pickle: make it a frozen dataclass at the top of
     a module. Outputs are float (N, `outputs`), or (N, `outputs`, h, w) if `meaning` is per pixel,
     on any device. Targets are those of the data, on the same device: int64 (N,) for classes,
-    float32 (N, K) for values, uint8 (N, H, W) for masks, float32 (N, M, 5) for boxes.
+    float32 (N, K) for values, uint8 (N, H, W) for masks, float32 (N, M, 5) for boxes, uint8 (N, H,
+    W, C) for pictures.
     """
 
     @property
@@ -101,6 +103,15 @@ class RankTask(Protocol):
 
     def rank_values(self, outputs: Tensor, targets: Tensor) -> dict[str, MetricValue]:
         """Return these metrics by name, for what `ranked` returned, and targets, of all images."""
+
+
+@runtime_checkable
+class UpscalingTask(Protocol):
+    """Task whose outputs are maps with more pixels than the images."""
+
+    @property
+    def upscale(self) -> int:
+        """Number of times that the maps are as large as the images, in each direction."""
 
 
 @runtime_checkable

@@ -32,8 +32,8 @@ _TRIES = 10  # boxes drawn for each image; the first one inside it is used
 class Augmentation:
     """Random augmentation of the images of a batch, in the order of the attributes.
 
-    Masks and boxes are transformed geometrically with their images; other targets are unchanged. A
-    box whose centre is outside of a crop is left out.
+    Masks, boxes and pictures are transformed geometrically with their images; other targets are
+    unchanged. A box whose centre is outside of a crop is left out. Crops are not for pictures.
 
     Attributes:
         crop: Smallest area of a random crop, as a share of the image's, in (0, 1]; 1 for no crop.
@@ -127,11 +127,12 @@ def _shifted(
     """Shift each image by up to ``most`` pixels in each direction, repeating the edges."""
     starts = rng.integers(-most, most + 1, size=(2, len(images), 1))[..., 0].T + most
 
-    def moved(pixels: Images) -> Images:
+    def moved(pixels: Images, factor: int = 1) -> Images:
         height, width = pixels.shape[1:3]
-        around = [(0, 0), (most, most), (most, most), *[(0, 0)] * (pixels.ndim - 3)]
+        side = (most * factor, most * factor)
+        around = [(0, 0), side, side, *[(0, 0)] * (pixels.ndim - 3)]
         padded, found = np.pad(pixels, around, "edge"), np.empty_like(pixels)
-        for image, larger, (top, left) in zip(found, padded, starts, strict=True):
+        for image, larger, (top, left) in zip(found, padded, starts * factor, strict=True):
             image[:] = larger[top : top + height, left : left + width]
         return found
 
@@ -139,6 +140,8 @@ def _shifted(
         sides = np.broadcast_to(images.shape[1:3], (len(images), 2))
         places = np.concatenate([starts - most, sides], axis=1)
         return moved(images), cropped_boxes(targets, places, images.shape[1:3])
+    if target_kind(targets) == "pictures":
+        return moved(images), moved(targets, targets.shape[1] // images.shape[1])
     return moved(images), moved(targets) if target_kind(targets) == "masks" else targets
 
 
@@ -148,7 +151,7 @@ def _mirrored(images: Images, targets: Targets, rng: np.random.Generator) -> tup
     images = images.copy()
     # PyTorch flips images several times as fast as NumPy.
     images[chosen] = _nchw(images[chosen]).flip(3).permute(0, 2, 3, 1).numpy()
-    if target_kind(targets) == "masks":
+    if target_kind(targets) in ("masks", "pictures"):
         targets = targets.copy()
         targets[chosen] = targets[chosen, :, ::-1]
     elif target_kind(targets) == "boxes":

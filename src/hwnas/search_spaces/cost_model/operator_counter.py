@@ -92,6 +92,14 @@ class OperatorCounter:
         self._add(OperatorSignature("pool", 0, read, self._bytes, dead=self.dead))
         return self
 
+    def pixel_shuffle(self, factor: int) -> OperatorCounter:
+        """Move groups of ``factor ** 2`` channels to pixels of a larger feature map."""
+        read = self._bytes
+        self.channels //= factor**2
+        self.side, self.width = self.side * factor, (self.width or self.side) * factor
+        self._add(OperatorSignature("elementwise", 0, read, self._bytes, dead=self.dead))
+        return self
+
     def gate(self, squeezed: int, biased: bool = False) -> OperatorCounter:
         """Apply squeeze-and-excite.
 

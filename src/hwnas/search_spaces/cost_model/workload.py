@@ -180,6 +180,7 @@ _KINDS: dict[str, OperatorKind] = {
     "leaky_relu": "activation",
     "add": "elementwise", "mul": "elementwise", "sub": "elementwise", "div": "elementwise",
     "cat": "elementwise", "copy": "elementwise", "clone": "elementwise",
+    "pixel_shuffle": "elementwise",
     "mean": "pool", "sum": "pool", "avg_pool2d": "pool", "max_pool2d_with_indices": "pool",
     "_adaptive_avg_pool2d": "pool", "amax": "pool",
     "upsample_bilinear2d": "pool", "upsample_nearest2d": "pool",

@@ -239,6 +239,7 @@ def quantised(
     symmetry: tuple[Symmetry, ...] = ("symmetric",),
     folder: Path = Path(),
     maps: bool = False,
+    upscale: int | None = None,
 ) -> QuantisedSpace:
     """Return the space of a recipe's ``[space] name = "quantised"``.
 
@@ -254,6 +255,7 @@ def quantised(
         symmetry: ``"symmetric"``, ``"asymmetric"`` or both: whether the weights have a zero point.
         folder: Folder that relative paths start from.
         maps: Whether the networks have to give maps.
+        upscale: Number of times that the maps have to be as large as the images.
 
     Raises:
         ConfigError: A name or an option is unknown or out of range.
@@ -263,7 +265,7 @@ def quantised(
     )
     options = dict(network or {})
     name = str(options.pop("name", "mobilenet"))
-    space = named_space(name, image_shape, outputs, options, folder, "space.network", maps)
+    space = named_space(name, image_shape, outputs, options, folder, "space.network", maps, upscale)
     return QuantisedSpace(space, config)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from hwnas.errors import DataError
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.image_folder import FolderFiles, FolderListing, decode_files, entries
 from hwnas.search.data.image_size import ImageSize
+from hwnas.search.data.layouts.image_folder import FolderFiles, FolderListing, decode_files, entries
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.raw_images import (
     PARTS,

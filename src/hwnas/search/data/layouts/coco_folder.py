@@ -11,8 +11,8 @@ from typing import Any
 from hwnas.errors import DataError
 from hwnas.search.data.boxes import Boxes, padded_boxes
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.image_folder import FolderFiles, FolderListing, decode_files
 from hwnas.search.data.image_size import ImageSize
+from hwnas.search.data.layouts.image_folder import FolderFiles, FolderListing, decode_files
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.raw_images import PARTS, RawImages, held_out_parts, main_part
 

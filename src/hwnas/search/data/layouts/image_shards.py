@@ -23,10 +23,10 @@ from hwnas.search.data.decoded_images import (
     decode_parts,
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
-from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
 from hwnas.search.data.image_size import ImageSize, read_image, size_key
+from hwnas.search.data.layouts.image_folder import FolderFiles, channels_of, entries, list_version
+from hwnas.search.data.layouts.mask_folder import CLASSES_FILE, class_names
 from hwnas.search.data.manifest import DataManifest
-from hwnas.search.data.mask_folder import CLASSES_FILE, class_names
 from hwnas.search.data.raw_images import PARTS, RawImages, Targets, held_out_parts
 
 __all__ = ["files_by_part", "has_shards", "open_images", "read_shards", "shards_manifest"]

@@ -23,9 +23,9 @@ from hwnas.search.data.decoded_images import (
     decode_parts,
 )
 from hwnas.search.data.image_cache import ImageCache, Images, cache_key
-from hwnas.search.data.image_folder import FolderFiles, channels_of, entries, list_version
-from hwnas.search.data.image_shards import files_by_part
 from hwnas.search.data.image_size import ImageSize, read_image, size_key
+from hwnas.search.data.layouts.image_folder import FolderFiles, channels_of, entries, list_version
+from hwnas.search.data.layouts.image_shards import files_by_part
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.raw_images import (
     PARTS,
