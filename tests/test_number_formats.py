@@ -179,6 +179,7 @@ def test_search_of_bit_widths_ships_networks_as_they_were_trained(
     answer = hwnas(
         *("search", bits_recipe, "--run", run, "--set", "train.sampling=bit-groups"),
         *("--set", "train.teacher=previous", "--set", "train.weight_distribution=0.1"),
+        *("--set", "train.quantisation=noise"),
     )
     assert answer.status == 0, answer.err
     opened = RunFolder.open(run)
@@ -215,6 +216,8 @@ def test_search_of_bit_widths_refuses_wrong_settings(
     [
         ("train.weight_distribution=0.1", "the networks of space 'mobilenet' are not quantised"),
         ("train.weight_distribution=-1", "expected at least 0"),
+        ("train.quantisation=noise", "the networks of space 'mobilenet' are not quantised"),
+        ("train.quantisation=nois", "unknown train.quantisation 'nois'; did you mean 'noise'"),
         ("train.sampling=bit-groups", "the networks of space 'mobilenet' have no bit widths"),
     ],
 )

@@ -19,7 +19,7 @@ from PIL import Image
 from experiments.alone import for_seconds, train_alone
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
-from experiments.sides import Network, of_job
+from experiments.sides import of_job
 from experiments.super_resolution.pictures import SETS, UPSCALE, pictures_of
 from experiments.super_resolution.rivals import HAND_SCALED, rivals
 from hwnas.deploy import Target, measure
@@ -71,13 +71,14 @@ def observe(setting: Setting, seed: int) -> list[Row]:
             "architecture": network.architecture,
         }
         rows.append(Row("latency", network.subject, seed, found.latency_ms, "ms", found.n, spread))
-        rows += scores(network.subject, seed, upscaler(network, run_inputs), details)
+        upscale = upscaler(network.onnx, run_inputs, TARGET)
+        rows += scores(network.subject, seed, upscale, details)
     return [*rows, *scores(BICUBIC, seed, bicubic, {"side": BICUBIC})]
 
 
-def upscaler(network: Network, run_inputs: RunInputs) -> Upscaler:
-    """Return the function that a network's ONNX file computes, tile by tile."""
-    session = open_session(network.onnx, Target.parse(TARGET))
+def upscaler(onnx: Path, run_inputs: RunInputs, target: str) -> Upscaler:
+    """Return the function that a network's ONNX file computes on a target, tile by tile."""
+    session = open_session(onnx, Target.parse(target))
     task = run_inputs.task
     _, height, width = session.input_shape
 

@@ -313,6 +313,7 @@ SPACES: dict[str, SearchSpace] = {
     "hybrid-wide": hybrid((16, 24, 3), 4, preset="small"),
     "edsr-tiny": edsr((8, 8, 1), 10, preset="tiny"),
     "edsr-mixed": edsr((6, 9, 3), 3, preset="mixed", upscale=3),
+    "edsr-adaptive": edsr((8, 8, 3), 3, channels=(8, 16), depth=(1, 2), normalisation="adaptive"),
     "edsr-same-size": edsr((8, 8, 3), 3, channels=(8, 16), depth=(1, 2), upscale=1),
     "quantised-edsr": QuantisedSpace(edsr((8, 8, 3), 3, preset="small")),
     "mobilenet-dense": mobilenet((19, 25, 3), 7, preset="small", maps=True),

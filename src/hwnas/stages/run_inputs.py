@@ -390,11 +390,14 @@ def _strategy(
 
 def _check_weights(space: SearchSpace, train: TrainConfig) -> None:
     """Raise if a training for few bits has networks that are not quantised."""
-    if train.weight_distribution and not isinstance(space, QuantisedSpace):
-        raise ConfigError(
-            f"train.weight_distribution is {train.weight_distribution}, but the networks of space "
-            f'{space.name!r} are not quantised; set it to 0, or use space.name = "quantised"'
-        )
+    if isinstance(space, QuantisedSpace):
+        return
+    for name, plain in (("weight_distribution", 0.0), ("quantisation", "round")):
+        if (value := getattr(train, name)) != plain:
+            raise ConfigError(
+                f"train.{name} is {value}, but the networks of space {space.name!r} are not "
+                f'quantised; set it to {plain}, or use space.name = "quantised"'
+            )
 
 
 def _check_bits(space: SearchSpace, goal: SearchGoal) -> None:

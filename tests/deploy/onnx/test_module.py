@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from hwnas.deploy import export_onnx
 from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.deploy.onnx.operators import OPERATORS
-from hwnas.errors import UnsupportedOperator
+from hwnas.errors import ArtifactError, UnsupportedOperator
 
 
 class Attention(nn.Module):
@@ -170,6 +170,25 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, object]]] = {
     "nothing padded": ("Pad", {"p": ints(0, 0, 0, 0, 0, 0, 0, 0)}, {}),
     "reversed": ("Slice", {"s": ints(-1), "e": ints(-99), "a": ints(1), "t": ints(-2)}, {}),
     "log softmax": ("LogSoftmax", {}, {"axis": 1}),
+    "depth to space by columns": ("DepthToSpace", {}, {"blocksize": 2, "mode": "CRD"}),
+    "depth to space by depth": ("DepthToSpace", {}, {"blocksize": 2}),
+    "repeated pixels": (
+        "Resize",
+        {"r": floats(0), "s": np.float32([1, 1, 2, 3])},
+        {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    ),
+    "nearest pixels": (
+        "Resize",
+        {"r": floats(0), "s": floats(0), "z": ints(2, 4, 9, 4)},
+        {"nearest_mode": "round_prefer_ceil"},
+    ),
+    "bilinear": ("Resize", {"r": floats(0), "s": np.float32([1, 1, 2, 0.5])}, {"mode": "linear"}),
+    "bilinear between corners": (
+        "Resize",
+        {"r": floats(0), "s": floats(0), "z": ints(2, 4, 11, 8)},
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    ),
+    "bicubic": ("Resize", {"r": floats(0), "s": np.float32([1, 1, 2, 2])}, {"mode": "cubic"}),
     **{each: (each, {}, {}) for each in ("Abs", "Exp", "Mish", "Neg", "Reciprocal", "Softplus")},
 }
 
@@ -186,6 +205,14 @@ def test_onnx_module_operators_agree_with_onnx_runtime(case: str, tmp_path: Path
     for found in (module, module.frozen(batch=2)):
         outputs = found(torch.from_numpy(images)).detach().numpy()
         np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+def test_onnx_module_refuses_a_resize_that_pytorch_does_not_have(tmp_path: Path) -> None:
+    factors = {"r": floats(0), "s": np.float32([1, 1, 2, 2])}
+    path = one_node(tmp_path / "one.onnx", "Resize", factors, nearest_mode="ceil")
+    module = OnnxModule.load(path)
+    with pytest.raises(ArtifactError, match="Resize in the mode nearest, half_pixel, ceil is not"):
+        module(torch.zeros(1, 4, 6, 6))
 
 
 def test_onnx_module_names_an_unsupported_operator(tmp_path: Path) -> None:

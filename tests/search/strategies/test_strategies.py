@@ -144,6 +144,19 @@ def test_distributions_of_dear_costs_prefer_cheap_networks(name: str) -> None:
 
 
 @EVERY
+def test_entropy_weight_makes_distributions_settle(name: str) -> None:
+    left = []
+    for entropy in (0.0, 50.0):
+        options = {"cost_weights": [0.0], "warmup": 0.0, "learning_rate": 0.1, "entropy": entropy}
+        strategy = make_strategy(name, options)
+        step, split = step_of(strategy, space_for(strategy))
+        for index in range(40):
+            taken(step, split, index)
+        left.append(torch.special.entr(step.distribution.probabilities).sum(-1).mean().item())
+    assert left[1] < 0.7 * left[0]
+
+
+@EVERY
 def test_training_resumes_exactly(name: str, tmp_path: Path) -> None:
     """A training that is killed and resumed gives the same weights and distributions."""
     strategy = make_strategy(name, {"warmup": 0.0})
@@ -240,6 +253,7 @@ def test_proxyless_moves_two_operators_of_a_choice_by_opposite_amounts() -> None
         ("pc-darts", {"divisor": 0}, "divisor"),
         ("reinforce", {"decay": 1.0}, "decay"),
         ("proxyless", {"epochs": 0}, "epochs"),
+        ("gdas", {"entropy": -1.0}, "entropy"),
         ("proxyless", {"cost_weights": []}, "cost_weights"),
         ("proxyless", {"cost_weights": [-1.0]}, "cost_weights"),
         ("proxyless", {"held_out": 1.0}, "held_out"),

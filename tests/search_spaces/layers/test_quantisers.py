@@ -15,6 +15,7 @@ from hwnas.search_spaces.layers.quantisers import (
     LayerPrecision,
     WeightQuantiser,
     normal_step,
+    quantisation_noise,
 )
 
 BITS = st.integers(2, 8)
@@ -135,3 +136,36 @@ def test_range_of_activations_is_the_mean_over_batches(rectified: bool) -> None:
     assert float(rounded.high) == pytest.approx(sum(alone) / 2, rel=1e-5)
     assert alone[1] == pytest.approx(3 * alone[0], rel=0.2)
     assert (float(rounded.low) == 0) == rectified
+
+
+@given(WEIGHTS, st.integers(0, 99))
+def test_noise_of_weights_is_as_wide_as_a_step(precision: dict[str, Any], seed: int) -> None:
+    weight = weights(seed).requires_grad_()
+    module = quantiser(**precision)
+    with quantisation_noise():
+        noisy = module(weight)
+    step, _ = module.rounded(weight.detach())
+    noise = (noisy - weight).detach() / step
+    assert noise.abs().max() <= 0.5 + 1e-4
+    assert noise.square().mean().item() == pytest.approx(1 / 12, rel=0.4)
+    (gradient,) = torch.autograd.grad(noisy.sum(), weight)
+    assert gradient.equal(torch.ones_like(weight))
+    assert not module(weight).equal(noisy), "outside of the context weights are rounded"
+    with quantisation_noise(False):
+        assert module(weight).equal(module(weight))
+
+
+@given(BITS, st.integers(0, 99))
+def test_noise_of_inputs_stays_within_the_range_and_half_a_step(bits: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    module, x = ActivationQuantiser(), torch.randn(4, 3, 8, 8)
+    module.precision = LayerPrecision(activation_bits=bits)
+    module.train()
+    with quantisation_noise():
+        noisy = module(x)
+    low, high = module._range(x)
+    step, _, _ = module.grid(low, high)
+    assert noisy.min() >= low - step / 2 - 1e-5
+    assert noisy.max() <= high + step / 2 + 1e-5
+    inside = (x >= low) & (x <= high)
+    assert (noisy - x)[inside].abs().max() <= step / 2 + 1e-5

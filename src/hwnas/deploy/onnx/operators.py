@@ -271,6 +271,57 @@ def _gather(a: Attributes, x: Tensor, index: Tensor | int | list[int]) -> Tensor
     return x.index_select(axis, index.flatten()).reshape(shape)
 
 
+def _depth_to_space(a: Attributes, x: Tensor) -> Tensor:
+    block = a["blocksize"]
+    if a.get("mode", "DCR") == "CRD":
+        return F.pixel_shuffle(x, block)
+    n, channels, height, width = x.shape
+    parts = x.reshape(n, block, block, channels // block**2, height, width)
+    return parts.permute(0, 3, 4, 1, 5, 2).reshape(n, -1, height * block, width * block)
+
+
+_RESIZE_MODES: Mapping[tuple[str, str], tuple[str, bool | None]] = {
+    ("nearest", "asymmetric"): ("nearest", None),
+    ("nearest", "half_pixel"): ("nearest-exact", None),
+    ("linear", "half_pixel"): ("bilinear", False),
+    ("linear", "pytorch_half_pixel"): ("bilinear", False),
+    ("linear", "align_corners"): ("bilinear", True),
+    ("cubic", "half_pixel"): ("bicubic", False),
+    ("cubic", "pytorch_half_pixel"): ("bicubic", False),
+    ("cubic", "align_corners"): ("bicubic", True),
+}
+"""PyTorch's mode and ``align_corners`` for ONNX's mode and transformation of coordinates."""
+_ROUNDINGS = {"asymmetric": "floor", "half_pixel": "round_prefer_ceil"}
+
+
+def _resize(
+    a: Attributes,
+    x: Tensor,
+    region: object = None,
+    scales: Any = None,
+    sizes: Any = None,
+) -> Tensor:
+    mode = a.get("mode", "nearest")
+    coordinates = a.get("coordinate_transformation_mode", "half_pixel")
+    known = _RESIZE_MODES.get((mode, coordinates))
+    rounding = a.get("nearest_mode", "round_prefer_floor")
+    nearest = mode != "nearest" or rounding == _ROUNDINGS.get(coordinates)
+    plain = not a.get("antialias") and not a.get("exclude_outside") and "axes" not in a
+    if mode == "cubic":
+        plain = plain and a.get("cubic_coeff_a", -0.75) == -0.75
+    if known is None or not nearest or not plain or x.dim() != 4:
+        raise ArtifactError(
+            f"Resize in the mode {mode}, {coordinates}, {rounding} is not supported; export with "
+            "torch.nn.functional.interpolate"
+        )
+    if sizes is not None and len(sizes):
+        wanted = _integers(sizes)[2:]
+    else:
+        factors = scales.tolist() if isinstance(scales, Tensor) else list(scales)
+        wanted = [int(side * by) for side, by in zip(x.shape[2:], factors[2:], strict=True)]
+    return F.interpolate(x, wanted, mode=known[0], align_corners=known[1])
+
+
 OPERATORS: dict[str, Operator] = {
     "Abs": lambda a, x: torch.abs(x),
     "Add": lambda a, x, y: x + y,
@@ -282,6 +333,7 @@ OPERATORS: dict[str, Operator] = {
     "ConstantOfShape": _constant_of_shape,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
+    "DepthToSpace": _depth_to_space,
     "DequantizeLinear": _dequantize,
     "Div": lambda a, x, y: x / y,
     "Dropout": lambda a, x, *rest: x,
@@ -325,6 +377,7 @@ OPERATORS: dict[str, Operator] = {
     "ReduceSum": _reduction(torch.sum),
     "Relu": lambda a, x: F.relu(x),
     "Reshape": _reshape,
+    "Resize": _resize,
     "Shape": lambda a, x: torch.tensor(x.shape[a.get("start") : a.get("end")]),
     "Sigmoid": lambda a, x: torch.sigmoid(x),
     "Slice": _slice,

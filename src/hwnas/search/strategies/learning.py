@@ -57,7 +57,8 @@ class DistributionLearning:
         setattr(supernet, _CHILD, distribution.to(device))
         parts = [replace(split, positions=split.positions[part]) for part in (held_out, others)]
         schedule = Schedule(config, parts[0], seed + 1)
-        step = StrategyStep(supernet, distribution, strategy, task, schedule, self.cost)
+        noise = config.quantisation == "noise"
+        step = StrategyStep(supernet, distribution, strategy, task, schedule, self.cost, noise)
         return step, parts[1]
 
     def save(self, supernet: Supernet, folder: Path) -> None:

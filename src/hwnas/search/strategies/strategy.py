@@ -27,12 +27,15 @@ from hwnas.search.training.schedule import Schedule
 from hwnas.search.training.steps import StepContext
 from hwnas.search_spaces import Architecture, SearchSpace, Supernet
 from hwnas.search_spaces.layers.candidate_operators import CandidateOperators
+from hwnas.search_spaces.layers.quantisers import quantisation_noise
 from hwnas.search_spaces.space.choices import Option
 from hwnas.search_spaces.supernet.block_space import BlockSpace
 from hwnas.search_spaces.supernet.blueprint import blueprint
 from hwnas.search_spaces.supernet.relaxed import RelaxedSpace
 
 __all__ = ["Strategy", "StrategyPlugin", "StrategyStep", "Update"]
+
+_LEAST_PROBABILITY = 1e-12  # the gradient of the entropy is infinite at 0
 
 Gates = Callable[[str], Callable[[Tensor, Mapping[str, torch.nn.Module]], Tensor]]
 """Function from the name of a choice to the gate of the places that it decides."""
@@ -71,6 +74,10 @@ class Strategy(ABC):
         held_out: Share of the training images that the distributions learn from; the weights learn
             from the others.
         warmup: Share of the training in which only the weights are trained.
+        entropy: Weight of the entropy of the probabilities, averaged over the choices, against the
+            loss at the end of the training; it rises linearly from 0 at the end of the warm-up. So
+            the distributions settle on one option each (QuantNAS, Shvetsov et al., IEEE Access
+            2024, section III).
         decay: Decay of the moving average of losses that policy gradients take as the baseline, in
             [0, 1).
     """
@@ -81,6 +88,7 @@ class Strategy(ABC):
     learning_rate: float = 0.01
     held_out: float = 0.3
     warmup: float = 0.1
+    entropy: float = 0.0
     decay: float = 0.95
 
     def __post_init__(self) -> None:
@@ -93,6 +101,8 @@ class Strategy(ABC):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name} is {value}; expected a number above 0")
+        if not 0 <= self.entropy < math.inf:
+            raise ConfigError(f"entropy is {self.entropy}; expected at least 0")
         if not 0 <= self.decay < 1:
             raise ConfigError(f"decay is {self.decay}; expected at least 0 and below 1")
         if not 0 < self.held_out < 1 or not 0 <= self.warmup < 1:
@@ -178,6 +188,7 @@ class StrategyStep:
         task: Task that gives preprocessing and losses.
         held_out: Schedule of the images that the distributions learn from.
         cost: Expected cost; None if no objective is a cost.
+        noise: Whether networks are trained with noise in place of rounding.
     """
 
     supernet: Supernet
@@ -186,6 +197,7 @@ class StrategyStep:
     task: Task
     held_out: Schedule
     cost: AdditiveCost | None = None
+    noise: bool = False
 
     def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients of the weights and update a distribution; return the loss twice."""
@@ -209,7 +221,7 @@ class StrategyStep:
     ) -> Tensor:
         """Return the loss of the active network of this supernet, or of the relaxed one."""
         shape = supernet.space.input_shape(network)
-        with moment.forward_passes(part.images):
+        with moment.forward_passes(part.images), quantisation_noise(self.noise):
             outputs: Tensor = supernet(moment.inputs(self.task, part.images, shape))
         return part.loss(self.task, outputs.float())
 
@@ -292,7 +304,7 @@ class StrategyStep:
             parts, torch.split(together, [t.numel() for t in parts]), strict=True
         ):
             each.copy_(mean.view_as(each))
-        gradient += self._cost_gradient(direction)
+        gradient += self._own_gradient(direction, moment.share)
         distribution.descend(direction, gradient, strategy.learning_rate, touched)
         if bool(edges.any()):
             distribution.edges.descend(direction, edges, strategy.learning_rate)
@@ -310,11 +322,18 @@ class StrategyStep:
                 gradient[index, choice.index(found.drawn[choice.name])] += 1.0
         return gradient * (loss - known)
 
-    def _cost_gradient(self, direction: int) -> Tensor:
-        weight = self.strategy.cost_weights[direction]
+    def _own_gradient(self, direction: int, share: float) -> Tensor:
+        """Return the gradient of what needs no network: the expected cost, and the entropy."""
+        strategy = self.strategy
+        weight = strategy.cost_weights[direction] if self.cost is not None else 0.0
+        entropy = strategy.entropy * (share - strategy.warmup) / (1 - strategy.warmup)
         logits = self.distribution.logits.value[direction].detach().clone().requires_grad_()
-        if self.cost is None or not weight:
+        if not weight and not entropy:
             return torch.zeros_like(logits)
-        relative = self.cost(self.distribution.of_logits(logits))
-        (found,) = torch.autograd.grad(weight * relative, logits)
+        probabilities = self.distribution.of_logits(logits)
+        logarithms = probabilities.clamp_min(_LEAST_PROBABILITY).log()
+        loss = -entropy * (probabilities * logarithms).sum(-1).mean()
+        if self.cost is not None and weight:
+            loss = loss + weight * self.cost(probabilities)
+        (found,) = torch.autograd.grad(loss, logits)
         return found

@@ -67,6 +67,7 @@ _NAMES = {
     "schedule": ("constant", "cosine", "linear"),
     "distillation_loss": ("kl", "alpha"),
     "precision": ("auto", "bf16", "fp32"),
+    "quantisation": ("round", "noise"),
     "teacher": ("auto", "original", "largest", "previous"),
     "teacher_sees": ("augmented", "plain"),
 }
@@ -127,6 +128,9 @@ class TrainConfig:
         weight_decay: Weight decay of the optimiser; normalisation and biases have none.
         weight_distribution: Weight of the penalty on weights that are hard to quantise
             (`weight_distribution_loss`), for networks with bit widths of their own; 0 for none.
+        quantisation: How the networks of a supernet with bit widths of their own are trained:
+            ``"round"``, rounded, with gradients that pass straight through; or ``"noise"``, with
+            noise in place of rounding (`quantisation_noise`). Fine-tuning always rounds.
         warmup: Share of the training in which the learning rate rises, in [0, 1).
         ema: Decay of the exponential moving average of the weights, in [0, 1). The training returns
             the average; with 0, it returns the weights themselves.
@@ -191,6 +195,7 @@ class TrainConfig:
     clip_norm: float | None = None
     weight_decay: float = 0.02
     weight_distribution: float = 0.0
+    quantisation: Literal["round", "noise"] = "round"
     warmup: float = 0.05
     ema: float = 0.0
     precision: Literal["auto", "bf16", "fp32"] = "auto"

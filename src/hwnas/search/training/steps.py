@@ -23,6 +23,7 @@ from hwnas.search.training.features import feature_loss, recorded_features
 from hwnas.search.training.sampling import Sampling, sampling_rule
 from hwnas.search.training.workers import Workers
 from hwnas.search_spaces import Architecture, Supernet
+from hwnas.search_spaces.layers.quantisers import quantisation_noise
 from hwnas.search_spaces.quantised.distribution import weight_distribution_loss
 
 __all__ = ["NetworkStep", "StepContext", "SupernetStep", "Teacher", "TrainingStep"]
@@ -162,6 +163,7 @@ class SupernetStep:
         chained: Whether each network of a step teaches the next one, instead of the first teaching
             all others.
         weight_distribution: Weight of `weight_distribution_loss`; 0 for none.
+        noise: Whether networks are trained with noise in place of rounding.
     """
 
     supernet: Supernet
@@ -173,6 +175,7 @@ class SupernetStep:
     teacher: Teacher | None = None
     chained: bool = False
     weight_distribution: float = 0.0
+    noise: bool = False
 
     def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients of every network; return the first and last network's losses.
@@ -232,7 +235,7 @@ class SupernetStep:
     def _outputs(self, part: Batch, moment: StepContext, network: Architecture) -> Tensor:
         self.supernet.activate(network)
         shape = self.supernet.space.input_shape(network)
-        with moment.forward_passes(part.images):
+        with moment.forward_passes(part.images), quantisation_noise(self.noise):
             inputs = moment.inputs(self.task, part.images, shape)
             outputs: Tensor = self.supernet(inputs)
         return outputs.float()

@@ -172,6 +172,7 @@ def _trained(
             teacher,
             chained=config.teacher == "previous",
             weight_distribution=config.weight_distribution,
+            noise=config.quantisation == "noise",
         )
     rows = training.folder / ROWS
     if workers.rank == 0:

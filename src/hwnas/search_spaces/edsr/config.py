@@ -27,6 +27,11 @@ class EdsrConfig:
         blocks: Options for the layers of a block, each with weights of its own: ``"separable"``, a
             pointwise, a depthwise 3x3 and a pointwise convolution; ``"fused"``, a 3x3 and a
             pointwise convolution; or ``"dense"``, two 3x3 convolutions, as in EDSR.
+        normalisation: ``"none"``, as in EDSR; or ``"adaptive"``: the input of a block's layers is
+            batch-normalised, and their output is multiplied by a learned linear function of the
+            standard deviation of the block's input, for each image (ADQ of QuantNAS, Shvetsov et
+            al., IEEE Access 2024, after AdaDM, Liu et al., 2021). So the layers see inputs of one
+            range, which few bits suit better, and the block restores the deviation of its input.
         upscale: Number of times that a picture is as large as its image, in each direction.
         resolution: Longer side of the images in pixels, a single number.
         in_channels: Channels of the images.
@@ -38,6 +43,7 @@ class EdsrConfig:
     depth: tuple[int, ...] = (2, 3, 4)
     expand_ratio: tuple[float, ...] = (1.0, 2.0)
     blocks: tuple[BodyBlock, ...] = ("dense",)
+    normalisation: Literal["none", "adaptive"] = "none"
     upscale: int = 2
     resolution: tuple[int, ...] = (32,)
     in_channels: int = 3
@@ -49,6 +55,10 @@ class EdsrConfig:
             object.__setattr__(self, name, checked_whole(name, getattr(self, name)))
         ratios = checked_options("expand_ratio", self.expand_ratio)
         object.__setattr__(self, "expand_ratio", ratios)
+        if self.normalisation not in ("none", "adaptive"):
+            raise ConfigError(
+                f"normalisation is {self.normalisation!r}; expected 'none' or 'adaptive'"
+            )
         check_counts(self, "upscale", "in_channels", "outputs")
         if len(self.resolution) > 1:
             raise ConfigError(

@@ -12,6 +12,7 @@ from hwnas.search_spaces.edsr.config import BodyBlock, EdsrConfig
 
 __all__ = ["Edsr", "body_block", "stem", "tail"]
 
+_LEAST_VARIANCE = 1e-8  # the gradient of a root is infinite at 0
 _SMALL = 0.1  # factor of the initial weights before a sum
 
 
@@ -64,6 +65,28 @@ class _Residual(nn.Module):
         return y
 
 
+class _AdaptiveResidual(_Residual):
+    """Residual block that normalises, and restores the deviation of its input.
+
+    With the standard deviation s of an image's map, the output is x + (a s + b) f(norm(x)).
+    """
+
+    def __init__(self, layers: nn.Sequential, channels: int) -> None:
+        super().__init__(layers)
+        self.norm = nn.BatchNorm2d(channels)
+        self.slope = nn.Parameter(torch.tensor([1.5]))
+        self.offset = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x plus the scaled output of the layers."""
+        centred = x - x.mean((1, 2, 3), keepdim=True)
+        variance = (centred * centred).mean((1, 2, 3), keepdim=True)
+        deviation = (variance + _LEAST_VARIANCE).sqrt()
+        scale = self.slope * deviation + self.offset
+        y: Tensor = x + scale * self.layers(self.norm(x))
+        return y
+
+
 def stem(config: EdsrConfig, channels: int) -> nn.Conv2d:
     """Return the first convolution."""
     return _convolution(config.in_channels, channels)
@@ -86,7 +109,10 @@ def body_block(
         layers["depthwise"] = _convolution(hidden, hidden, groups=hidden)
         layers["depthwise_activation"] = nn.ReLU(inplace=True)
     layers["last"] = _small(_convolution(hidden, channels, kernel_size))
-    return _Residual(nn.Sequential(OrderedDict(layers)))
+    whole = nn.Sequential(OrderedDict(layers))
+    if config.normalisation == "adaptive":
+        return _AdaptiveResidual(whole, channels)
+    return _Residual(whole)
 
 
 def _convolution(inputs: int, outputs: int, kernel_size: int = 3, groups: int = 1) -> nn.Conv2d:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +106,7 @@ def edsr(
     depth: tuple[int, ...] | None = None,
     expand_ratio: tuple[float, ...] | None = None,
     blocks: tuple[BodyBlock, ...] | None = None,
+    normalisation: Literal["none", "adaptive"] | None = None,
     upscale: int = 2,
 ) -> EdsrSpace:
     """Return the space of a recipe's ``[space] name = "edsr"``.
@@ -119,6 +121,7 @@ def edsr(
         depth: Options for the number of residual blocks.
         expand_ratio: Options for the channels within a block.
         blocks: Options for the layers of a block.
+        normalisation: Normalisation within blocks.
         upscale: Number of times that a picture is as large as its image; that of the task, if it
             has one.
 
@@ -132,6 +135,7 @@ def edsr(
         depth=depth,
         expand_ratio=expand_ratio,
         blocks=blocks,
+        normalisation=normalisation,
         upscale=upscale,
         resolution=(max(image_shape[:2]),),
         in_channels=image_shape[2],

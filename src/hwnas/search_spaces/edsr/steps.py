@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,9 @@ import numpy.typing as npt
 from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
+from hwnas.search_spaces.cost_model.traced import traced_steps
 from hwnas.search_spaces.edsr.config import BodyBlock, EdsrConfig
+from hwnas.search_spaces.edsr.network import body_block
 
 __all__ = ["chosen_parts", "part_table"]
 
@@ -64,6 +67,9 @@ def _conv(
 def _block(
     config: EdsrConfig, channels: int, kind: BodyBlock, ratio: float
 ) -> Counter[OperatorSignature]:
+    if config.normalisation == "adaptive":
+        make = partial(body_block, config, channels, kind, ratio)
+        return traced_steps(make, (channels, *config.input_size))
     hidden = config.hidden_at(channels, ratio)
     block = OperatorCounter(channels, *config.input_size)
     if kind == "separable":

@@ -9,6 +9,9 @@ Gradients pass straight through the rounding (Bengio et al., 2013).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -25,6 +28,7 @@ __all__ = [
     "Symmetry",
     "WeightQuantiser",
     "normal_step",
+    "quantisation_noise",
 ]
 
 FLOAT_BITS = 32
@@ -33,6 +37,25 @@ Granularity = Literal["tensor", "channel"]
 Symmetry = Literal["symmetric", "asymmetric"]
 _LEAST_STEP = 1e-8
 _WHOLE_BITS = 8  # of a byte; runtimes multiply signed ones, with no room for a zero point
+_noise = ContextVar("noise", default=False)
+
+
+@contextmanager
+def quantisation_noise(enabled: bool = True) -> Iterator[None]:
+    """Let quantisers add noise within this context, in place of rounding.
+
+    The noise is uniform, as wide as a step of the number format, so that its variance is that of
+    the error of rounding, and all gradients are exact (QuantNAS, Shvetsov et al., IEEE Access 2024,
+    section III). Values beyond the range are still clipped.
+
+    Args:
+        enabled: Whether to do so.
+    """
+    token = _noise.set(enabled)
+    try:
+        yield
+    finally:
+        _noise.reset(token)
 
 
 @dataclass(frozen=True)
@@ -93,6 +116,8 @@ class WeightQuantiser(nn.Module):
         if self.precision.weight_bits == FLOAT_BITS or weight.is_meta:
             return weight  # a trace, which is on meta, counts the operators in single precision
         step, steps = self.rounded(weight.detach())
+        if _noise.get():
+            return _noisy(weight, step)
         return weight + (step * steps - weight.detach())
 
     def rounded(self, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,6 +180,8 @@ class ActivationQuantiser(nn.Module):
         else:
             low, high = self.low, self.high
         step, zero, most = self.grid(low, high)
+        if _noise.get():
+            return _noisy(torch.minimum(torch.maximum(x, low), high), step)
         return torch.fake_quantize_per_tensor_affine(x, step, zero.int(), 0, most)
 
     def grid(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -177,6 +204,11 @@ class ActivationQuantiser(nn.Module):
         reach = normal_step(levels) * spread * (levels - 1)
         low = torch.maximum(least, mean - reach / 2).clamp_max(0)
         return low, torch.minimum(largest, low + reach).clamp_min(0)
+
+
+def _noisy(values: Tensor, step: Tensor) -> Tensor:
+    """Return values with uniform noise of the width of a step."""
+    return values + step.to(values.dtype) * (torch.rand_like(values) - 0.5)
 
 
 def _step(levels: int, spread: Tensor, widest: Tensor) -> Tensor:
