@@ -17,6 +17,7 @@ PARTS = """
 import numpy as np
 from optuna.samplers import RandomSampler
 
+from hwnas.deploy.file_formats.exported_program import ExportedProgramFile
 from hwnas.deploy.runtimes.onnx import OnnxRuntime
 from hwnas.deploy.variants import ConvertedNetwork
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
@@ -57,6 +58,7 @@ def largest(space, rng, random_subnets):
 SAMPLER = Plugin("sampler", "acme", sampler, "Random search of Acme")
 RUNTIME = OnnxRuntime("acme", ("fp32",), ("cpu",))
 VARIANT = Same()
+FORMAT = Plugin("file format", "acme", ExportedProgramFile(suffix=".acme.pt2"), "Files of Acme")
 METRIC = Plugin("metric", "acme_bytes", PeakMemory(), "Memory of Acme")
 SOURCE = SOURCES["digits"]
 MODELS = Plugin("model source", "acme", lambda *arguments: None, "Models of Acme")
@@ -98,6 +100,9 @@ acme = acme_parts:RUNTIME
 [hwnas.variants]
 acme = acme_parts:VARIANT
 
+[hwnas.file_formats]
+acme = acme_parts:FORMAT
+
 [hwnas.metrics]
 acme_bytes = acme_parts:METRIC
 """
@@ -134,6 +139,7 @@ workers = 0
 [deploy]
 top = 1
 finetune_epochs = 0
+formats = ["acme"]
 """
 
 
@@ -191,6 +197,8 @@ def test_recipe_uses_plugins_of_installed_packages(outside: dict[str, str], tmp_
     status, _, error = hwnas(["search", "recipe.toml"], outside, tmp_path)
     assert status == 0, error
     assert "cpu-acme-fp32-b1-t1" in (tmp_path / "runs/outside/front.csv").read_text()
+    [converted] = tmp_path.glob("runs/outside/bundles/*/model.acme.pt2")
+    assert "model.acme.pt2" in (converted.parent / "bundle.sha256").read_text()
 
 
 def test_registry_finds_the_plugins_of_a_package() -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hwnas import errors, samplers, spaces, strategies, tasks
     from hwnas.api.compression import compress, sweep
+    from hwnas.api.conversion import convert
     from hwnas.api.devices import calibrate, measure, predict, search_space
     from hwnas.api.objectives import maximize, minimize
     from hwnas.api.run import Front, Network, Run, open
@@ -62,6 +63,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "compress",
+    "convert",
     "errors",
     "export",
     "maximize",
@@ -104,6 +106,7 @@ _MODULES = {
     "TrainConfig": "search.training",
     "calibrate": "api.devices",
     "compress": "api.compression",
+    "convert": "api.conversion",
     "export": "experiment",
     "maximize": "api.objectives",
     "measure": "api.devices",

@@ -224,6 +224,8 @@ class DeployConfig:
             `hwnas.search.training.tune_mode`), so that a step takes less time and memory.
         finetune_seeds: Number of fine-tunings of each finalist, which differ in their seed. The
             best one on validation images is delivered, and the test scores of all are reported.
+        formats: Further file formats that the network of each bundle is converted to, such as
+            ``"mnn"``; see `hwnas.deploy.file_formats`.
         reference: Whether a reference network, MobileNetV3-Small as wide as the limits allow, is
             trained alone with the settings of ``[train]``, for comparison
             (`hwnas.stages.finalists.reference`).
@@ -240,6 +242,7 @@ class DeployConfig:
     finetune_learning_rate: float = 1e-3
     finetune_norm_statistics: Literal["batch", "fixed"] = "batch"
     finetune_seeds: int = 1
+    formats: tuple[str, ...] = ()
     reference: bool = False
     reference_minutes: float | None = None
     gpus_per_worker: float | None = None

@@ -131,6 +131,7 @@ DECIDES: Mapping[str, KeyDependency] = {
     "deploy.reference": KeyDependency("redone", ("reference",)),
     "deploy.reference_minutes": KeyDependency("redone", ("reference",)),
     "deploy.finetune_seeds": KeyDependency("redone", ("finalists", "reference")),
+    "deploy.formats": KeyDependency("redone", ("finalists", "reference")),
     "deploy.top": KeyDependency("continued", ("finalists",), "weights of existing finalists"),
     "deploy.gpus_per_worker": KeyDependency("kept"),
     "deploy.*": KeyDependency("redone", ("finalists",)),

@@ -35,6 +35,7 @@ class PluginEntry:
 
 def _registries() -> list[Registry[Any]]:
     """Return all registries; that of kernel operators only if Triton is installed."""
+    from hwnas.deploy.file_formats.registry import FILE_FORMATS
     from hwnas.deploy.runtimes import RUNTIMES
     from hwnas.deploy.variants import VARIANTS
     from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
@@ -58,6 +59,7 @@ def _registries() -> list[Registry[Any]]:
         DEVICE_METRICS,
         RUNTIMES,
         VARIANTS,
+        FILE_FORMATS,
     ]
     if find_spec("triton") is not None:
         from hwnas.kernels.operators.registry import OPERATORS

@@ -210,6 +210,14 @@ def export(
     target: Annotated[
         str | None, typer.Option(help="Target that was added with `hwnas specialise`")
     ] = None,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="Also convert it to this file format, e.g. mnn; may be repeated",
+        ),
+    ] = None,
     triton_repository: Annotated[
         Path | None,
         typer.Option(
@@ -234,7 +242,10 @@ def export(
     """Copy the bundle of one network out of a run; create it first if necessary."""
     import tempfile
 
+    from hwnas.cli.networks.convert import told
+    from hwnas.deploy.bundles.converting import convert_bundle
     from hwnas.deploy.bundles.model_repository import write_model_repository
+    from hwnas.deploy.file_formats.registry import file_format
     from hwnas.deploy.runtimes.ort_web_files import runtime_files as web_files
     from hwnas.deploy.webpage import write_web_page
     from hwnas.errors import ConfigError
@@ -242,9 +253,12 @@ def export(
 
     if to is None and web is None:
         raise ConfigError("give --out, the folder of the bundle, or --web, the folder of a page")
+    for name in formats or ():
+        file_format(name, "--format")
     files = web_files(runtime_files) if web is not None else None
     with tempfile.TemporaryDirectory() as work:
         bundle = export(run, to or Path(work) / "bundle", pick, max_latency_ms, target)
+        bundle = convert_bundle(bundle, formats) if formats else bundle
         model = write_model_repository(bundle, triton_repository) if triton_repository else None
         page = write_web_page(bundle, web, files) if web is not None and files else None
         if as_json:
@@ -253,6 +267,8 @@ def export(
         name = f"network {bundle.description['id']}, verified"
         if to is not None:
             out.print(f"{to}: {name}", soft_wrap=True, markup=False)
+            for each in bundle.converted:
+                out.print(f"{to / each.main}: {told(each)}", soft_wrap=True, markup=False)
         if model is not None:
             out.print(f"{model}: for Triton Inference Server", soft_wrap=True, markup=False)
         if page is not None:

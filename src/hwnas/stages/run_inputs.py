@@ -12,6 +12,7 @@ import torch
 from optuna.samplers import BaseSampler
 from torch import nn
 
+from hwnas.deploy.file_formats.registry import file_format
 from hwnas.errors import ConfigError
 from hwnas.given_objects import GivenObjects, given_object
 from hwnas.hashing import content_hash
@@ -130,6 +131,8 @@ class RunInputs:
                 "deploy.reference is true, but the reference network, MobileNetV3-Small, gives "
                 "one vector per image and no maps; set it to false"
             )
+        for name in recipe.deploy.formats:
+            file_format(name, "deploy.formats")
         _check_augmentation(recipe.train, space.network, data)
         check_layer_rates(recipe.train, space.network)
         check_sampling(recipe.train.sampling, space.network)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from hwnas.cli.app import NETWORKS, BundlePath, Json, app, out, print_json
 from hwnas.cli.networks.caching import (
@@ -51,7 +52,7 @@ def verify(
         return
     for check in checks:
         mark = "[yellow]![/]" if check.warns else "[green]✓[/]"
-        out.print(f"{mark} {check.name}  [dim]{check.detail}[/]", soft_wrap=True)
+        out.print(f"{mark} {escape(check.name)}  [dim]{escape(check.detail)}[/]", soft_wrap=True)
 
 
 @app.command(rich_help_panel=NETWORKS)

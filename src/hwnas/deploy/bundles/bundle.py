@@ -7,6 +7,7 @@
     model.NAME.onnx       variants of the network, if a sweep has added any
     model.TARGET.json     how a GPU computes a variant's operators, for the runtime triton
     weights.safetensors   the same weights for PyTorch
+    model.SUFFIX          the network in further file formats, if it was converted
     golden.npz            a few images and the outputs expected for them
     README.md             model card
     bundle.sha256         checksums of all other files, for ``sha256sum -c``
@@ -30,13 +31,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from hwnas.deploy.bundles.artifact import Artifact
+from hwnas.deploy.bundles.artifact import GOLDEN_OUTPUTS, Artifact
 from hwnas.deploy.bundles.box_image import image_with_boxes
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
 from hwnas.deploy.caching.prediction_cache import PredictionCache
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.export.comparison import relative_error
+from hwnas.deploy.file_formats.converted_file import ConvertedFile
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import external_files
@@ -104,7 +106,7 @@ class Bundle:
             _ = self.preprocessing, self.outputs, self.measurements
             for artifact in self.artifacts:
                 inside(self.folder, artifact.file)
-            _ = self.artifacts[0]
+            _ = self.artifacts[0], self.converted
             if list(self.description["labels"]) != list(self.outputs.labels):
                 raise ArtifactError("its labels differ from the labels of its outputs")
             for name in self.files:
@@ -135,6 +137,11 @@ class Bundle:
     def artifacts(self) -> list[Artifact]:
         """Artifacts of the bundle; `run` uses the first one."""
         return [Artifact.from_json(each) for each in self.description["artifacts"]]
+
+    @cached_property
+    def converted(self) -> list[ConvertedFile]:
+        """Files in further formats than ONNX; often none."""
+        return [ConvertedFile.from_json(each) for each in self.description.get("converted", ())]
 
     @property
     def onnx_file(self) -> Path:
@@ -386,6 +393,10 @@ class Bundle:
                 )
                 for artifact in self.artifacts
             ),
+            *(
+                checked(f"{each.main} ({each.format})", partial(self._check_converted, each))
+                for each in self.converted
+            ),
             *(SealCheck("int8 sums", True, warning, warns=True) for warning in self._warnings()),
         ]
 
@@ -454,6 +465,19 @@ class Bundle:
                 f"{'; ' if (warning := self._warning(artifact)) else ''}{warning}"
             )
         return f"{len(images)} images agree within {error:.1e} of the largest output"
+
+    def _check_converted(self, file: ConvertedFile) -> str:
+        return file.check(self.folder, *self.golden_numbers())
+
+    def golden_numbers(self) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Return the golden images as inputs of the network, and its outputs in single precision.
+
+        Raises:
+            ArtifactError: The file is damaged, or lacks one of them.
+        """
+        golden = read_golden(self.folder / GOLDEN, ["images", GOLDEN_OUTPUTS])
+        images: NDArray[np.float32] = self.preprocessing(golden["images"]).contiguous().numpy()
+        return images, golden[GOLDEN_OUTPUTS]
 
     def golden(self) -> dict[str, NDArray[Any]]:
         """Return the golden images, uint8 (N, H, W, C), and the golden outputs, by name.

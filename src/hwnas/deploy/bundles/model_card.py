@@ -86,6 +86,7 @@ def card(description: Mapping[str, Any]) -> str:
             "prediction interval. Counted: follows from the network itself.",
             "",
             *_variants(description),
+            *_converted(description),
             "## Run it",
             "",
             *_run(description),
@@ -188,6 +189,25 @@ def _spread(number: Mapping[str, Any]) -> str:
     if interval is None and number.get("std") is not None and number["value"] > 0:
         interval = lognormal_interval(number["value"], number["std"])
     return "" if interval is None else f"{interval.low:.4g} to {interval.high:.4g}"
+
+
+def _converted(description: Mapping[str, Any]) -> list[str]:
+    """Return the section on files in further formats, if there are any."""
+    made = description.get("converted", ())
+    if not made:
+        return []
+    rows = [
+        (
+            each["main"],
+            each["format"],
+            each["batch"],
+            each["not_run"] or f"agree within {each['difference']:.1e} of the largest output",
+            ", ".join(f"{name} {version}" for name, version in each["versions"].items()),
+        )
+        for each in made
+    ]
+    head = ("file", "format", "batch, where it is fixed", "outputs, compared with ONNX", "made by")
+    return ["## Further formats", "", *_table(head, rows), ""]
 
 
 def _variants(description: Mapping[str, Any]) -> list[str]:

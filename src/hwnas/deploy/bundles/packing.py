@@ -219,12 +219,14 @@ def seal(
 
     Args:
         folder: Folder that holds all other files.
-        description: Contents of bundle.json without ``artifacts`` and ``files``.
+        description: Contents of bundle.json without ``artifacts`` and ``files``; converted files
+            that it names lie in the folder, too.
         artifacts: Artifacts, the default first; each as from `Artifact.to_json`, with optional
             further keys.
     """
     sealed = [{**each, **_sealed(folder, each["files"])} for each in artifacts]
-    others = {name: sha256(folder / name) for name in (WEIGHTS, GOLDEN, CARD)}
+    added = [name for each in description.get("converted", ()) for name in each["files"]]
+    others = {name: sha256(folder / name) for name in (WEIGHTS, GOLDEN, CARD, *added)}
     sums = dict(others)
     for artifact in sealed:
         sums |= artifact["sha256"]

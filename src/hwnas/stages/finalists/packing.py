@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from hwnas.deploy.bundles.converting import convert_bundle
 from hwnas.deploy.bundles.packing import (
     BundleFacts,
     BundleNetwork,
@@ -201,6 +202,8 @@ def pack(
         _predictions(goal, trial),
     )
     bundle = write_bundle(folder / trial.candidate.id, packed, facts)
+    if recipe.deploy.formats:
+        bundle = convert_bundle(bundle, recipe.deploy.formats)
     bundle.verify()
 
 

@@ -1,0 +1,134 @@
+"""Converted file of a bundle: what it was made from, and how near its outputs are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.bundles.artifact import ROUNDED_TOLERANCE
+from hwnas.deploy.bundles.checksums import inside
+from hwnas.deploy.export.comparison import TOLERANCE, relative_error
+from hwnas.deploy.file_formats.file_format import FileFormat
+from hwnas.deploy.file_formats.registry import FILE_FORMATS, file_format
+from hwnas.deploy.targets.catalogue import versions
+from hwnas.errors import ArtifactError
+
+__all__ = ["ConvertedFile", "converted"]
+
+
+@dataclass(frozen=True)
+class ConvertedFile:
+    """Files of a network in another format than ONNX.
+
+    Attributes:
+        format: Name of the format, a key of `FILE_FORMATS`.
+        files: Names of the files in the bundle; the first one, which may lie in a folder, is not
+            necessarily the one to load: see `main`.
+        main: Name of the file, or folder, that a runtime loads.
+        source: Name of the ONNX file that was converted.
+        batch: Number of images that a run takes, where the format fixes it.
+        difference: Largest difference from the outputs of the ONNX file for the golden images, as a
+            share of the largest output; None if the file was not run.
+        tolerance: Largest difference that is allowed.
+        not_run: Why the file was not run where it was converted; None if it was.
+        versions: Versions of the packages that converted.
+    """
+
+    format: str
+    files: tuple[str, ...]
+    main: str
+    source: str
+    batch: int = 1
+    difference: float | None = None
+    tolerance: float = TOLERANCE
+    not_run: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; `from_json` is the inverse."""
+        return {**asdict(self), "files": list(self.files)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ConvertedFile:
+        """Read an entry of bundle.json's ``converted``.
+
+        Raises:
+            KeyError, TypeError: The entry is damaged.
+        """
+        return cls(**{**data, "files": tuple(data["files"])})
+
+    def check(self, folder: Path, images: NDArray[np.float32], expected: NDArray[Any]) -> str:
+        """Run the file on golden images, and return what was found in one line.
+
+        Args:
+            folder: Folder of the bundle.
+            images: Golden images as inputs of the network, (N, C, H, W).
+            expected: Outputs of the network in single precision for them.
+
+        Raises:
+            ArtifactError: The file is damaged, or its outputs differ too much.
+        """
+        if self.format not in FILE_FORMATS:
+            return f"not run here: there is no format {self.format!r}"
+        form = FILE_FORMATS[self.format]
+        if (reason := form.unavailable() or form.cannot_run()) is not None:
+            return f"not run here: {reason}"
+        difference = _difference(form, inside(folder, self.main), self.batch, images, expected)
+        if not difference <= self.tolerance:  # also true for NaN
+            raise ArtifactError(
+                f"outputs differ by {difference:.2g} of the largest output; at most "
+                f"{self.tolerance:g} is allowed"
+            )
+        return f"{len(images)} images agree within {difference:.1e} of the largest output"
+
+
+def converted(
+    name: str,
+    model: Path,
+    folder: Path,
+    batch: int,
+    images: NDArray[np.float32],
+    expected: NDArray[Any],
+) -> ConvertedFile:
+    """Convert an ONNX file, and run the result on golden images where it runs here.
+
+    Args:
+        name: Name of the format.
+        model: ONNX file.
+        folder: Empty folder for the files.
+        batch: Number of images that a run takes, where the format fixes it.
+        images: Golden images as inputs of the network, (N, C, H, W).
+        expected: Outputs of the network in single precision for them.
+
+    Raises:
+        ConfigError: There is no such format, or its converter is not installed.
+        ArtifactError: The converter refuses the file, or the outputs differ too much.
+    """
+    form = file_format(name)
+    to = folder / f"{model.stem}{form.suffix}"
+    form.convert(model, to, batch)
+    files = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
+    made = ConvertedFile(
+        name, tuple(files), to.name, model.name, batch, versions=versions(form.packages)
+    )
+    if (reason := form.cannot_run()) is not None:
+        return ConvertedFile(**{**vars(made), "not_run": reason})
+    difference = _difference(form, to, batch, images, expected)
+    if not difference <= ROUNDED_TOLERANCE:  # also true for NaN
+        raise ArtifactError(
+            f"{model} converted to {name} gives outputs that differ by {difference:.2g} of the "
+            f"largest output; at most {ROUNDED_TOLERANCE:g} is allowed, so nothing was written"
+        )
+    tolerance = TOLERANCE if difference <= TOLERANCE else ROUNDED_TOLERANCE
+    return ConvertedFile(**{**vars(made), "difference": difference, "tolerance": tolerance})
+
+
+def _difference(
+    form: FileFormat, file: Path, batch: int, images: NDArray[np.float32], expected: NDArray[Any]
+) -> float:
+    return relative_error(form.load(file, batch).run(images), expected)

@@ -1,0 +1,67 @@
+"""File formats of runtimes that convert ONNX files before they run them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwnas.deploy.file_formats.file_format import FileFormat
+from hwnas.deploy.runtimes.registry import RUNTIMES
+from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.targets.target import Device, Target
+from hwnas.registry import Plugin
+
+__all__ = ["PLUGINS", "RuntimeFormat"]
+
+
+@dataclass(frozen=True)
+class RuntimeFormat:
+    """Format of the files that a runtime makes of ONNX files.
+
+    Attributes:
+        runtime: Name of the runtime.
+        suffix: Ending of the file's name.
+    """
+
+    runtime: str
+    suffix: str
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Python packages that convert."""
+        return RUNTIMES[self.runtime].packages
+
+    def unavailable(self) -> str | None:
+        """Return why files cannot be converted here and what to install, or None if they can."""
+        return RUNTIMES[self.runtime].unavailable()
+
+    def convert(self, model: Path, to: Path, batch: int) -> None:
+        """See `FileFormat.convert`."""
+        with tempfile.TemporaryDirectory() as folder:
+            made = RUNTIMES[self.runtime].prepare(model, self._target(batch), Path(folder))
+            shutil.copyfile(made, to)
+
+    def cannot_run(self) -> str | None:
+        """Return None: what converts can also run."""
+        return None
+
+    def load(self, file: Path, batch: int) -> Session:
+        """See `FileFormat.load`."""
+        return RUNTIMES[self.runtime].load(file, self._target(batch))
+
+    def _target(self, batch: int) -> Target:
+        return Target(Device.here(self.runtime, batch, 1))
+
+
+def _plugin(name: str, runtime: str, summary: str) -> Plugin[FileFormat]:
+    format = RuntimeFormat(runtime, f".{name}")
+    return Plugin("file format", name, format, summary, extra=runtime)
+
+
+PLUGINS = (
+    _plugin("mnn", "mnn", "MNN, for phones and small computers"),
+    _plugin("tflite", "litert", "LiteRT, formerly TensorFlow Lite"),
+    _plugin("pte", "executorch", "ExecuTorch with XNNPACK"),
+)

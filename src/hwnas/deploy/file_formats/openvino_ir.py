@@ -1,0 +1,76 @@
+"""OpenVINO's intermediate representation: the network as XML, its weights in a file beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.file_formats.file_format import FileFormat
+from hwnas.deploy.onnx.graph import check_graph
+from hwnas.deploy.onnx.node_names import refused
+from hwnas.deploy.runtimes.checks import missing_package
+from hwnas.deploy.runtimes.session import ArraySession, loading
+from hwnas.registry import Plugin
+
+__all__ = ["PLUGINS", "OpenVINOFile"]
+
+
+@dataclass(frozen=True)
+class OpenVINOFile:
+    """OpenVINO's format, in the number format of the ONNX file."""
+
+    suffix: str = ".xml"
+    packages: tuple[str, ...] = ("openvino",)
+
+    def unavailable(self) -> str | None:
+        """Return why files cannot be converted here and what to install, or None if they can."""
+        return missing_package("openvino", "'hwnas[openvino]'")
+
+    def convert(self, model: Path, to: Path, batch: int) -> None:
+        """Write ``to``, and the weights beside it in a file that ends in ``.bin``.
+
+        The batch stays open. See `FileFormat.convert` for the arguments.
+        """
+        import openvino
+
+        check_graph(model)
+        try:
+            converted = openvino.convert_model(model)
+        except Exception as error:  # the converter's frontends share no error class
+            raise refused(model, "OpenVINO", str(error).strip().splitlines()[-1]) from error
+        openvino.save_model(converted, to, compress_to_fp16=False)
+
+    def cannot_run(self) -> str | None:
+        """Return None: what converts can also run."""
+        return None
+
+    def load(self, file: Path, batch: int) -> ArraySession:
+        """See `FileFormat.load`."""
+        import openvino
+
+        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": "1"}
+        with loading(file):
+            model = openvino.Core().read_model(file)
+            shape = tuple(size.get_length() for size in list(model.input(0).partial_shape)[1:])
+            request = openvino.compile_model(model, "CPU", settings).create_infer_request()
+
+        def compute(images: NDArray[np.float32]) -> NDArray[Any]:
+            return np.array(request.infer([images])[0])
+
+        return ArraySession(file, compute, shape, 1, settings)
+
+
+_FORMAT: FileFormat = OpenVINOFile()
+PLUGINS = (
+    Plugin(
+        "file format",
+        "openvino",
+        _FORMAT,
+        "OpenVINO's model.xml and model.bin",
+        extra="openvino",
+    ),
+)

@@ -1,0 +1,205 @@
+"""The conformance suite of file formats. A new format gets all checks; those not installed skip."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from hwnas.deploy import Bundle, Export
+from hwnas.deploy.bundles.converting import convert_bundle
+from hwnas.deploy.file_formats.converted_file import ConvertedFile
+from hwnas.deploy.file_formats.file_format import FileFormat
+from hwnas.deploy.file_formats.registry import FILE_FORMATS
+from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.runtimes.session import ArraySession
+from hwnas.errors import ArtifactError, ConfigError
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture(params=list(FILE_FORMATS))
+def name(request: pytest.FixtureRequest) -> str:
+    if (reason := FILE_FORMATS[request.param].unavailable()) is not None:
+        pytest.skip(reason)
+    return str(request.param)
+
+
+@pytest.fixture
+def form(name: str) -> FileFormat:
+    return FILE_FORMATS[name]
+
+
+@pytest.fixture
+def bundle(packed: Bundle, tmp_path: Path) -> Bundle:
+    return Bundle.load(Path(shutil.copytree(packed.folder, tmp_path / "bundle")))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_converted_file_gives_the_outputs_of_the_network(
+    form: FileFormat,
+    batch: int,
+    exported: Export,
+    preprocessing: Preprocessing,
+    digits: NDArray[np.uint8],
+    tmp_path: Path,
+) -> None:
+    from hwnas.deploy import Target
+    from hwnas.deploy.runtimes import open_session
+
+    to = tmp_path / f"network{form.suffix}"
+    form.convert(exported.path, to, batch)
+    assert to.exists()
+    if (reason := form.cannot_run()) is not None:
+        pytest.skip(reason)
+    session = form.load(to, batch)
+    assert session.input_shape == preprocessing.input_shape
+    images = preprocessing(digits[:7]).contiguous().numpy()
+    target = Target.parse("cpu-onnxruntime-fp32-b1-t1")
+    expected = open_session(exported.path, target).run(images)
+    np.testing.assert_allclose(session.run(images), expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_damaged_files_are_refused_in_one_line(
+    form: FileFormat, exported: Export, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(exported.path.read_bytes()[:-200])
+    with pytest.raises(ArtifactError) as told:
+        form.convert(damaged, tmp_path / f"network{form.suffix}", 1)
+    assert "\n" not in str(told.value)
+    if form.cannot_run() is None:
+        file = tmp_path / f"cut{form.suffix}"
+        file.write_bytes(b"nothing")
+        with pytest.raises(ArtifactError) as told:
+            form.load(file, 1)
+        assert "\n" not in str(told.value)
+
+
+def test_operator_that_no_converter_knows_is_named(form: FileFormat, tmp_path: Path) -> None:
+    node = helper.make_node("Weird", ["x"], ["y"], domain="some.where", name="stem/weird")
+    sizes = ["n", 1, 8, 8]
+    graph = helper.make_graph(
+        [node],
+        "odd",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, sizes)],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("some.where", 1)]
+    path = tmp_path / "odd.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    with pytest.raises(ArtifactError, match="Weird"):
+        form.convert(path, tmp_path / f"odd{form.suffix}", 1)
+
+
+def test_bundle_keeps_and_verifies_the_converted_files(name: str, bundle: Bundle) -> None:
+    before = bundle.predict(bundle.golden()["images"])
+    (made,) = convert_bundle(bundle, [name]).converted
+    opened = Bundle.load(bundle.folder)
+    assert opened.converted == [made]
+    assert made.format == name
+    assert {each for each in made.files} <= set(opened.files)
+    assert made.versions["hwnas"]
+    assert (made.difference is None) == (made.not_run is not None)
+    checks = {check.name: check for check in opened.verify()}
+    assert checks[f"{made.main} ({name})"].ok
+    assert (opened.predict(opened.golden()["images"]) == before).all()
+    assert f"| {made.main} | {name} |" in (bundle.folder / "README.md").read_text()
+    (bundle.folder / made.files[0]).write_bytes(b"changed")
+    assert not all(check.ok for check in opened.checks())
+
+
+def test_second_conversion_replaces_the_first_and_keeps_others(bundle: Bundle) -> None:
+    opened = convert_bundle(convert_bundle(bundle, ["openvino", "torch"]), ["torch"], batch=2)
+    assert [(each.format, each.batch) for each in opened.converted] == [
+        ("openvino", 1),
+        ("torch", 2),
+    ]
+    assert {"model.xml", "model.bin", "model.pt2"} <= {p.name for p in bundle.folder.iterdir()}
+    assert all(check.ok for check in opened.verify())
+
+
+class Wrong:
+    """Format whose files compute something else."""
+
+    suffix = ".wrong"
+    packages = ("numpy",)
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def cannot_run(self) -> str | None:
+        return None
+
+    def convert(self, model: Path, to: Path, batch: int) -> None:
+        to.write_text("wrong")
+
+    def load(self, file: Path, batch: int) -> ArraySession:
+        return ArraySession(file, lambda x: np.ones((len(x), 10), np.float32), (1, 8, 8), 1, {})
+
+
+def test_conversion_with_other_outputs_leaves_the_bundle_alone(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hwnas.registry import Plugin
+
+    monkeypatch.setitem(FILE_FORMATS._shipped, "wrong", Plugin("file format", "wrong", Wrong()))
+    with pytest.raises(ArtifactError, match=r"outputs that differ by .*, so nothing was written"):
+        convert_bundle(bundle, ["torch", "wrong"])
+    assert Bundle.load(bundle.folder).converted == []
+    assert all(check.ok for check in bundle.verify())
+
+
+def test_file_of_an_unknown_format_is_kept_unchecked(bundle: Bundle) -> None:
+    """A bundle may come from a machine with another plug-in."""
+    made = ConvertedFile("strange", ("model.strange",), "model.strange", "model.onnx")
+    images, expected = bundle.golden_numbers()
+    assert "there is no format 'strange'" in made.check(bundle.folder, images, expected)
+    assert ConvertedFile.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_convert_command_adds_and_prints_files(hwnas: Command, bundle: Bundle) -> None:
+    answer = hwnas("convert", bundle.folder, "--to", "torch", "--to", "openvino")
+    assert answer.status == 0, answer.err
+    lines = answer.out.splitlines()
+    assert [Path(line.split(": ")[0]).name for line in lines] == ["model.pt2", "model.xml"]
+    assert all("outputs agree within" in line for line in lines)
+    (made,) = json.loads(hwnas("convert", bundle.folder, "--to", "torch", "--json").out)
+    assert made["format"] == "torch"
+    assert "model.pt2 (torch)" in hwnas("verify", bundle.folder).out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--to", "torhc"], "unknown file format 'torhc'; did you mean 'torch'"),
+        (["--to", "torch", "--batch", "0"], "the batch is 0; expected at least 1"),
+        ([], "--to"),
+    ],
+)
+def test_convert_command_refuses_wrong_options(
+    hwnas: Command, bundle: Bundle, options: list[str], told: str
+) -> None:
+    hwnas("convert", bundle.folder, *options).refused(told)
+    assert Bundle.load(bundle.folder).converted == []
+
+
+def test_convert_command_refuses_what_is_no_bundle_or_cannot_be_converted_here(
+    hwnas: Command, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hwnas("convert", tmp_path, "--to", "torch").refused("is not a bundle")
+    monkeypatch.setattr(Wrong, "unavailable", lambda self: "it is not installed")
+    from hwnas.registry import Plugin
+
+    monkeypatch.setitem(FILE_FORMATS._shipped, "wrong", Plugin("file format", "wrong", Wrong()))
+    hwnas("convert", bundle.folder, "--to", "wrong").refused("converted to wrong here: it is not")
+    with pytest.raises(ConfigError):
+        convert_bundle(bundle, ["wrong"])

@@ -1,0 +1,60 @@
+"""File formats of the bundles that runs make and export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hwnas as api
+from hwnas.deploy import Bundle
+from hwnas.errors import ConfigError
+
+Command = Callable[..., Any]
+
+
+@pytest.mark.slow
+def test_run_converts_all_of_its_finalists(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
+    answer = hwnas(
+        *("search", quick_recipe, "--run", tmp_path / "run"),
+        *("--set", 'deploy.formats=["torch", "openvino"]'),
+    )
+    assert answer.status == 0, answer.err
+    bundles = [Bundle.load(each.parent) for each in tmp_path.glob("run/bundles/*/bundle.json")]
+    assert bundles
+    for bundle in bundles:
+        assert [each.format for each in bundle.converted] == ["torch", "openvino"]
+        assert all(check.ok for check in bundle.verify())
+
+
+@pytest.mark.slow
+def test_export_converts_the_exported_bundle_only(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    answer = hwnas("export", finished, "--out", out, "--format", "torch")
+    assert answer.status == 0, answer.err
+    assert f"{out / 'model.pt2'}: runs here" in answer.out
+    assert not list(finished.glob("bundles/*/model.pt2"))
+    network = api.open(finished).best()
+    (made,) = network.export(tmp_path / "other", formats=["torch"]).converted
+    assert made.format == "torch"
+    (again,) = api.convert(tmp_path / "other", "torch", batch=2).converted
+    assert again.batch == 2
+
+
+def test_unknown_formats_are_refused_before_the_work(
+    hwnas: Command, quick_recipe: Path, finished: Path, tmp_path: Path
+) -> None:
+    answer = hwnas("search", quick_recipe, "--run", tmp_path / "r", "--set", "deploy.formats=['x']")
+    answer.refused("unknown deploy.formats 'x'")
+    assert not (tmp_path / "r").exists()
+    out = tmp_path / "out"
+    hwnas("export", finished, "--out", out, "--format", "x").refused("unknown --format 'x'")
+    with pytest.raises(ConfigError, match="unknown file format 'x'"):
+        api.open(finished).best().export(out, formats=["x"])
+    assert not out.exists()
