@@ -38,7 +38,7 @@ from hwnas.deploy.bundles.sealed import Seal, SealCheck, checked, passed
 from hwnas.deploy.caching.prediction_cache import PredictionCache
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.export.comparison import relative_error
-from hwnas.deploy.file_formats.converted_file import ConvertedFile
+from hwnas.deploy.file_formats.converted_file import ConvertedFile, GoldenNumbers
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import external_files
@@ -467,17 +467,18 @@ class Bundle:
         return f"{len(images)} images agree within {error:.1e} of the largest output"
 
     def _check_converted(self, file: ConvertedFile) -> str:
-        return file.check(self.folder, *self.golden_numbers())
+        return file.check(self.folder, self.golden_numbers())
 
-    def golden_numbers(self) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Return the golden images as inputs of the network, and its outputs in single precision.
+    def golden_numbers(self) -> GoldenNumbers:
+        """Return the golden images, and the network's outputs in single precision.
 
         Raises:
             ArtifactError: The file is damaged, or lacks one of them.
         """
         golden = read_golden(self.folder / GOLDEN, ["images", GOLDEN_OUTPUTS])
-        images: NDArray[np.float32] = self.preprocessing(golden["images"]).contiguous().numpy()
-        return images, golden[GOLDEN_OUTPUTS]
+        pixels = golden["images"]
+        images = self.preprocessing(pixels).contiguous().numpy()
+        return GoldenNumbers(pixels, images, golden[GOLDEN_OUTPUTS])
 
     def golden(self) -> dict[str, NDArray[Any]]:
         """Return the golden images, uint8 (N, H, W, C), and the golden outputs, by name.

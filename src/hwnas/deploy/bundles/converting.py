@@ -12,6 +12,7 @@ from hwnas.deploy.bundles.bundle import CARD, Bundle
 from hwnas.deploy.bundles.model_card import card
 from hwnas.deploy.bundles.packing import seal
 from hwnas.deploy.file_formats.converted_file import ConvertedFile, converted
+from hwnas.deploy.file_formats.file_format import SourceNetwork
 from hwnas.deploy.file_formats.registry import file_format
 from hwnas.errors import ConfigError
 
@@ -41,15 +42,15 @@ def convert_bundle(bundle: Bundle, formats: Sequence[str], batch: int = 1) -> Bu
         raise ConfigError(f"the batch is {batch}; expected at least 1")
     for name in formats:
         file_format(name)  # raises before minutes of converting
-    numbers = bundle.golden_numbers()
+    golden = bundle.golden_numbers()
+    network = SourceNetwork(bundle.onnx_file, bundle.preprocessing, bundle.outputs, batch)
     kept = [each for each in bundle.converted if each.format not in formats]
     with tempfile.TemporaryDirectory() as folder:
         made: list[tuple[Path, ConvertedFile]] = []
         for name in dict.fromkeys(formats):
             place = Path(folder, name)
             place.mkdir()
-            file = converted(name, bundle.onnx_file, place, batch, *numbers)
-            made.append((place, file))
+            made.append((place, converted(name, network, place, golden)))
         _write(bundle, kept, made)
     return Bundle.load(bundle.folder)
 

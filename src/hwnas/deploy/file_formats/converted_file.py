@@ -13,12 +13,32 @@ from numpy.typing import NDArray
 from hwnas.deploy.bundles.artifact import ROUNDED_TOLERANCE
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.export.comparison import TOLERANCE, relative_error
-from hwnas.deploy.file_formats.file_format import FileFormat
+from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.file_formats.registry import FILE_FORMATS, file_format
 from hwnas.deploy.targets.catalogue import versions
 from hwnas.errors import ArtifactError
 
-__all__ = ["ConvertedFile", "converted"]
+__all__ = ["ConvertedFile", "GoldenNumbers", "converted"]
+
+
+@dataclass(frozen=True)
+class GoldenNumbers:
+    """Golden images of a bundle, and what its network makes of them.
+
+    Attributes:
+        pixels: uint8 (N, H, W, C), at the size of the network's input.
+        images: The same as inputs of the network, (N, C, H, W).
+        outputs: Outputs of the network in single precision, (N, ...).
+    """
+
+    pixels: NDArray[np.uint8]
+    images: NDArray[np.float32]
+    outputs: NDArray[Any]
+
+    def difference(self, form: FileFormat, file: Path, batch: int) -> float:
+        """Return the largest difference of a file's outputs, as a share of the largest output."""
+        inputs: Any = self.pixels if form.takes_pixels else self.images
+        return relative_error(form.load(file, batch).run(inputs), self.outputs)
 
 
 @dataclass(frozen=True)
@@ -62,13 +82,12 @@ class ConvertedFile:
         """
         return cls(**{**data, "files": tuple(data["files"])})
 
-    def check(self, folder: Path, images: NDArray[np.float32], expected: NDArray[Any]) -> str:
+    def check(self, folder: Path, golden: GoldenNumbers) -> str:
         """Run the file on golden images, and return what was found in one line.
 
         Args:
             folder: Folder of the bundle.
-            images: Golden images as inputs of the network, (N, C, H, W).
-            expected: Outputs of the network in single precision for them.
+            golden: Golden images, and what the network makes of them.
 
         Raises:
             ArtifactError: The file is damaged, or its outputs differ too much.
@@ -78,47 +97,40 @@ class ConvertedFile:
         form = FILE_FORMATS[self.format]
         if (reason := form.unavailable() or form.cannot_run()) is not None:
             return f"not run here: {reason}"
-        difference = _difference(form, inside(folder, self.main), self.batch, images, expected)
+        difference = golden.difference(form, inside(folder, self.main), self.batch)
         if not difference <= self.tolerance:  # also true for NaN
             raise ArtifactError(
                 f"outputs differ by {difference:.2g} of the largest output; at most "
                 f"{self.tolerance:g} is allowed"
             )
-        return f"{len(images)} images agree within {difference:.1e} of the largest output"
+        return f"{len(golden.pixels)} images agree within {difference:.1e} of the largest output"
 
 
 def converted(
-    name: str,
-    model: Path,
-    folder: Path,
-    batch: int,
-    images: NDArray[np.float32],
-    expected: NDArray[Any],
+    name: str, network: SourceNetwork, folder: Path, golden: GoldenNumbers
 ) -> ConvertedFile:
-    """Convert an ONNX file, and run the result on golden images where it runs here.
+    """Convert a network, and run the result on golden images where it runs here.
 
     Args:
         name: Name of the format.
-        model: ONNX file.
+        network: Network to convert.
         folder: Empty folder for the files.
-        batch: Number of images that a run takes, where the format fixes it.
-        images: Golden images as inputs of the network, (N, C, H, W).
-        expected: Outputs of the network in single precision for them.
+        golden: Golden images, and what the network makes of them.
 
     Raises:
         ConfigError: There is no such format, or its converter is not installed.
         ArtifactError: The converter refuses the file, or the outputs differ too much.
     """
-    form = file_format(name)
+    form, model, batch = file_format(name), network.model, network.batch
     to = folder / f"{model.stem}{form.suffix}"
-    form.convert(model, to, batch)
+    form.convert(network, to)
     files = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
     made = ConvertedFile(
         name, tuple(files), to.name, model.name, batch, versions=versions(form.packages)
     )
     if (reason := form.cannot_run()) is not None:
         return ConvertedFile(**{**vars(made), "not_run": reason})
-    difference = _difference(form, to, batch, images, expected)
+    difference = golden.difference(form, to, batch)
     if not difference <= ROUNDED_TOLERANCE:  # also true for NaN
         raise ArtifactError(
             f"{model} converted to {name} gives outputs that differ by {difference:.2g} of the "
@@ -126,9 +138,3 @@ def converted(
         )
     tolerance = TOLERANCE if difference <= TOLERANCE else ROUNDED_TOLERANCE
     return ConvertedFile(**{**vars(made), "difference": difference, "tolerance": tolerance})
-
-
-def _difference(
-    form: FileFormat, file: Path, batch: int, images: NDArray[np.float32], expected: NDArray[Any]
-) -> float:
-    return relative_error(form.load(file, batch).run(images), expected)

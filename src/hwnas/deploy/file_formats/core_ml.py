@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.file_formats.file_format import FileFormat
+from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.runtimes.checks import missing_package
 from hwnas.deploy.runtimes.session import ArraySession, loading
 from hwnas.deploy.runtimes.tracing import compiling, traceable
@@ -37,17 +37,20 @@ class CoreML:
 
     suffix: str = ".mlpackage"
     packages: tuple[str, ...] = ("coremltools",)
+    takes_pixels: bool = False
 
     def unavailable(self) -> str | None:
         """Return why files cannot be converted here and what to install, or None if they can."""
         return missing_package("coremltools", "'hwnas[coreml]'")
 
-    def convert(self, model: Path, to: Path, batch: int) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> None:
         """See `FileFormat.convert`."""
         import torch
 
-        module, images = traceable(model, Target(Device("cpu", "onnxruntime", batch)))
-        with compiling(model), _silence(), torch.no_grad():
+        module, images = traceable(
+            network.model, Target(Device("cpu", "onnxruntime", network.batch))
+        )
+        with compiling(network.model), _silence(), torch.no_grad():
             import coremltools
 
             traced = torch.jit.trace(module, images)  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.file_formats.file_format import FileFormat
+from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.runtimes.session import ArraySession, loading
 from hwnas.deploy.runtimes.tracing import compiling, traceable
 from hwnas.deploy.targets.target import Device, Target
@@ -24,17 +24,20 @@ class ExportedProgramFile:
 
     suffix: str = ".pt2"
     packages: tuple[str, ...] = ("torch",)
+    takes_pixels: bool = False
 
     def unavailable(self) -> str | None:
         """Return None: PyTorch is always there."""
         return None
 
-    def convert(self, model: Path, to: Path, batch: int) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> None:
         """See `FileFormat.convert`."""
         import torch
 
-        module, images = traceable(model, Target(Device("cpu", "onnxruntime", batch)))
-        with compiling(model), torch.no_grad():
+        module, images = traceable(
+            network.model, Target(Device("cpu", "onnxruntime", network.batch))
+        )
+        with compiling(network.model), torch.no_grad():
             torch.export.save(torch.export.export(module, (images,)), to)
 
     def cannot_run(self) -> str | None:

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.runtimes.runtime import Session
 
-__all__ = ["FileFormat"]
+__all__ = ["FileFormat", "SourceNetwork"]
+
+
+@dataclass(frozen=True)
+class SourceNetwork:
+    """Network to convert.
+
+    Attributes:
+        model: ONNX file.
+        preprocessing: Conversion of stored pixels to the network's input.
+        outputs: Meaning of the outputs.
+        batch: Number of images that a run takes, where the format fixes it.
+    """
+
+    model: Path
+    preprocessing: Preprocessing
+    outputs: OutputMeaning
+    batch: int = 1
 
 
 class FileFormat(Protocol):
@@ -21,17 +40,20 @@ class FileFormat(Protocol):
     def packages(self) -> tuple[str, ...]:
         """Python packages that convert."""
 
+    @property
+    def takes_pixels(self) -> bool:
+        """True if files take pixels, uint8 (N, H, W, C), instead of preprocessed images."""
+
     def unavailable(self) -> str | None:
         """Return why files cannot be converted here and what to install, or None if they can."""
 
-    def convert(self, model: Path, to: Path, batch: int) -> None:
-        """Convert an ONNX file.
+    def convert(self, network: SourceNetwork, to: Path) -> None:
+        """Convert a network.
 
         Args:
-            model: ONNX file.
+            network: Network to convert.
             to: File or folder to write, with the ending `suffix`; further files may be written
                 beside it.
-            batch: Number of images that a run takes, where the format fixes it.
 
         Raises:
             ArtifactError: The file is damaged, or the converter refuses it.

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwnas.deploy.file_formats.file_format import FileFormat
+from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.runtimes.registry import RUNTIMES
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.target import Device, Target
@@ -23,10 +23,12 @@ class RuntimeFormat:
     Attributes:
         runtime: Name of the runtime.
         suffix: Ending of the file's name.
+        takes_pixels: Whether files take pixels.
     """
 
     runtime: str
     suffix: str
+    takes_pixels: bool = False
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -37,10 +39,11 @@ class RuntimeFormat:
         """Return why files cannot be converted here and what to install, or None if they can."""
         return RUNTIMES[self.runtime].unavailable()
 
-    def convert(self, model: Path, to: Path, batch: int) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> None:
         """See `FileFormat.convert`."""
         with tempfile.TemporaryDirectory() as folder:
-            made = RUNTIMES[self.runtime].prepare(model, self._target(batch), Path(folder))
+            target = self._target(network.batch)
+            made = RUNTIMES[self.runtime].prepare(network.model, target, Path(folder))
             shutil.copyfile(made, to)
 
     def cannot_run(self) -> str | None:

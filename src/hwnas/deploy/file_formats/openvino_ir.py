@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.file_formats.file_format import FileFormat
+from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.onnx.graph import check_graph
 from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.runtimes.checks import missing_package
@@ -25,18 +25,20 @@ class OpenVINOFile:
 
     suffix: str = ".xml"
     packages: tuple[str, ...] = ("openvino",)
+    takes_pixels: bool = False
 
     def unavailable(self) -> str | None:
         """Return why files cannot be converted here and what to install, or None if they can."""
         return missing_package("openvino", "'hwnas[openvino]'")
 
-    def convert(self, model: Path, to: Path, batch: int) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> None:
         """Write ``to``, and the weights beside it in a file that ends in ``.bin``.
 
         The batch stays open. See `FileFormat.convert` for the arguments.
         """
         import openvino
 
+        model = network.model
         check_graph(model)
         try:
             converted = openvino.convert_model(model)
