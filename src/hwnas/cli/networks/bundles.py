@@ -34,15 +34,28 @@ def verify(
     time: Annotated[
         bool, typer.Option("--time", help="Also repeat the measurements that the bundle records")
     ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY.pub",
+            help="Also check the signature by this public key of minisign, a file or its line",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a bundle or a cascade: checksums, ONNX, golden outputs."""
+    """Check a bundle or a cascade: checksums, ONNX, golden outputs, signature."""
     from hwnas.deploy.bundles.bundle import Bundle
+    from hwnas.deploy.bundles.sealed import SealCheck
+    from hwnas.deploy.bundles.signature import PublicKey, check_signature
     from hwnas.deploy.cascades.cascade import open_packed
     from hwnas.deploy.measurement.retiming import retime
 
+    public = None if key is None else PublicKey.read(key)
     opened = open_packed(bundle)
     checks = opened.verify()
+    if public is not None:
+        told = check_signature(opened.sums_file, public)
+        checks.append(SealCheck("signature", True, f"by the given key: {told}"))
     if time:
         if not isinstance(opened, Bundle):
             raise ConfigError(f"{bundle} is a cascade; give --time one of its bundles")

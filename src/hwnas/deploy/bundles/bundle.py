@@ -129,6 +129,11 @@ class Bundle:
         return sums
 
     @property
+    def sums_file(self) -> Path:
+        """Path of the list of checksums of all other files."""
+        return self.folder / SUMS
+
+    @property
     def files(self) -> list[str]:
         """Names of all files except the list of checksums, sorted."""
         return sorted([DESCRIPTION, *self.sums])

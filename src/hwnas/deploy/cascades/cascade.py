@@ -184,6 +184,11 @@ class Cascade:
         return OutputMeaning.from_json(self.description["outputs"])
 
     @property
+    def sums_file(self) -> Path:
+        """Path of the list of checksums of all other files."""
+        return self.folder / SUMS
+
+    @property
     def files(self) -> list[str]:
         """Names of all files except the list of checksums, sorted."""
         return sorted([DESCRIPTION, *self.description["files"]])

@@ -21,9 +21,15 @@ __all__ = ["PLUGINS", "OpenVINOFile"]
 
 @dataclass(frozen=True)
 class OpenVINOFile:
-    """OpenVINO's format, in the number format of the ONNX file."""
+    """OpenVINO's format.
+
+    Attributes:
+        suffix: Ending of the file's name.
+        half: Whether the weights are stored in half precision.
+    """
 
     suffix: str = ".xml"
+    half: bool = False
     packages: tuple[str, ...] = ("openvino",)
     takes_pixels: bool = False
 
@@ -44,7 +50,7 @@ class OpenVINOFile:
             converted = openvino.convert_model(model)
         except Exception as error:  # the converter's frontends share no error class
             raise refused(model, "OpenVINO", str(error).strip().splitlines()[-1]) from error
-        openvino.save_model(converted, to, compress_to_fp16=False)
+        openvino.save_model(converted, to, compress_to_fp16=self.half)
 
     def cannot_run(self) -> str | None:
         """Return None: what converts can also run."""
@@ -67,12 +73,20 @@ class OpenVINOFile:
 
 
 _FORMAT: FileFormat = OpenVINOFile()
+_HALF: FileFormat = OpenVINOFile(".fp16.xml", half=True)
 PLUGINS = (
     Plugin(
         "file format",
         "openvino",
         _FORMAT,
         "OpenVINO's model.xml and model.bin",
+        extra="openvino",
+    ),
+    Plugin(
+        "file format",
+        "openvino-fp16",
+        _HALF,
+        "OpenVINO's format with weights in half precision",
         extra="openvino",
     ),
 )

@@ -51,8 +51,18 @@ class MNN:
         """
         artifact = in_format(artifact, target.format, target.device.batch, folder)
         converted = folder / f"{artifact.stem}.mnn"
+        self.convert(artifact, converted)
+        return converted
+
+    def convert(self, artifact: Path, converted: Path, *options: str) -> None:
+        """Convert an ONNX file to an MNN file, with further options of MNN's converter.
+
+        Raises:
+            ArtifactError: The file is missing, damaged or has operators that MNN does not support.
+        """
         command = [sys.executable, "-c", _CONVERT, "-f", "ONNX", "--bizCode", "hwnas"]
         command += ["--modelFile", os.fspath(artifact), "--MNNModel", os.fspath(converted)]
+        command += options
         try:  # in its own process, because the converter aborts on unsupported files
             output = subprocess.run(
                 command, capture_output=True, text=True, timeout=_CONVERT_SECONDS, errors="replace"
@@ -61,7 +71,6 @@ class MNN:
             output = f"no result within {_CONVERT_SECONDS} s"
         if not converted.is_file():
             raise refused(artifact, "MNN", _complaint(output))
-        return converted
 
     def load(self, executable: Path, target: Target) -> ArraySession:
         """Load a file that `prepare` made.
