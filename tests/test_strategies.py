@@ -86,6 +86,9 @@ def test_strategy_leads_from_a_recipe_to_a_bundle_and_resumes(
     assert [row["cost_weight"] for row in found] == [0.0, 1.0]
     assert found[1]["expected_cost"] < found[0]["expected_cost"]
     assert "specialise" not in answer.out
+    report = (run / "report.html").read_text()
+    assert "What the strategy learned" in report
+    assert f"The most probable network is {found[1]['network']}" in report
     [bundle] = (run / "bundles").iterdir()
     assert hwnas("verify", bundle).status == 0
 

@@ -11,6 +11,7 @@ from hwnas.report import (
     CalibrationRow,
     Finalist,
     Hypervolume,
+    LearnedChoices,
     ObjectiveInfo,
     ReportData,
     Score,
@@ -204,6 +205,14 @@ def make_report_data():
         finalists=finalists,
         calibration=calibration_rows(rng, finalists),
         training=training_rows(rng),
+        learned=(
+            LearnedChoices(
+                0.2,
+                "26eb6c1087d6",
+                {"depth": {"1": 0.7, "2": 0.3}, "kernel": {"3": 0.1, "5": 0.6, "7": 0.3}},
+                0.81,
+            ),
+        ),
         stage_times=(
             StageTime("data", 0.8, 0.7, None, "done"),
             StageTime("train", 101.3, 190.2, None, "done"),

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from hwnas.errors import StorageError
-from hwnas.report import ObjectiveInfo, ReportData, render, write_report
+from hwnas.report import LearnedChoices, ObjectiveInfo, ReportData, render, write_report
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&"
 
@@ -66,6 +66,7 @@ def evil(data):
         calibration=tuple(replace(row, id=EVIL) for row in data.calibration),
         stage_times=tuple(replace(stage, name=EVIL, state=EVIL) for stage in data.stage_times),
         hypervolume=tuple(replace(curve, sampler=EVIL) for curve in data.hypervolume),
+        learned=(LearnedChoices(0.0, EVIL, {EVIL: {EVIL: 1.0}}),),
         break_even=EVIL,
         warnings=(EVIL,),
         versions={EVIL: EVIL},
@@ -125,6 +126,14 @@ def test_page_shows_hostile_names_as_text(page, report_data):
     assert "img" not in hostile.tags
     assert not [key for key, _ in hostile.attributes if key.startswith("on")]
     assert hostile.text.count("alert(1)") > 20
+
+
+def test_page_shows_what_a_strategy_learned_if_there_was_one(report_data, bare):
+    text = Reader(render(report_data)).text
+    assert "What the strategy learned" in text
+    assert "expected cost 0.81 times the mean of the space" in text
+    assert "The most probable network is 26eb6c1087d6" in text
+    assert "What the strategy learned" not in Reader(render(bare)).text
 
 
 def test_page_lists_choices_of_spaces_without_a_picture(report_data):

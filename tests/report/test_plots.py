@@ -53,6 +53,13 @@ def test_training_plot_shows_both_losses_and_the_learning_rate(report_data):
     assert names == ["largest network", "smallest network", "learning rate"]
 
 
+def test_plot_of_learned_choices_has_a_row_a_choice(report_data):
+    (heatmap,) = plots.learned_choices(report_data.learned[0]).data
+    assert heatmap.y == ("depth", "kernel")
+    assert [list(row) for row in heatmap.z] == [[0.7, 0.3, None], [0.1, 0.6, 0.3]]
+    assert [list(row) for row in heatmap.text] == [["1", "2", ""], ["3", "5", "7"]]
+
+
 def test_stage_plot_shows_gpu_time_only_if_a_gpu_was_used(report_data):
     assert [bar.name for bar in plots.stage_seconds(report_data).data] == ["wall time", "CPU time"]
     times = (*report_data.stage_times, StageTime("more", 1.0, 1.0, 0.5, "done"))

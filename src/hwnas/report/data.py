@@ -227,6 +227,24 @@ class TrainingCurveRow:
 
 
 @dataclass(frozen=True)
+class LearnedChoices:
+    """Distribution over networks that a strategy has learned.
+
+    Attributes:
+        cost_weight: Weight of the relative cost against the loss.
+        network: Id of the most probable network.
+        probabilities: Probability of each option, by the name of the choice.
+        expected_cost: Expected cost, relative to the mean of the space; None if no objective is a
+            cost.
+    """
+
+    cost_weight: float
+    network: str
+    probabilities: Mapping[str, Mapping[str, float]]
+    expected_cost: float | None = None
+
+
+@dataclass(frozen=True)
 class StageTime:
     """Durations of a stage of the run, in seconds; ``gpu_s`` is None if it used no GPU."""
 
@@ -269,6 +287,7 @@ class ReportData:
         verdict: Comparison of the finalists with the reference, in a sentence.
         calibration: Costs that were both predicted and measured.
         training: Training log of the supernet.
+        learned: Distributions that a strategy has learned; empty without one.
         stage_times: Durations of the stages, in the order of the run.
         hypervolume: Hypervolume curves, one for each sampler.
         reference_point: Reference point of the hypervolume, by the label of the objective.
@@ -295,6 +314,7 @@ class ReportData:
     verdict: str | None = None
     calibration: tuple[CalibrationRow, ...] = ()
     training: tuple[TrainingCurveRow, ...] = ()
+    learned: tuple[LearnedChoices, ...] = ()
     stage_times: tuple[StageTime, ...] = ()
     hypervolume: tuple[Hypervolume, ...] = ()
     reference_point: Mapping[str, float] = field(default_factory=dict)

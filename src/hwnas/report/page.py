@@ -54,6 +54,8 @@ def _sections(data: ReportData) -> Iterable[Html]:
     yield _section("Trade-off", *sections.trade_off(data))
     yield _section("Errors of the predictions", *sections.trust(data))
     yield _section("Progress of the search", *sections.progress(data))
+    if data.learned:
+        yield _section("What the strategy learned", *sections.learned(data))
     yield _section("Architectures", *sections.pictures(data))
     yield _section("Time", *sections.compute(data))
     yield _section("Provenance", *sections.provenance(data))

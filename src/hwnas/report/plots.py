@@ -11,7 +11,7 @@ import scipy
 from plotly.subplots import make_subplots
 
 from hwnas.interval import difference_interval
-from hwnas.report.data import CalibrationRow, ReportData, TrainingCurveRow
+from hwnas.report.data import CalibrationRow, LearnedChoices, ReportData, TrainingCurveRow
 from hwnas.report.figure import (
     ACCENT,
     GREY,
@@ -188,6 +188,36 @@ def _training_line(
         customdata=[f"step {row.step:,}, {seconds(row.seconds)}" for row in rows],
         hovertemplate="%{y:.4g} (%{customdata})",
     )
+
+
+def learned_choices(learned: LearnedChoices) -> go.Figure:
+    """Plot the probability of each option of each choice, one row a choice."""
+    title = f"Cost weight {learned.cost_weight:g}"
+    figure = blank(title, "options, in their order", "")
+    rows = [list(options.items()) for options in learned.probabilities.values()]
+    most = max(map(len, rows))
+    padded = [[*row, *[("", None)] * (most - len(row))] for row in rows]
+    names = [html.escape(name) for name in learned.probabilities]
+    clear, full = "rgba(59, 130, 246, 0.04)", "rgba(59, 130, 246, 1)"  # of ACCENT
+    figure.add_trace(
+        go.Heatmap(
+            x=list(range(1, most + 1)),
+            y=names,
+            z=[[probability for _, probability in row] for row in padded],
+            text=[[html.escape(option) for option, _ in row] for row in padded],
+            texttemplate="%{text}",
+            hovertemplate="%{y} = %{text}: %{z:.1%}<extra></extra>",
+            colorscale=[[0, clear], [1, full]],
+            zmin=0,
+            zmax=1,
+            showscale=False,
+            xgap=2,
+            ygap=2,
+        )
+    )
+    figure.update_xaxes(dtick=1, showgrid=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return figure.update_layout(height=110 + 24 * len(rows))
 
 
 def stage_seconds(data: ReportData) -> go.Figure:

@@ -137,6 +137,21 @@ def progress(data: ReportData) -> Iterable[Html]:
     yield element("div", search, training, class_="pair")
 
 
+def learned(data: ReportData) -> Iterable[Html]:
+    """Yield a plot of each distribution over networks that a strategy has learned."""
+    for each in data.learned:
+        cost = (
+            ""
+            if each.expected_cost is None
+            else f", and their expected cost {each.expected_cost:.3g} times the mean of the space"
+        )
+        yield _figure(
+            plots.learned_choices(each),
+            "Probabilities of the options of each choice, in which the weight of the cost against "
+            f"the loss is {each.cost_weight:g}{cost}. The most probable network is {each.network}.",
+        )
+
+
 def _counting(data: ReportData) -> str:
     """Describe which candidates the hypervolume counts if there are limits."""
     if all(objective.limit is None for objective in data.objectives):

@@ -21,6 +21,7 @@ from hwnas.report import (
     CalibrationRow,
     Finalist,
     Hypervolume,
+    LearnedChoices,
     ObjectiveInfo,
     ReportData,
     Score,
@@ -34,6 +35,7 @@ from hwnas.report.data import Role
 from hwnas.search import Objective, Scored, SearchResult
 from hwnas.search.objectives.front import hypervolume_history, reference_point
 from hwnas.search.objectives.objective import LATENCY, kind_of, label_on, losses, unit_of
+from hwnas.search.strategies.learning import read_distributions
 from hwnas.search.training import read_rows
 from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
@@ -143,6 +145,7 @@ def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
         verdict=summary.verdict,
         calibration=_calibration(job, goal, profiles),
         training=_training(job),
+        learned=_learned(job, goal),
         stage_times=tuple(
             StageTime(name, r.wall_s, r.cpu_s, r.gpu_s, r.state)
             for name, r in folder.stages.items()
@@ -156,6 +159,14 @@ def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
         recipe_toml=(folder.path / "recipe.toml").read_text(encoding="utf-8"),
         next_commands=summary.next_commands,
     )
+
+
+def _learned(job: Job, goal: SearchGoal) -> tuple[LearnedChoices, ...]:
+    """Return the distributions that the strategy of the recipe has learned, if it has one."""
+    if job.run_inputs.strategy is None:
+        return ()
+    found = read_distributions(job.strategy_folder(goal))
+    return tuple(LearnedChoices(**vars(each)) for each in found)
 
 
 def _baseline(job: Job, goal: SearchGoal) -> SearchResult | None:

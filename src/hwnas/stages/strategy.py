@@ -85,7 +85,7 @@ def learning(
 
 def proposing(job: Job, goal: SearchGoal) -> Callable[..., BaseSampler]:
     """Return the factory of the sampler that proposes networks of the learned distributions."""
-    tables = read_distributions(job.strategy_folder(goal))
+    tables = [each.probabilities for each in read_distributions(job.strategy_folder(goal))]
 
     def sampler(seed: int = 0, batch: int = 4, features: Any = None) -> BaseSampler:
         return FromDistributions(tables, seed, batch, features)

@@ -21,7 +21,7 @@ from hwnas.search.training import TrainConfig
 from hwnas.search.training.schedule import Schedule
 from hwnas.search_spaces import Supernet
 
-__all__ = ["DISTRIBUTIONS", "DistributionLearning", "read_distributions"]
+__all__ = ["DISTRIBUTIONS", "DistributionLearning", "LearnedDistribution", "read_distributions"]
 
 DISTRIBUTIONS = "distributions.json"
 _CHILD = "distribution"
@@ -77,7 +77,25 @@ class DistributionLearning:
         )
 
 
-def read_distributions(folder: Path) -> Sequence[Table]:
+@dataclass(frozen=True)
+class LearnedDistribution:
+    """Distribution that a training wrote.
+
+    Attributes:
+        cost_weight: Weight of the relative cost against the loss.
+        network: Id of the most probable network.
+        probabilities: Probability of each option, by the name of the choice.
+        expected_cost: Expected cost, relative to the mean of the space; None if no objective is a
+            cost.
+    """
+
+    cost_weight: float
+    network: str
+    probabilities: Table
+    expected_cost: float | None = None
+
+
+def read_distributions(folder: Path) -> Sequence[LearnedDistribution]:
     """Read the distributions that a training wrote into its folder.
 
     Raises:
@@ -86,7 +104,7 @@ def read_distributions(folder: Path) -> Sequence[Table]:
     path = folder / DISTRIBUTIONS
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["distributions"]
-        return [row["probabilities"] for row in rows]
+        return [LearnedDistribution(**row) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
             f"{path} cannot be read ({type(error).__name__}); delete it, and resume the run"
