@@ -134,6 +134,8 @@ def test_run_command_writes_the_picture_of_a_large_image(
     halved = picture.reshape(16, 2, 24, 2, 3).mean((1, 3))
     assert np.abs(halved - np.asarray(Image.open(image))).mean() < 10, "it shows the same"
     hwnas("run", bundle.folder, image, image, "--out", written).refused("--out is for one image")
+    hwnas("serve", bundle.folder).refused("hwnas serve does not answer with yet")
+    hwnas("export", bundle.folder.parents[1], "--web", tmp_path / "w").refused("gives picture")
     hwnas("run", bundle.folder, image, "--out", tmp_path / "p.jpg").refused("use the ending .png")
 
 

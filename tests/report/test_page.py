@@ -131,7 +131,7 @@ def test_page_shows_hostile_names_as_text(page, report_data):
 def test_page_shows_what_a_strategy_learned_if_there_was_one(report_data, bare):
     text = Reader(render(report_data)).text
     assert "What the strategy learned" in text
-    assert "expected cost 0.81 times the mean of the space" in text
+    assert "expected cost is 0.81 times the mean of the space" in text
     assert "The most probable network is 26eb6c1087d6" in text
     assert "What the strategy learned" not in Reader(render(bare)).text
 

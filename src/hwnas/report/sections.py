@@ -143,12 +143,12 @@ def learned(data: ReportData) -> Iterable[Html]:
         cost = (
             ""
             if each.expected_cost is None
-            else f", and their expected cost {each.expected_cost:.3g} times the mean of the space"
+            else f" The expected cost is {each.expected_cost:.3g} times the mean of the space."
         )
         yield _figure(
             plots.learned_choices(each),
-            "Probabilities of the options of each choice, in which the weight of the cost against "
-            f"the loss is {each.cost_weight:g}{cost}. The most probable network is {each.network}.",
+            "Probability of each option of each choice. The weight of the cost against the loss "
+            f"is {each.cost_weight:g}.{cost} The most probable network is {each.network}.",
         )
 
 

@@ -103,8 +103,8 @@ class Service:
 
     Raises:
         ArtifactError: The model is damaged.
-        ConfigError: The memory limit is too small for one image of the network's size, or the name
-            cannot be part of an address.
+        ConfigError: The network makes pictures, the memory limit is too small for one image of the
+            network's size, or the name cannot be part of an address.
         DeviceError: This machine has fewer cores than the requested threads.
     """
 
@@ -118,6 +118,11 @@ class Service:
     ) -> None:
         model.verify()
         self.name = model_name(model_id(model), name)
+        if model.outputs.kind == "picture":
+            raise ConfigError(
+                "the network makes pictures, which hwnas serve does not answer with yet; use "
+                "`hwnas run --out`"
+            )
         self.model, self.limits, self.cache = model, limits, cache
         self.output_shape = output_shape(model)
         self._costs = RequestCosts(
