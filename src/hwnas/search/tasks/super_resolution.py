@@ -19,7 +19,7 @@ from hwnas.search.tasks.task import Metric, check_metrics
 __all__ = ["PLUGINS", "SuperResolution", "luma", "structural_similarity", "super_resolution"]
 
 _PSNR, _SSIM = "psnr_db", "ssim"
-_UNITS = {_PSNR: "dB", _SSIM: "1"}
+_UNITS = {_PSNR: "dB", _SSIM: "of at most 1"}
 _LEAST_SQUARE = 1 / 12 / 255**2  # mean square of rounding to whole numbers, of 255
 _WINDOW, _SIGMA = 11, 1.5
 _K1, _K2 = 0.01, 0.03
