@@ -19,6 +19,7 @@ from hwnas.deploy import Bundle, Export
 from hwnas.deploy.bundles.converting import convert_bundle
 from hwnas.deploy.file_formats.converted_file import ConvertedFile
 from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
+from hwnas.deploy.file_formats.older_onnx import OlderOnnx
 from hwnas.deploy.file_formats.pixel_onnx import PixelOnnx
 from hwnas.deploy.file_formats.registry import FILE_FORMATS
 from hwnas.deploy.io import OutputMeaning, Preprocessing
@@ -101,7 +102,7 @@ def test_damaged_files_are_refused_in_one_line(
 def test_operator_that_no_converter_knows_is_named(
     form: FileFormat, source: SourceNetwork, tmp_path: Path
 ) -> None:
-    if isinstance(form, PixelOnnx):
+    if isinstance(form, OlderOnnx | PixelOnnx):
         pytest.skip("it leaves the operators as they are")
     node = helper.make_node("Weird", ["x"], ["y"], domain="some.where", name="stem/weird")
     sizes = ["n", 1, 8, 8]
@@ -222,6 +223,28 @@ def test_convert_command_refuses_what_is_no_bundle_or_cannot_be_converted_here(
     hwnas("convert", bundle.folder, "--to", "wrong").refused("converted to wrong here: it is not")
     with pytest.raises(ConfigError):
         convert_bundle(bundle, ["wrong"])
+
+
+def test_onnx_file_in_an_older_opset_uses_no_newer_one(bundle: Bundle) -> None:
+    (made,) = convert_bundle(bundle, ["onnx-opset17"]).converted
+    model = onnx.load(bundle.folder / made.main)
+    assert [each.version for each in model.opset_import if not each.domain] == [17]
+    assert model.ir_version <= 8, "that of the release with this opset"
+
+
+def test_operator_without_an_older_form_is_refused_in_one_line(
+    source: SourceNetwork, tmp_path: Path
+) -> None:
+    node = helper.make_node("Gelu", ["x"], ["y"])
+    sizes = ["n", 1, 8, 8]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, sizes) for n in "xy"]
+    graph = helper.make_graph([node], "new", values[:1], values[1:])
+    path = tmp_path / "new.onnx"
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    with pytest.raises(ArtifactError, match=r"in opset 17 instead .* older form: Gelu") as e:
+        FILE_FORMATS["onnx-opset17"].convert(replace(source, model=path), tmp_path / "o.onnx")
+    assert "\n" not in str(e.value)
 
 
 def test_onnx_file_that_takes_pixels_has_the_labels_in_its_metadata(bundle: Bundle) -> None:
