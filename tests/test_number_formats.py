@@ -217,7 +217,7 @@ def test_search_of_bit_widths_refuses_wrong_settings(
         ("train.weight_distribution=0.1", "the networks of space 'mobilenet' are not quantised"),
         ("train.weight_distribution=-1", "expected at least 0"),
         ("train.quantisation=noise", "the networks of space 'mobilenet' are not quantised"),
-        ("train.quantisation=nois", "unknown train.quantisation 'nois'; did you mean 'noise'"),
+        ("train.quantisation=nois", "train.quantisation is 'nois'; expected 'round' or 'noise'"),
         ("train.sampling=bit-groups", "the networks of space 'mobilenet' have no bit widths"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from hwnas.report import write_report
 
 CHROMIUM = shutil.which("chromium")
-PLOTS = 6
+PLOTS = 7
 OPTIONS = [
     "--headless",
     "--no-sandbox",
