@@ -66,7 +66,7 @@ def test_report_draws_every_plot_without_errors_or_requests(document):
     assert len(plots) == PLOTS
     for plot in plots:
         assert "main-svg" in plot
-        assert re.search(r'class="(trace|point|trace bars)', plot)
+        assert re.search(r'class="(trace|point|trace bars|hm)', plot)
     addresses = set(re.findall(r"https?://[^\"'\s<&]+", document))
     assert all(address.startswith("http://www.w3.org/") for address in addresses), addresses
     assert not re.search(r'(src|href)="(?!#|data:)', document)
