@@ -11,7 +11,6 @@ from hwnas.report import (
     CalibrationRow,
     Finalist,
     Hypervolume,
-    LearnedChoices,
     ObjectiveInfo,
     ReportData,
     Score,
@@ -20,6 +19,7 @@ from hwnas.report import (
     TrainingCurveRow,
     TrialRow,
 )
+from hwnas.search.strategies.learning import LearnedDistribution
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 ACCURACY = "accuracy"
@@ -206,7 +206,7 @@ def make_report_data():
         calibration=calibration_rows(rng, finalists),
         training=training_rows(rng),
         learned=(
-            LearnedChoices(
+            LearnedDistribution(
                 0.2,
                 "26eb6c1087d6",
                 {"depth": {"1": 0.7, "2": 0.3}, "kernel": {"3": 0.1, "5": 0.6, "7": 0.3}},

@@ -5,7 +5,8 @@ from html.parser import HTMLParser
 import pytest
 
 from hwnas.errors import StorageError
-from hwnas.report import LearnedChoices, ObjectiveInfo, ReportData, render, write_report
+from hwnas.report import ObjectiveInfo, ReportData, render, write_report
+from hwnas.search.strategies.learning import LearnedDistribution
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&"
 
@@ -66,7 +67,7 @@ def evil(data):
         calibration=tuple(replace(row, id=EVIL) for row in data.calibration),
         stage_times=tuple(replace(stage, name=EVIL, state=EVIL) for stage in data.stage_times),
         hypervolume=tuple(replace(curve, sampler=EVIL) for curve in data.hypervolume),
-        learned=(LearnedChoices(0.0, EVIL, {EVIL: {EVIL: 1.0}}),),
+        learned=(LearnedDistribution(0.0, EVIL, {EVIL: {EVIL: 1.0}}),),
         break_even=EVIL,
         warnings=(EVIL,),
         versions={EVIL: EVIL},

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.interval import Interval, is_proportion, metric_interval
+
+if TYPE_CHECKING:
+    from hwnas.search.strategies.learning import LearnedDistribution
 
 __all__ = [
     "BlockPicture",
@@ -227,24 +230,6 @@ class TrainingCurveRow:
 
 
 @dataclass(frozen=True)
-class LearnedChoices:
-    """Distribution over networks that a strategy has learned.
-
-    Attributes:
-        cost_weight: Weight of the relative cost against the loss.
-        network: Id of the most probable network.
-        probabilities: Probability of each option, by the name of the choice.
-        expected_cost: Expected cost, relative to the mean of the space; None if no objective is a
-            cost.
-    """
-
-    cost_weight: float
-    network: str
-    probabilities: Mapping[str, Mapping[str, float]]
-    expected_cost: float | None = None
-
-
-@dataclass(frozen=True)
 class StageTime:
     """Durations of a stage of the run, in seconds; ``gpu_s`` is None if it used no GPU."""
 
@@ -314,7 +299,7 @@ class ReportData:
     verdict: str | None = None
     calibration: tuple[CalibrationRow, ...] = ()
     training: tuple[TrainingCurveRow, ...] = ()
-    learned: tuple[LearnedChoices, ...] = ()
+    learned: tuple[LearnedDistribution, ...] = ()
     stage_times: tuple[StageTime, ...] = ()
     hypervolume: tuple[Hypervolume, ...] = ()
     reference_point: Mapping[str, float] = field(default_factory=dict)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import html
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 import scipy
 from plotly.subplots import make_subplots
 
 from hwnas.interval import difference_interval
-from hwnas.report.data import CalibrationRow, LearnedChoices, ReportData, TrainingCurveRow
+from hwnas.report.data import CalibrationRow, ReportData, TrainingCurveRow
 from hwnas.report.figure import (
     ACCENT,
     GREY,
@@ -23,6 +24,9 @@ from hwnas.report.figure import (
     named,
 )
 from hwnas.report.quantities import metric_name, number, score, seconds
+
+if TYPE_CHECKING:
+    from hwnas.search.strategies.learning import LearnedDistribution
 
 __all__ = [
     "calibration",
@@ -190,7 +194,7 @@ def _training_line(
     )
 
 
-def learned_choices(learned: LearnedChoices) -> go.Figure:
+def learned_choices(learned: LearnedDistribution) -> go.Figure:
     """Plot the probability of each option of each choice, one row a choice."""
     title = f"Cost weight {learned.cost_weight:g}"
     figure = blank(title, "options, in their order", "")

@@ -21,7 +21,6 @@ from hwnas.report import (
     CalibrationRow,
     Finalist,
     Hypervolume,
-    LearnedChoices,
     ObjectiveInfo,
     ReportData,
     Score,
@@ -35,7 +34,7 @@ from hwnas.report.data import Role
 from hwnas.search import Objective, Scored, SearchResult
 from hwnas.search.objectives.front import hypervolume_history, reference_point
 from hwnas.search.objectives.objective import LATENCY, kind_of, label_on, losses, unit_of
-from hwnas.search.strategies.learning import read_distributions
+from hwnas.search.strategies.learning import LearnedDistribution, read_distributions
 from hwnas.search.training import read_rows
 from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
@@ -161,12 +160,11 @@ def gather(job: Job, goal: SearchGoal, summary: RunResult) -> ReportData:
     )
 
 
-def _learned(job: Job, goal: SearchGoal) -> tuple[LearnedChoices, ...]:
+def _learned(job: Job, goal: SearchGoal) -> tuple[LearnedDistribution, ...]:
     """Return the distributions that the strategy of the recipe has learned, if it has one."""
     if job.run_inputs.strategy is None:
         return ()
-    found = read_distributions(job.strategy_folder(goal))
-    return tuple(LearnedChoices(**vars(each)) for each in found)
+    return tuple(read_distributions(job.strategy_folder(goal)))
 
 
 def _baseline(job: Job, goal: SearchGoal) -> SearchResult | None:

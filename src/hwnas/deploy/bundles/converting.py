@@ -7,10 +7,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hwnas.atomic import replacing_folder, write_text
-from hwnas.deploy.bundles.bundle import CARD, Bundle
-from hwnas.deploy.bundles.model_card import card
-from hwnas.deploy.bundles.packing import seal
+from hwnas.atomic import replacing_folder
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.bundles.packing import reseal
 from hwnas.deploy.file_formats.converted_file import ConvertedFile, converted
 from hwnas.deploy.file_formats.file_format import SourceNetwork
 from hwnas.deploy.file_formats.registry import file_format
@@ -58,17 +57,13 @@ def convert_bundle(bundle: Bundle, formats: Sequence[str], batch: int = 1) -> Bu
 def _write(
     bundle: Bundle, kept: Sequence[ConvertedFile], made: Sequence[tuple[Path, ConvertedFile]]
 ) -> None:
-    artifacts = bundle.description["artifacts"]
     before = {name for each in bundle.converted for name in each.files}
-    description = {
-        **{k: v for k, v in bundle.description.items() if k not in ("artifacts", "files")},
-        "converted": [each.to_json() for each in (*kept, *(file for _, file in made))],
-    }
+    listed = [each.to_json() for each in (*kept, *(file for _, file in made))]
     with replacing_folder(bundle.folder) as temporary:
         shutil.copytree(bundle.folder, temporary, dirs_exist_ok=True)
         for name in before - {name for each in kept for name in each.files}:
             (temporary / name).unlink()
         for place, _ in made:
             shutil.copytree(place, temporary, dirs_exist_ok=True)
-        write_text(temporary / CARD, card({**description, "artifacts": artifacts}))
-        seal(temporary, description, artifacts)
+        description = {**bundle.description, "converted": listed}
+        reseal(temporary, description, description["artifacts"])

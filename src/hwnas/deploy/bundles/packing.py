@@ -33,6 +33,7 @@ __all__ = [
     "BundleNetwork",
     "ShippedVariant",
     "put_artifact",
+    "reseal",
     "seal",
     "write_bundle",
 ]
@@ -136,10 +137,8 @@ def write_bundle(folder: Path, network: BundleNetwork, facts: BundleFacts) -> Bu
             artifacts.insert(0, _artifact(network, variant))
             inputs = network.preprocessing(network.golden_images).contiguous().numpy()
             put_artifact(temporary, artifacts[0], variant.model, variant.target, inputs, golden)
-        listed = [each.to_json() for each in artifacts]
         np.savez_compressed(temporary / GOLDEN, **golden)
-        write_text(temporary / CARD, card({**description, "artifacts": listed}))
-        seal(temporary, description, listed)
+        reseal(temporary, description, [each.to_json() for each in artifacts])
     return Bundle.load(folder)
 
 
@@ -231,6 +230,21 @@ def seal(
     for artifact in sealed:
         sums |= artifact["sha256"]
     SEAL.write(folder, {**description, "artifacts": sealed, "files": others}, sums)
+
+
+def reseal(
+    folder: Path, description: Mapping[str, Any], artifacts: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write the model card of a changed bundle, then bundle.json and the checksums.
+
+    Args:
+        folder: Folder that holds all other files.
+        description: Contents of bundle.json; its ``artifacts`` and ``files`` are replaced.
+        artifacts: Artifacts, as in `seal`.
+    """
+    kept = {k: v for k, v in description.items() if k not in ("artifacts", "files")}
+    write_text(folder / CARD, card({**kept, "artifacts": artifacts}))
+    seal(folder, kept, artifacts)
 
 
 def _sealed(folder: Path, listed: Sequence[str]) -> dict[str, Any]:

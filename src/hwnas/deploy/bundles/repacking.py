@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hwnas.atomic import replacing_folder, write_json, write_text
+from hwnas.atomic import replacing_folder, write_json
 from hwnas.deploy.bundles.artifact import GOLDEN_OUTPUTS, ROUNDED_TOLERANCE, Artifact
-from hwnas.deploy.bundles.bundle import CARD, GOLDEN, MODEL, Bundle
-from hwnas.deploy.bundles.model_card import card
-from hwnas.deploy.bundles.packing import put_artifact, seal
+from hwnas.deploy.bundles.bundle import GOLDEN, MODEL, Bundle
+from hwnas.deploy.bundles.packing import put_artifact, reseal
 from hwnas.deploy.export.comparison import TOLERANCE
 from hwnas.deploy.onnx.graph import copy_model
 from hwnas.deploy.runtimes.triton import kernel_plan
@@ -66,11 +65,10 @@ def _write_bundle(bundle: Bundle, found: Sweep, folder: Path) -> None:
     np.savez_compressed(folder / GOLDEN, **arrays)
     tested = {} if found.tested is None else {"tested": found.to_json()["tested"]}
     description = {
-        **{k: v for k, v in bundle.description.items() if k not in ("artifacts", "files")},
+        **bundle.description,
         "sweep": {"max_loss": found.max_loss, "chosen": found.to_json()["chosen"], **tested},
     }
-    write_text(folder / CARD, card({**description, "artifacts": artifacts}))
-    seal(folder, description, artifacts)
+    reseal(folder, description, artifacts)
 
 
 def _artifact(bundle: Bundle, result: VariantResult) -> Artifact:

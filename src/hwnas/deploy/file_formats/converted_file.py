@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,7 @@ class ConvertedFile:
 
     Attributes:
         format: Name of the format, a key of `FILE_FORMATS`.
-        files: Names of the files in the bundle; the first one, which may lie in a folder, is not
-            necessarily the one to load: see `main`.
+        files: Names of all files in the bundle, sorted.
         main: Name of the file, or folder, that a runtime loads.
         source: Name of the ONNX file that was converted.
         batch: Number of images that a run takes, where the format fixes it.
@@ -129,7 +128,7 @@ def converted(
         name, tuple(files), to.name, model.name, batch, versions=versions(form.packages)
     )
     if (reason := form.cannot_run()) is not None:
-        return ConvertedFile(**{**vars(made), "not_run": reason})
+        return replace(made, not_run=reason)
     difference = golden.difference(form, to, batch)
     if not difference <= ROUNDED_TOLERANCE:  # also true for NaN
         raise ArtifactError(
@@ -137,4 +136,4 @@ def converted(
             f"largest output; at most {ROUNDED_TOLERANCE:g} is allowed, so nothing was written"
         )
     tolerance = TOLERANCE if difference <= TOLERANCE else ROUNDED_TOLERANCE
-    return ConvertedFile(**{**vars(made), "difference": difference, "tolerance": tolerance})
+    return replace(made, difference=difference, tolerance=tolerance)

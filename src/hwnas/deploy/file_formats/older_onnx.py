@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +10,7 @@ from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.onnx.graph import read_whole_model
 from hwnas.deploy.runtimes.registry import RUNTIMES
 from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.silence import silenced
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError
 from hwnas.registry import Plugin
@@ -60,7 +56,7 @@ class OlderOnnx:
                 del node.attribute[:]
                 node.attribute.extend(left)
         try:
-            with _silence():
+            with silenced("stderr"):
                 converted = version_converter.convert_version(model, self.opset)
             converted.ir_version = min(converted.ir_version, _IR_VERSION)
             onnx.checker.check_model(converted, full_check=True)
@@ -79,20 +75,6 @@ class OlderOnnx:
     def load(self, file: Path, batch: int) -> Session:
         """See `FileFormat.load`."""
         return RUNTIMES["onnxruntime"].load(file, Target(Device("cpu", "onnxruntime", batch)))
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Suppress what the converter writes to the process's standard error."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with tempfile.TemporaryFile() as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-            yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _plugin(opset: int, used_by: str) -> Plugin[FileFormat]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.onnx.graph import check_graph
 from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.runtimes.checks import missing_package
-from hwnas.deploy.runtimes.session import ArraySession, loading
+from hwnas.deploy.runtimes.openvino import OpenVINOSession
+from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.runtimes.session import loading
+from hwnas.deploy.targets.target import Device, Target
 from hwnas.registry import Plugin
 
 __all__ = ["PLUGINS", "OpenVINOFile"]
@@ -56,20 +55,10 @@ class OpenVINOFile:
         """Return None: what converts can also run."""
         return None
 
-    def load(self, file: Path, batch: int) -> ArraySession:
+    def load(self, file: Path, batch: int) -> Session:
         """See `FileFormat.load`."""
-        import openvino
-
-        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": "1"}
         with loading(file):
-            model = openvino.Core().read_model(file)
-            shape = tuple(size.get_length() for size in list(model.input(0).partial_shape)[1:])
-            request = openvino.compile_model(model, "CPU", settings).create_infer_request()
-
-        def compute(images: NDArray[np.float32]) -> NDArray[Any]:
-            return np.array(request.infer([images])[0])
-
-        return ArraySession(file, compute, shape, 1, settings)
+            return OpenVINOSession(file, Target(Device.here("openvino", batch, 1)))
 
 
 _FORMAT: FileFormat = OpenVINOFile()

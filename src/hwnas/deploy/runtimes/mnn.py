@@ -6,9 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
+from hwnas.deploy.silence import silenced
 from hwnas.deploy.targets.target import Target
 from hwnas.registry import Plugin
 
@@ -84,7 +82,8 @@ class MNN:
         # "high" is single precision; otherwise MNN may use less where the processor supports it.
         threads = target.device.threads
         settings = {"backend": "CPU", "precision": "high", "numThread": threads}
-        with loading(executable), _silence():
+        # MNN writes to the standard output, where JSON may be expected.
+        with loading(executable), silenced("stdout"):
             import MNN.expr
             import MNN.nn
 
@@ -111,20 +110,6 @@ def _complaint(output: str) -> str:
     lines = [re.sub(r"^(\[.*?\]|[\s:=>\d])*", "", line) for line in output.splitlines()]
     wrong = [each for each in lines if re.search("not support|fail|error", each, re.IGNORECASE)]
     return [*wrong, *filter(None, reversed(lines)), "the converter gave no message"][0]
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Suppress what MNN writes to the process's standard output, where JSON may be expected."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    try:
-        with tempfile.TemporaryFile() as nowhere:
-            os.dup2(nowhere.fileno(), 1)
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 PLUGINS = (Plugin("runtime", "mnn", MNN(), "MNN on the processor", extra="mnn"),)

@@ -61,6 +61,7 @@ class OpenVINO:
             DeviceError: OpenVINO is not installed, or the target has too many threads.
         """
         check_usable(self, target)
+        check_graph(executable)
         return OpenVINOSession(executable, target)
 
 
@@ -77,15 +78,14 @@ def _core(process: int) -> Any:
 
 
 class OpenVINOSession:
-    """ONNX file compiled by OpenVINO for the target's batch.
+    """File compiled by OpenVINO for the target's batch.
 
     Args:
-        path: ONNX file.
+        path: ONNX file, or OpenVINO's own.
         target: Target with its batch, threads and precision.
     """
 
     def __init__(self, path: Path, target: Target) -> None:
-        check_graph(path)
         core, self._path = _core(os.getpid()), path
         self._settings = {
             "INFERENCE_PRECISION_HINT": _PRECISIONS[target.format],

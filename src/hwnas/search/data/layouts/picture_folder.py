@@ -28,7 +28,7 @@ from hwnas.search.data.layouts.image_folder import (
 )
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.pictures import Pictures, patch_places, scaled_down
-from hwnas.search.data.raw_images import RawImages, held_out_parts
+from hwnas.search.data.raw_images import RawImages, held_out_parts, main_part
 
 __all__ = ["picture_manifest", "read_pictures"]
 
@@ -102,7 +102,7 @@ def read_pictures(
     place = cache_key(folder, "pictures", size_key(size), f"x{upscale}", f"{channels}ch")
     decoded = decode_parts(place, encoded, cache, str(folder), skip_damaged, beside="pictures")
     arrays = {part: (decoded.arrays[part], decoded.arrays[f"{part}-pictures"]) for part in parts}
-    main = "all" if "all" in parts else "train"
+    main = main_part(parts)
     groups = np.repeat(np.arange(len(places[main])), [len(each) for each in places[main].values()])
     return RawImages.of_parts(
         arrays,
