@@ -17,6 +17,7 @@ from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.cells.space import nasbench201
 from hwnas.search_spaces.dense_head import DenseHead
 from hwnas.search_spaces.edsr.space import edsr
+from hwnas.search_spaces.hiera.space import hiera
 from hwnas.search_spaces.hybrid.config import HybridStage
 from hwnas.search_spaces.hybrid.space import hybrid
 from hwnas.search_spaces.mobilenet.config import Stage
@@ -35,6 +36,7 @@ __all__ = [
     "DenseHead",
     "Elastic",
     "Group",
+    "Hiera",
     "Hybrid",
     "HybridStage",
     "MobileNet",
@@ -64,6 +66,7 @@ def _role(name: str, factory: Callable[P, Any]) -> Callable[P, Named]:
 
 Channels = _space("channels", channels)
 EDSR = _space("edsr", edsr)
+Hiera = _space("hiera", hiera)
 Hybrid = _space("hybrid", hybrid)
 MobileNet = _space("mobilenet", mobilenet)
 NASBench201 = _space("nasbench201", nasbench201)

@@ -13,6 +13,8 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces import (
     DenseHead,
     Group,
+    HieraConfig,
+    HieraSpace,
     HybridConfig,
     HybridSpace,
     HybridStage,
@@ -98,10 +100,26 @@ VIT = st.fixed_dictionaries(
         "heads": some(1, 2, 3),
         "mlp_ratio": RATIOS,
         "rank": st.just(()) | some(0.2, 0.5, 1),
+        "merging": some(0, 0.1, 0.4).map(lambda found: found[::-1]),
         "patch_size": some(2, 4, 3).map(lambda sizes: sizes[::-1]),
         "resolution": some(4, 6, 8),
         "position": st.sampled_from(["convolution", "table"]),
         "head_width": st.sampled_from([0, 1, 8]),
+    }
+)
+HIERA = st.fixed_dictionaries(
+    {
+        "depth": st.lists(DEPTHS, min_size=1, max_size=2).map(tuple),
+        "width": some(7, 16, 24, 32),
+        "heads": some(1, 2, 3),
+        "mlp_ratio": RATIOS,
+        "local_stages": some(0, 1, 2).map(lambda found: found[::-1]),
+        "mask_unit": st.sampled_from([1, 2, 4]),
+        "patch_size": st.sampled_from([1, 2]),
+        "resolution": some(4, 8, 12),
+        "position": st.sampled_from(["convolution", "table"]),
+        "head_width": st.sampled_from([0, 1, 8]),
+        "aspect": st.sampled_from([(1, 1), (3, 4), (2, 1)]),
     }
 )
 HYBRID = st.fixed_dictionaries(
@@ -143,6 +161,7 @@ FAMILIES = {
     "mobilenet": (MobileNetSpace, MobileNetConfig, MOBILENET),
     "resnet": (ResNetSpace, ResNetConfig, RESNET),
     "vit": (VitSpace, VitConfig, VIT),
+    "hiera": (HieraSpace, HieraConfig, HIERA),
     "hybrid": (HybridSpace, HybridConfig, HYBRID),
     "simplenet": (SimpleNetSpace, SimpleNetConfig, SIMPLENET),
 }

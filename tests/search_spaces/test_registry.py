@@ -3,6 +3,7 @@
 import pytest
 
 from hwnas.search_spaces import SPACES
+from hwnas.search_spaces.hiera import PRESETS as HIERA
 from hwnas.search_spaces.hybrid import PRESETS as HYBRID
 from hwnas.search_spaces.mobilenet import PRESETS as MOBILENET
 from hwnas.search_spaces.registry import SpaceEntry, spaces
@@ -11,6 +12,7 @@ from hwnas.search_spaces.simplenet import PRESETS as SIMPLENET
 from hwnas.search_spaces.vit import PRESETS as VIT
 
 PRESETS = {
+    "hiera": HIERA,
     "hybrid": HYBRID,
     "mobilenet": MOBILENET,
     "resnet": RESNET,

@@ -26,6 +26,8 @@ from hwnas.search_spaces import (
     Architecture,
     Choice,
     ChoiceCondition,
+    HieraConfig,
+    HieraSpace,
     HybridConfig,
     HybridSpace,
     HybridStage,
@@ -46,6 +48,7 @@ from hwnas.search_spaces import (
     channels,
     edsr,
     elastic,
+    hiera,
     hybrid,
     mobilenet,
     nasbench201,
@@ -230,6 +233,21 @@ COUNTABLE_VIT = VitSpace(
     )
 )
 
+COUNTABLE_HIERA = HieraSpace(
+    HieraConfig(
+        depth=((1,), (1, 2)),
+        width=(16, 24),
+        heads=(1, 2),
+        mlp_ratio=(2,),
+        local_stages=(1, 0),
+        mask_unit=2,
+        patch_size=2,
+        resolution=(8, 12),
+        head_width=8,
+        outputs=3,
+    )
+)
+
 OPERATORS = MobileNetSpace(
     MobileNetConfig(
         stages=(
@@ -303,9 +321,13 @@ SPACES: dict[str, SearchSpace] = {
     "channels-resnet": channels((8, 8, 3), 4, model="resnet20", ratios=(0.5, 1)),
     "hybrid-countable": COUNTABLE_HYBRID,
     "hybrid-tiny": hybrid((8, 8, 1), 10),
+    "hiera-countable": COUNTABLE_HIERA,
+    "hiera-tiny": hiera((8, 8, 1), 10),
+    "hiera-tall-table": hiera((24, 16, 1), 4, preset="tiny", position="table"),
     "vit-countable": COUNTABLE_VIT,
     "vit-tiny": vit((8, 8, 1), 10),
     "mobilenet-wide": mobilenet((9, 18, 1), 4),
+    "vit-merging": vit((12, 8, 1), 4, preset="tiny", depth=(1, 3), merging=(0.3, 0.1, 0)),
     "vit-wide": vit((9, 18, 1), 4),
     "vit-tall-table": vit((24, 16, 1), 4, preset="deit-tiny", depth=(1, 2), patch_size=(4,)),
     "simplenet-tall": simplenet((20, 12, 3), 4, preset="tiny"),
@@ -326,6 +348,7 @@ SPACES: dict[str, SearchSpace] = {
         QuantisationConfig((2, 8, 32), (4, 32), ("tensor", "channel"), ("symmetric", "asymmetric")),
     ),
     "quantised-gated": QuantisedSpace(GatedSpace()),
+    "quantised-hiera": QuantisedSpace(hiera((8, 8, 1), 10)),
     "quantised-vit": QuantisedSpace(vit((8, 8, 1), 10)),
 }
 if find_spec("torch_pruning") is not None:
@@ -338,6 +361,7 @@ LARGE: dict[str, SearchSpace] = {
     "resnet-50": resnet((224, 224, 3), 1000),
     "simplenet-full": simplenet((32, 32, 3), 10),
     "hybrid-large": hybrid((224, 224, 3), 1000),
+    "hiera-large": hiera((224, 224, 3), 1000),
     "vit-large": vit((224, 224, 3), 1000),
 }
 UNIONS: dict[str, SearchSpace] = {

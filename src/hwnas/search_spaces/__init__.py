@@ -18,6 +18,7 @@ from hwnas.search_spaces.cost_model.workload import (
 )
 from hwnas.search_spaces.dense_head import DenseHead
 from hwnas.search_spaces.edsr import EdsrConfig, EdsrSpace, edsr
+from hwnas.search_spaces.hiera import HieraConfig, HieraSpace, hiera
 from hwnas.search_spaces.hybrid import HybridConfig, HybridSpace, HybridStage, hybrid
 from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
 from hwnas.search_spaces.registry import ROLES, SPACES
@@ -52,6 +53,8 @@ __all__ = [
     "EdsrSpace",
     "ElasticSpace",
     "Group",
+    "HieraConfig",
+    "HieraSpace",
     "HybridConfig",
     "HybridSpace",
     "HybridStage",
@@ -82,6 +85,7 @@ __all__ = [
     "channels",
     "edsr",
     "elastic",
+    "hiera",
     "hybrid",
     "mobilenet",
     "nasbench201",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.layers import hidden_channels
+from hwnas.search_spaces.layers import Position, hidden_channels
 from hwnas.search_spaces.map_sizes import Size, input_size
 
 __all__ = [
@@ -15,8 +15,10 @@ __all__ = [
     "check_counts",
     "check_dropout",
     "check_expansion",
+    "check_position",
     "check_sides",
     "check_stride",
+    "checked_head_width",
     "checked_weights",
 ]
 
@@ -41,6 +43,36 @@ def check_dropout(dropout: float) -> None:
     """Raise if a dropout probability is not in [0, 1)."""
     if not 0 <= dropout < 1:
         raise ConfigError(f"dropout is {dropout}; expected a probability in [0, 1)")
+
+
+def check_position(position: Position) -> None:
+    """Raise if there is no such encoding of positions."""
+    if position not in get_args(Position):
+        raise ConfigError(f"position is {position!r}; expected convolution or table")
+
+
+def checked_head_width(head_width: int, width: Sequence[int], heads: Sequence[int]) -> int:
+    """Return the channels of an attention head.
+
+    Args:
+        head_width: Value of the configuration; 0 for the largest width over the largest number of
+            heads.
+        width: Options for the channels of a token.
+        heads: Options for the number of heads.
+
+    Raises:
+        ConfigError: The value is negative, or the heads do not divide the width.
+    """
+    if head_width < 0:
+        raise ConfigError(f"head_width is {head_width}; expected at least 1, or 0 for auto")
+    if head_width:
+        return int(head_width)
+    if max(width) % max(heads):
+        raise ConfigError(
+            f"{max(heads)} heads do not divide the width {max(width)}; choose numbers of heads "
+            "whose largest divides the largest width, or set head_width"
+        )
+    return max(width) // max(heads)
 
 
 def checked_weights(value: OperatorWeights) -> OperatorWeights:

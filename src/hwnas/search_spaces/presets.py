@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hwnas.plugin import resolve
 from hwnas.search_spaces.configured_space import Configuration
 
-__all__ = ["changed", "preset_for", "sevenths"]
+__all__ = ["changed", "preset_for", "sevenths", "sevenths_of"]
 
 C = TypeVar("C", bound=Configuration)
 T = TypeVar("T")
@@ -52,3 +52,9 @@ def sevenths(image_shape: tuple[int, int, int], *parts: int) -> tuple[int, ...]:
     """Return options for the side of the input, as sevenths of the longer side of the images."""
     side = max(image_shape[:2])
     return tuple(sorted({max(1, side * part // 7) for part in parts}))
+
+
+def sevenths_of(image_shape: tuple[int, int, int], unit: int, *parts: int) -> tuple[int, ...]:
+    """Return `sevenths`, rounded up to whole units unless below one unit."""
+    sides = sevenths(image_shape, *parts)
+    return tuple(sorted({side if side < unit else -(-side // unit) * unit for side in sides}))

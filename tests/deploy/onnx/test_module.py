@@ -17,6 +17,7 @@ from hwnas.deploy import export_onnx
 from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.deploy.onnx.operators import OPERATORS
 from hwnas.errors import ArtifactError, UnsupportedOperator
+from hwnas.search_spaces import vit
 
 
 class Attention(nn.Module):
@@ -52,8 +53,14 @@ class Pieces(nn.Module):
         return torch.cat([y, torch.sigmoid(z)[:, 2:6]], 1).mean((2, 3))
 
 
+def merging() -> nn.Module:
+    """Return a network that sorts and gathers."""
+    space = vit((16, 16, 3), 5, preset="tiny", merging=(0.25,))
+    return space.build(space.smallest())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Attention, Pieces])
+@pytest.mark.parametrize("make", [Attention, Pieces, merging])
 def test_onnx_module_gives_the_outputs_of_the_exported_network(
     make: Callable[[], nn.Module], tmp_path: Path
 ) -> None:
@@ -159,6 +166,7 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, object]]] = {
     "power": ("Pow", {"p": np.float32(2)}, {}),
     "sum": ("ReduceSum", {"a": ints(1)}, {}),
     "least": ("ReduceMin", {}, {}),
+    "gather elements": ("GatherElements", {"i": np.int64([[[[3, 0]]], [[[1, 1]]]])}, {"axis": 3}),
     "global largest": ("GlobalMaxPool", {}, {}),
     "larger of two": ("Max", {"other": np.float32(0.1)}, {}),
     "smallest of three": ("Min", {"other": floats(4, 1, 6), "third": np.float32(0)}, {}),

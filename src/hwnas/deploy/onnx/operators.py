@@ -322,6 +322,13 @@ def _resize(
     return F.interpolate(x, wanted, mode=known[0], align_corners=known[1])
 
 
+def _top(a: Attributes, x: Tensor, count: Any) -> tuple[Tensor, Tensor]:
+    (k,) = _integers(count)
+    largest, in_order = bool(a.get("largest", 1)), bool(a.get("sorted", 1))
+    found = x.topk(k, a.get("axis", -1), largest, in_order)
+    return found.values, found.indices
+
+
 OPERATORS: dict[str, Operator] = {
     "Abs": lambda a, x: torch.abs(x),
     "Add": lambda a, x, y: x + y,
@@ -344,12 +351,14 @@ OPERATORS: dict[str, Operator] = {
     "Expand": _expand,
     "Flatten": lambda a, x: x.flatten(a.get("axis", 1)),
     "Gather": _gather,
+    "GatherElements": lambda a, x, index: x.gather(a.get("axis", 0), index),
     "Gelu": lambda a, x: F.gelu(x, approximate=a.get("approximate", "none")),
     "Gemm": _gemm,
     "GRU": gru,
     "GlobalAveragePool": lambda a, x: x.mean(list(range(2, x.dim())), keepdim=True),
     "GlobalMaxPool": lambda a, x: x.amax(list(range(2, x.dim())), keepdim=True),
     "GroupNormalization": _group_norm,
+    "GreaterOrEqual": lambda a, x, y: x >= y,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": lambda a, x: F.hardswish(x),
     "Identity": lambda a, x: x,
@@ -389,6 +398,7 @@ OPERATORS: dict[str, Operator] = {
     "Sub": lambda a, x, y: x - y,
     "Swish": lambda a, x: x * torch.sigmoid(a.get("alpha", 1.0) * x),
     "Tanh": lambda a, x: torch.tanh(x),
+    "TopK": _top,
     "Transpose": lambda a, x: x.permute(a.get("perm", tuple(reversed(range(x.dim()))))),
     "Unsqueeze": _unsqueeze,
     "Where": lambda a, condition, x, y: torch.where(torch.as_tensor(condition), x, y),

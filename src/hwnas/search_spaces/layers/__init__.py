@@ -12,8 +12,9 @@ from hwnas.search_spaces.layers.conv import (
 from hwnas.search_spaces.layers.conv_attention import Context, ConvAttention, FusedBottleneck
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
 from hwnas.search_spaces.layers.low_rank import LowRankLinear, projection, rank_of
-from hwnas.search_spaces.layers.patches import PatchEmbedding, PositionTable
+from hwnas.search_spaces.layers.patches import PatchEmbedding, Position, PositionTable
 from hwnas.search_spaces.layers.rounding import hidden_channels, make_divisible, scaled_channels
+from hwnas.search_spaces.layers.token_merging import TokenMerging, tokens_after
 
 __all__ = [
     "Activation",
@@ -30,12 +31,15 @@ __all__ = [
     "InvertedBottleneck",
     "LowRankLinear",
     "PatchEmbedding",
+    "Position",
     "PositionTable",
     "PreNorm",
     "SqueezeExcite",
+    "TokenMerging",
     "hidden_channels",
     "make_divisible",
     "projection",
     "rank_of",
     "scaled_channels",
+    "tokens_after",
 ]

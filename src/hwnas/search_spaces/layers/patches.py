@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
 from hwnas.search_spaces.map_sizes import Size
 
-__all__ = ["PatchEmbedding", "PositionTable"]
+__all__ = ["PatchEmbedding", "Position", "PositionTable"]
+
+Position = Literal["convolution", "table"]
+"""Encoding of positions: a depthwise convolution, or a learned table."""
+
 
 _SPREAD = 0.02  # standard deviation of the initial table, as in ViT
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
-from typing import Literal
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.checks import check_counts, check_dropout
-from hwnas.search_spaces.layers import make_divisible, rank_of
+from hwnas.search_spaces.checks import (
+    check_counts,
+    check_dropout,
+    check_position,
+    checked_head_width,
+)
+from hwnas.search_spaces.layers import Position, make_divisible, rank_of, tokens_after
 from hwnas.search_spaces.map_sizes import SQUARE, Size, input_size
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
-__all__ = ["Position", "VitConfig", "hidden_width"]
-
-Position = Literal["convolution", "table"]
+__all__ = ["VitConfig", "hidden_width"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class VitConfig:
             which for a square layer costs less than a dense one below a share of 0.5.
         patch_size: Options for the side of a patch in pixels, decreasing: smaller patches give more
             tokens. Every token sees as many pixels as the largest patch has, so weights are shared.
+        merging: Options for the share of the tokens that each block merges into others between its
+            attention and its perceptron (`TokenMerging`), decreasing, in [0, 0.5].
         resolution: Options for the longer side of the input, in pixels.
         position: Encoding of positions: a depthwise convolution, or a learned table, which needs a
             single patch size.
@@ -48,6 +53,7 @@ class VitConfig:
     mlp_ratio: tuple[float, ...] = (4,)
     rank: tuple[float, ...] = ()
     patch_size: tuple[int, ...] = (16,)
+    merging: tuple[float, ...] = (0,)
     resolution: tuple[int, ...] = (224,)
     position: Position = "convolution"
     head_width: int = 0
@@ -66,10 +72,11 @@ class VitConfig:
                 raise ConfigError(f"rank is {list(self.rank)}; expected shares of at most 1")
         check_counts(self, "in_channels", "outputs")
         check_dropout(self.dropout)
-        if self.position not in ("convolution", "table"):
-            raise ConfigError(f"position is {self.position!r}; expected convolution or table")
-        object.__setattr__(self, "head_width", _checked_head_width(self))
+        check_position(self.position)
+        head_width = checked_head_width(self.head_width, self.width, self.heads)
+        object.__setattr__(self, "head_width", head_width)
         object.__setattr__(self, "patch_size", _checked_patches(self))
+        object.__setattr__(self, "merging", _checked_merging(self))
         _check_distinct(self)
 
     def size(self, resolution: int) -> Size:
@@ -85,6 +92,14 @@ class VitConfig:
         height, width = self.size(resolution)
         return height // patch_size, width // patch_size
 
+    def tokens(self, resolution: int, patch_size: int, merging: float) -> tuple[int, ...]:
+        """Return the number of tokens of an image before each block, and after the last one."""
+        blocks = range(max(self.depth))
+        start = math.prod(self.grid(resolution, patch_size))
+        return tuple(
+            itertools.accumulate(blocks, lambda left, _: tokens_after(left, merging), initial=start)
+        )
+
     @property
     def ranks(self) -> tuple[float | None, ...]:
         """Options for ranks; a single None if layers are dense."""
@@ -94,20 +109,6 @@ class VitConfig:
 def hidden_width(width: int, ratio: float) -> int:
     """Return the channels between the two layers of a block's multilayer perceptron."""
     return make_divisible(width * ratio)
-
-
-def _checked_head_width(config: VitConfig) -> int:
-    if config.head_width < 0:
-        raise ConfigError(f"head_width is {config.head_width}; expected at least 1, or 0 for auto")
-    if config.head_width:
-        return int(config.head_width)
-    width, heads = max(config.width), max(config.heads)
-    if width % heads:
-        raise ConfigError(
-            f"{heads} heads do not divide the width {width}; choose numbers of heads whose largest "
-            "divides the largest width, or set head_width"
-        )
-    return width // heads
 
 
 def _checked_patches(config: VitConfig) -> tuple[int, ...]:
@@ -135,6 +136,24 @@ def _checked_patches(config: VitConfig) -> tuple[int, ...]:
             'of one position would read the entry of another; use position = "convolution"'
         )
     return tuple(reversed(sizes))
+
+
+def _checked_merging(config: VitConfig) -> tuple[float, ...]:
+    """Return the options with whole numbers as integers, or raise if one makes no sense."""
+    options = config.merging
+    falling = list(options) == sorted(set(options), reverse=True)
+    if not options or not falling or options[0] > 0.5 or options[-1] < 0:
+        raise ConfigError(
+            f"merging is {list(options)}; expected decreasing shares of at most 0.5, none below 0"
+        )
+    for resolution, patch in itertools.product(config.resolution, config.patch_size):
+        counts = [config.tokens(resolution, patch, share)[1] for share in options]
+        if len(set(counts)) < len(counts):
+            raise ConfigError(
+                f"merging {list(options)} leaves {counts} tokens after one block, of images of "
+                f"{resolution} pixels with patches of {patch}; choose shares further apart"
+            )
+    return tuple(int(share) if share == int(share) else share for share in options)
 
 
 def _check_distinct(config: VitConfig) -> None:

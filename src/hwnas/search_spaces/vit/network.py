@@ -6,7 +6,13 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.layers import Attention, FeedForward, PatchEmbedding, PreNorm
+from hwnas.search_spaces.layers import (
+    Attention,
+    FeedForward,
+    PatchEmbedding,
+    PreNorm,
+    TokenMerging,
+)
 from hwnas.search_spaces.vit.config import VitConfig, hidden_width
 
 __all__ = ["TokenHead", "VisionTransformer", "block", "embedding", "head"]
@@ -51,14 +57,21 @@ def embedding(
 
 
 def block(
-    config: VitConfig, width: int, heads: int, mlp_ratio: float, rank: float | None = None
+    config: VitConfig,
+    width: int,
+    heads: int,
+    mlp_ratio: float,
+    rank: float | None = None,
+    merging: float = 0,
 ) -> nn.Sequential:
-    """Return a block that mixes tokens, then transforms each alone; (N, T, C) -> (N, T, C)."""
+    """Return a block that mixes tokens, then transforms each alone; (N, T, C) -> (N, T', C)."""
     attention = Attention(width, heads, config.head_width, rank)
     feed_forward = FeedForward(width, hidden_width(width, mlp_ratio), rank)
-    return nn.Sequential(
-        OrderedDict(attention=PreNorm(width, attention), feed_forward=PreNorm(width, feed_forward))
-    )
+    parts = OrderedDict[str, nn.Module](attention=PreNorm(width, attention))
+    if merging:
+        parts["merging"] = TokenMerging(merging)
+    parts["feed_forward"] = PreNorm(width, feed_forward)
+    return nn.Sequential(parts)
 
 
 def head(config: VitConfig, width: int) -> TokenHead:

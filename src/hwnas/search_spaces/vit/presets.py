@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from hwnas.search_spaces.presets import sevenths_of
 from hwnas.search_spaces.vit.config import VitConfig
 
 __all__ = ["PRESETS"]
-
-
-def _sides(image_shape: tuple[int, int, int], patch: int, *sevenths: int) -> tuple[int, ...]:
-    """Return sevenths of an image's side, rounded up to whole patches unless below one patch."""
-    whole = max(image_shape[:2])
-    sides = (whole * part // 7 for part in sevenths)
-    return tuple(sorted({side if side < patch else -(-side // patch) * patch for side in sides}))
 
 
 def _tiny(image_shape: tuple[int, int, int]) -> VitConfig:
@@ -23,7 +17,7 @@ def _tiny(image_shape: tuple[int, int, int]) -> VitConfig:
         heads=(1, 2, 4),
         mlp_ratio=(1, 2, 4),
         patch_size=(4, 2),
-        resolution=_sides(image_shape, 4, 7),
+        resolution=sevenths_of(image_shape, 4, 7),
         head_width=16,
     )
 
@@ -35,7 +29,7 @@ def _small(image_shape: tuple[int, int, int]) -> VitConfig:
         heads=(2, 3, 4),
         mlp_ratio=(2, 3, 4),
         patch_size=(8, 4),
-        resolution=_sides(image_shape, 8, 7),
+        resolution=sevenths_of(image_shape, 8, 7),
         head_width=32,
     )
 
@@ -53,7 +47,7 @@ def _large(image_shape: tuple[int, int, int]) -> VitConfig:
         heads=(3, 4),
         mlp_ratio=(3.5, 4),
         patch_size=(32, 16),
-        resolution=_sides(image_shape, 32, 5, 6, 7),
+        resolution=sevenths_of(image_shape, 32, 5, 6, 7),
         head_width=64,
     )
 
@@ -67,7 +61,7 @@ def _low_rank(image_shape: tuple[int, int, int]) -> VitConfig:
         mlp_ratio=(2, 4),
         rank=(0.2, 0.4, 0.6),
         patch_size=(8, 4),
-        resolution=_sides(image_shape, 8, 7),
+        resolution=sevenths_of(image_shape, 8, 7),
         head_width=32,
     )
 
@@ -78,7 +72,7 @@ def _deit_tiny(image_shape: tuple[int, int, int]) -> VitConfig:
         depth=(12,),
         width=(192,),
         heads=(3,),
-        resolution=_sides(image_shape, 16, 7),
+        resolution=sevenths_of(image_shape, 16, 7),
         position="table",
     )
 

@@ -2,7 +2,8 @@
 
 The blocks are those of ViT (Dosovitskiy et al., ICLR 2021). Depth, width, heads, MLP ratio, rank,
 patch size and resolution are elastic, as in AutoFormer (Chen et al., ICCV 2021) and, for ranks and
-patch sizes, in MCUFormer (Liang et al., NeurIPS 2023). There is no class token: the head takes the
+patch sizes, in MCUFormer (Liang et al., NeurIPS 2023). Blocks may merge tokens (ToMe, Bolya et al.,
+ICLR 2023), by an elastic share. There is no class token: the head takes the
 mean of all tokens.
 """
 
@@ -17,6 +18,7 @@ from torch import nn
 
 from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
+from hwnas.search_spaces.layers import Position
 from hwnas.search_spaces.map_sizes import aspect_of
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space.architecture import Architecture
@@ -24,7 +26,7 @@ from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.space.space_plugin import DIGITS, LARGE, SMALL, SpacePlugin
 from hwnas.search_spaces.supernet.block_space import row
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
-from hwnas.search_spaces.vit.config import Position, VitConfig
+from hwnas.search_spaces.vit.config import VitConfig
 from hwnas.search_spaces.vit.network import VisionTransformer, block, embedding, head
 from hwnas.search_spaces.vit.presets import PRESETS
 from hwnas.search_spaces.vit.steps import chosen_parts, part_table
@@ -40,7 +42,7 @@ class VitSpace(ConfiguredSpace[VitConfig]):
     """
 
     name = "vit"
-    added_later = ("aspect",)
+    added_later = ("aspect", "merging")
 
     def __init__(self, config: VitConfig | None = None) -> None:
         super().__init__(PRESETS["large"]((224, 224, 3)) if config is None else config)
@@ -51,8 +53,8 @@ class VitSpace(ConfiguredSpace[VitConfig]):
         return self.config.in_channels, *self.config.size(resolution)
 
     def decisions(self) -> Iterator[Choice]:
-        """Yield the choices of resolution, patch size, width and depth, and of each block."""
-        for name in ("resolution", "patch_size", "width", "depth"):
+        """Yield the choices of the whole network, then of each block."""
+        for name in ("resolution", "patch_size", "width", "depth", "merging"):
             yield Choice(name, getattr(self.config, name))
         for b in range(max(self.config.depth)):
             when = ChoiceCondition.deeper("depth", self.config.depth, b)
@@ -70,7 +72,9 @@ class VitSpace(ConfiguredSpace[VitConfig]):
             BlockSpec(
                 f"blocks.{b}",
                 partial(block, config),
-                width | {name: f"block{b}.{name}" for name in self._of_blocks},
+                width
+                | {name: f"block{b}.{name}" for name in self._of_blocks}
+                | ({} if config.merging == (0,) else {"merging": "merging"}),
                 "depth",
                 b + 1,
             )
@@ -107,6 +111,7 @@ def vit(
     mlp_ratio: tuple[float, ...] | None = None,
     rank: tuple[float, ...] | None = None,
     patch_size: tuple[int, ...] | None = None,
+    merging: tuple[float, ...] | None = None,
     resolution: tuple[int, ...] | None = None,
     position: Position | None = None,
     head_width: int | None = None,
@@ -127,6 +132,8 @@ def vit(
         mlp_ratio: Options for each block's hidden channels, as a multiple of the width.
         rank: Options for the rank of each block's linear layers, as a share of the full one.
         patch_size: Options for the side of a patch in pixels, decreasing.
+        merging: Options for the share of the tokens that each block merges into others, decreasing,
+            in [0, 0.5].
         resolution: Options for the longer side of the input, in pixels; its aspect ratio is about
             that of the images.
         position: ``"convolution"`` or ``"table"``.
@@ -146,6 +153,7 @@ def vit(
         mlp_ratio=mlp_ratio,
         rank=rank,
         patch_size=patch_size,
+        merging=merging,
         resolution=resolution,
         position=position,
         head_width=head_width,
