@@ -16,6 +16,7 @@ from hwnas.recipe import Named
 from hwnas.search.samplers.botorch import QLogNEHVI as _QLogNEHVI
 from hwnas.search.samplers.eas import EAS as _EAS
 from hwnas.search.samplers.from_optuna import gp, nsga2, nsga3, random, tpe
+from hwnas.search.samplers.generative.sampler import Generative as _Generative
 from hwnas.search.samplers.growth import Growth as _Growth
 from hwnas.search.samplers.guided import GuidedSampler
 from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
@@ -32,6 +33,7 @@ __all__ = [
     "NSGA3",
     "TPE",
     "Forest",
+    "Generative",
     "Growth",
     "Guided",
     "ProxyOrder",
@@ -66,6 +68,7 @@ def _of_trials(
 
 EAS = _of_batches("eas", _EAS)
 Forest = _of_batches("forest", forest)
+Generative = _of_batches("generative", _Generative)
 GP = _of_trials("gp", gp)
 Growth = _of_batches("growth", _Growth)
 Guided = _of_batches("guided", GuidedSampler)

@@ -110,14 +110,15 @@ class UnitAttention(nn.Module):
             for each in (query, key, value)
         )  # (N units, heads, tokens of a unit, d)
         scores = (query * self._split[1] ** -0.5) @ key.transpose(2, 3)
-        mixed = scores.softmax(3) @ value
+        mixed: Tensor = scores.softmax(3) @ value
         return mixed.transpose(1, 2).reshape(-1, *shape)
 
     def _pooled(self, x: Tensor) -> Tensor:
         """Return the largest of every 2 x 2 neighbours, (N, T / 4, C), of tokens (N, T, C)."""
         tokens, channels = x.shape[1:]
         rows = x.reshape(-1, 2, self._side * channels).amax(1)
-        return rows.reshape(-1, 2, channels).amax(1).reshape(-1, tokens // 4, channels)
+        pooled: Tensor = rows.reshape(-1, 2, channels).amax(1)
+        return pooled.reshape(-1, tokens // 4, channels)
 
 
 class Hiera(nn.Sequential):
