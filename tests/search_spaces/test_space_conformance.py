@@ -328,6 +328,7 @@ SPACES: dict[str, SearchSpace] = {
     "vit-tiny": vit((8, 8, 1), 10),
     "mobilenet-wide": mobilenet((9, 18, 1), 4),
     "vit-merging": vit((12, 8, 1), 4, preset="tiny", depth=(1, 3), merging=(0.3, 0.1, 0)),
+    "vit-uneven": vit((12, 12, 1), 4, preset="tiny", patch_size=(6, 4, 2), resolution=(18,)),
     "vit-wide": vit((9, 18, 1), 4),
     "vit-tall-table": vit((24, 16, 1), 4, preset="deit-tiny", depth=(1, 2), patch_size=(4,)),
     "simplenet-tall": simplenet((20, 12, 3), 4, preset="tiny"),

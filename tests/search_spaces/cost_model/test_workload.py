@@ -163,6 +163,11 @@ def test_peak_memory_includes_a_residual_until_it_is_added() -> None:
     assert trace(network, (2, 5, 5)).peak_activation_bytes == FLOAT * 25 * (2 + 6 + 2)
 
 
+def test_peak_memory_in_int8_is_one_byte_for_each_element() -> None:
+    chain = nn.Sequential(nn.Conv2d(2, 6, 1), nn.Conv2d(6, 4, 1), nn.Conv2d(4, 1, 1))
+    assert trace(chain, (2, 5, 5)).peak_int8_activation_bytes == 25 * (6 + 4)
+
+
 @pytest.mark.parametrize(("inplace", "channels"), [(True, 1 + 6), (False, 6 + 6)])
 def test_peak_memory_excludes_in_place_activations(inplace: bool, channels: int) -> None:
     network = nn.Sequential(nn.Conv2d(1, 6, 1), nn.ReLU(inplace=inplace))

@@ -21,7 +21,7 @@ CONFIG = VitConfig(depth=(1, 2), width=(32, 48), heads=(1, 2), patch_size=(8, 4)
         ({"width": (32.5,)}, r"width is \[32\.5\]; expected whole numbers"),
         ({"patch_size": (4, 8)}, r"patch_size, from its end, is \[8, 4\]; expected positive"),
         ({"patch_size": (32,)}, "images of 16 pixels are smaller than a patch of 32"),
-        ({"resolution": (20,)}, "resolution 20 is not a multiple of the patch size 8"),
+        ({"resolution": (20,)}, "resolution 20 is not a multiple of the largest patch size 8"),
         ({"patch_size": (4, 1)}, r"patch_size \[4, 1\] mixes even and odd"),
         ({"position": "table"}, 'position = "table" needs a single patch size'),
         ({"position": "sine"}, "position is 'sine'; expected convolution or table"),

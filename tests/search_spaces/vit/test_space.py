@@ -50,6 +50,22 @@ def test_vit_tensors_have_four_dimensions_at_most(preset: str) -> None:
         assert max(len(tensor.shape) for tensor in workload.tensors) == 4
 
 
+def test_preset_mcuformer_reaches_the_memory_of_a_microcontroller() -> None:
+    """320 KB hold the smaller networks, at 224 pixels, too, but not the largest one."""
+    space = vit((224, 224, 3), 1000, preset="mcuformer")
+    values = space.smallest().as_dict()
+    small = space.workload(space.architecture({**values, "resolution": 224}))
+    assert small.peak_int8_activation_bytes < 320 * 1024 / 2
+    assert space.workload(space.largest()).peak_int8_activation_bytes > 320 * 1024
+
+
+@pytest.mark.parametrize(("patch", "side"), [(32, 224), (28, 224), (24, 216), (20, 220), (16, 224)])
+def test_vit_input_is_rounded_to_whole_patches(patch: int, side: int) -> None:
+    space = vit((224, 224, 3), 10, preset="mcuformer")
+    values = {**space.largest().as_dict(), "patch_size": patch}
+    assert space.input_shape(space.architecture(values)) == (3, side, side)
+
+
 def test_vit_with_a_lower_rank_has_fewer_macs_and_weights() -> None:
     space = vit((32, 32, 3), 10, preset="low-rank")
     values = space.largest().as_dict()

@@ -46,6 +46,7 @@ COUNTED: Mapping[str, Callable[[Workload], int]] = {
     "weight_bytes": lambda workload: workload.weight_bytes,
     "bit_operations": lambda workload: workload.bit_operations,
     "peak_activation_bytes": lambda workload: workload.peak_activation_bytes,
+    "peak_int8_activation_bytes": lambda workload: workload.peak_int8_activation_bytes,
 }
 """Functions that count a cost exactly from a workload, by the cost's name."""
 

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -133,6 +133,19 @@ class Workload:
     @cached_property
     def peak_activation_bytes(self) -> int:
         """Largest total bytes of inputs and activations alive at once, in execution order."""
+        return self._peak({tensor.id: tensor.bytes for tensor in self.tensors})
+
+    @cached_property
+    def peak_int8_activation_bytes(self) -> int:
+        """The same with one byte for each element, as of a network in int8."""
+        return self._peak({tensor.id: math.prod(tensor.shape) for tensor in self.tensors})
+
+    def _peak(self, sizes: Mapping[int, int]) -> int:
+        """Return the largest total size of inputs and activations alive at once.
+
+        Args:
+            sizes: Size of each tensor, by its id.
+        """
         buffer = self._buffers()
         last_use = {
             buffer[i]: step
@@ -141,11 +154,11 @@ class Workload:
         }
         last_use |= {buffer[i]: len(self.operators) for i in self.outputs}
         alive = {t.id for t in self.tensors if t.role == "input"}
-        peak = sum(self.tensors[i].bytes for i in alive)
+        peak = sum(sizes[i] for i in alive)
         for step, operator in enumerate(self.operators):
             alive |= {buffer[i] for i in operator.outputs}
             alive -= self._weights
-            peak = max(peak, sum(self.tensors[i].bytes for i in alive))
+            peak = max(peak, sum(sizes[i] for i in alive))
             alive = {i for i in alive if last_use.get(i, -1) > step}
         return peak
 

@@ -34,6 +34,7 @@ class VitConfig:
             which for a square layer costs less than a dense one below a share of 0.5.
         patch_size: Options for the side of a patch in pixels, decreasing: smaller patches give more
             tokens. Every token sees as many pixels as the largest patch has, so weights are shared.
+            The input is as large as the resolution, rounded to whole patches.
         merging: Options for the share of the tokens that each block merges into others between its
             attention and its perceptron (`TokenMerging`), decreasing, in [0, 0.5].
         resolution: Options for the longer side of the input, in pixels.
@@ -79,17 +80,20 @@ class VitConfig:
         object.__setattr__(self, "merging", _checked_merging(self))
         _check_distinct(self)
 
-    def size(self, resolution: int) -> Size:
-        """Return height and width of the input at a resolution, in pixels."""
-        patch = self.patch_size[0]
+    def size(self, resolution: int, patch_size: int) -> Size:
+        """Return height and width of the input at a resolution, in pixels.
+
+        They are rounded to whole patches of the largest size, and then to whole ones of this size.
+        """
         height, width = (
-            max(1, round(side / patch)) * patch for side in input_size(resolution, self.aspect)
+            _whole(_whole(side, self.patch_size[0]), patch_size)
+            for side in input_size(resolution, self.aspect)
         )
         return height, width
 
     def grid(self, resolution: int, patch_size: int) -> Size:
         """Return the number of rows and columns of patches at a resolution."""
-        height, width = self.size(resolution)
+        height, width = self.size(resolution, patch_size)
         return height // patch_size, width // patch_size
 
     def tokens(self, resolution: int, patch_size: int, merging: float) -> tuple[int, ...]:
@@ -106,6 +110,11 @@ class VitConfig:
         return self.rank or (None,)
 
 
+def _whole(side: int, patch: int) -> int:
+    """Return a side rounded to whole patches, at least one."""
+    return max(1, round(side / patch)) * patch
+
+
 def hidden_width(width: int, ratio: float) -> int:
     """Return the channels between the two layers of a block's multilayer perceptron."""
     return make_divisible(width * ratio)
@@ -113,18 +122,18 @@ def hidden_width(width: int, ratio: float) -> int:
 
 def _checked_patches(config: VitConfig) -> tuple[int, ...]:
     sizes = checked_whole("patch_size, from its end,", tuple(reversed(config.patch_size)))
-    for patch in reversed(sizes):
-        for resolution in config.resolution:
-            if resolution < patch:
-                raise ConfigError(
-                    f"images of {resolution} pixels are smaller than a patch of {patch}; lower "
-                    f"space.patch_size, or set space.resolution to at least {patch}"
-                )
-            if resolution % patch:
-                raise ConfigError(
-                    f"resolution {resolution} is not a multiple of the patch size {patch}; choose "
-                    "resolutions that all patch sizes divide"
-                )
+    largest = sizes[-1]
+    for resolution in config.resolution:
+        if resolution < largest:
+            raise ConfigError(
+                f"images of {resolution} pixels are smaller than a patch of {largest}; lower "
+                f"space.patch_size, or set space.resolution to at least {largest}"
+            )
+        if resolution % largest:
+            raise ConfigError(
+                f"resolution {resolution} is not a multiple of the largest patch size {largest}; "
+                "choose resolutions that it divides"
+            )
     if len({size % 2 for size in sizes}) > 1:
         raise ConfigError(
             f"patch_size {list(config.patch_size)} mixes even and odd; patches share a centre, so "

@@ -53,7 +53,7 @@ def _large(image_shape: tuple[int, int, int]) -> VitConfig:
 
 
 def _low_rank(image_shape: tuple[int, int, int]) -> VitConfig:
-    """Return a space for microcontrollers, elastic as in MCUFormer (Liang et al., NeurIPS 2023)."""
+    """Return a space for microcontrollers and small images, elastic as that of MCUFormer."""
     return VitConfig(
         depth=(2, 3, 4),
         width=(48, 64, 96),
@@ -63,6 +63,25 @@ def _low_rank(image_shape: tuple[int, int, int]) -> VitConfig:
         patch_size=(8, 4),
         resolution=sevenths_of(image_shape, 8, 7),
         head_width=32,
+    )
+
+
+def _mcuformer(image_shape: tuple[int, int, int]) -> VitConfig:
+    """Return the choices of MCUFormer (Liang et al., NeurIPS 2023), with the authors' options.
+
+    They are AutoFormer-tiny's depths, widths and numbers of heads, with the ranks and patch sizes
+    that the authors add. Here, ranks are elastic in each block. Images are rounded to whole
+    patches, where theirs lose the pixels that do not fill one.
+    """
+    return VitConfig(
+        depth=(12, 13, 14),
+        width=(168, 192, 216),
+        heads=(3, 4),
+        mlp_ratio=(3.5, 4),
+        rank=(0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+        patch_size=(32, 28, 24, 20, 16),
+        resolution=sevenths_of(image_shape, 32, 5, 6, 7),
+        head_width=64,
     )
 
 
@@ -81,6 +100,7 @@ PRESETS: Mapping[str, Callable[[tuple[int, int, int]], VitConfig]] = {
     "tiny": _tiny,
     "small": _small,
     "low-rank": _low_rank,
+    "mcuformer": _mcuformer,
     "large": _large,
     "deit-tiny": _deit_tiny,
 }

@@ -49,8 +49,9 @@ class VitSpace(ConfiguredSpace[VitConfig]):
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Return channels, height and width of one input image."""
-        resolution = int(self.values(architecture)["resolution"])
-        return self.config.in_channels, *self.config.size(resolution)
+        values = self.values(architecture)
+        size = self.config.size(int(values["resolution"]), int(values["patch_size"]))
+        return self.config.in_channels, *size
 
     def decisions(self) -> Iterator[Choice]:
         """Yield the choices of the whole network, then of each block."""
@@ -123,8 +124,9 @@ def vit(
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96), ``"large"``
-            (AutoFormer-tiny's), ``"low-rank"`` (for microcontrollers) or ``"deit-tiny"`` (that one
-            network); chosen by the size of the images among the first three if None.
+            (AutoFormer-tiny's), ``"low-rank"`` and ``"mcuformer"`` (for microcontrollers) or
+            ``"deit-tiny"`` (that one network); chosen by the size of the images among the first
+            three if None.
         depth: Options for the number of blocks, in place of the preset's; this and all that follow
             are as in `VitConfig`.
         width: Options for the channels of a token.
@@ -174,6 +176,7 @@ PLUGINS = (
             "small": SMALL,
             "low-rank": SMALL,
             "large": LARGE,
+            "mcuformer": LARGE,
             "deit-tiny": LARGE,
         },
     ),

@@ -95,5 +95,5 @@ def chosen_parts(config: VitConfig, indices: Indices) -> npt.NDArray[np.int64]:
 def _embedding(config: VitConfig, width: int, patch: int, resolution: int) -> Counts:
     return traced_steps(
         lambda: embedding(config, width, patch, resolution),
-        (config.in_channels, *config.size(resolution)),
+        (config.in_channels, *config.size(resolution, patch)),
     )
