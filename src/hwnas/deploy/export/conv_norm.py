@@ -12,10 +12,11 @@ from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from hwnas.search_spaces.layers import DepthwiseConv2d
+from hwnas.search_spaces.layers.deformable import DeformableConv2d
 
 __all__ = ["ConvNormPair", "conv_norm_pairs", "fold_norms"]
 
-_CONVOLUTIONS = (nn.Conv2d, DepthwiseConv2d)
+_CONVOLUTIONS = (nn.Conv2d, DepthwiseConv2d, DeformableConv2d)
 """Classes whose output is linear in their weights; a user's subclass may do anything with them."""
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.node_names import name_nodes, rename_nodes
 from hwnas.errors import ArtifactError
+from hwnas.search_spaces.layers import deformable  # noqa: F401  # it defines the operator
 
 __all__ = ["INPUT", "OPSET", "OUTPUT", "Exporter", "quiet", "to_onnx", "traced_onnx"]
 
@@ -73,6 +74,7 @@ def _dynamo(network: nn.Module, batch: torch.Tensor) -> Any:
             opset_version=OPSET,
             external_data=False,
             verbose=False,
+            custom_translation_table={torch.ops.hwnas.deform_conv2d.default: _deform_conv},
         )
     assert program is not None
     model = program.model_proto
@@ -151,6 +153,14 @@ def _torchscript(
             training=mode,
         )
     return _without_notes(onnx.load_model_from_string(file.getvalue()))
+
+
+def _deform_conv(x: Any, offsets: Any, weight: Any, stride: int, groups: int) -> Any:
+    """Return the node of a `hwnas.search_spaces.layers.deformable.deformed` convolution."""
+    from onnxscript import opset20
+
+    pads = [weight.shape[2] // 2] * 4
+    return opset20.DeformConv(x, weight, offsets, group=groups, pads=pads, strides=[stride, stride])
 
 
 def _without_notes(model: Any) -> Any:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from hwnas.deploy.onnx.recurrent import gru, lstm
 from hwnas.errors import ArtifactError
+from hwnas.search_spaces.layers.deformable import deformed
 
 __all__ = ["OPERATORS", "Attributes"]
 
@@ -105,6 +106,22 @@ def _conv(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None) 
     run = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[x.dim() - 2]
     result: Tensor = run(x, weight, bias, strides, pads, dilations, a.get("group", 1))
     return result
+
+
+def _deform_conv(
+    a: Attributes, x: Tensor, weight: Tensor, offsets: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    side, strides = weight.shape[2], a.get("strides", [1, 1])
+    plain = a.get("dilations", [1, 1]) == [1, 1] and a.get("offset_group", 1) == 1
+    square = weight.shape[3] == side and side % 2 == 1 and strides[0] == strides[1]
+    if not plain or not square or a.get("pads", [0] * 4) != [side // 2] * 4:
+        raise ArtifactError(
+            "DeformConv is supported with a square kernel, a padding of half its size, one stride "
+            "and one group of offsets"
+        )
+    run = torch.ops.hwnas.deform_conv2d if x.is_meta else deformed
+    y: Tensor = run(x, offsets, weight, strides[0], a.get("group", 1))
+    return y if bias is None else y + bias.view(1, -1, 1, 1)
 
 
 def _constant_of_shape(a: Attributes, shape: Tensor) -> Tensor:
@@ -340,6 +357,7 @@ OPERATORS: dict[str, Operator] = {
     "ConstantOfShape": _constant_of_shape,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
+    "DeformConv": _deform_conv,
     "DepthToSpace": _depth_to_space,
     "DequantizeLinear": _dequantize,
     "Div": lambda a, x, y: x / y,

@@ -57,7 +57,7 @@ _KINDS: dict[str, OperatorKind] = {
         "view",
     ),
 }  # fmt: skip
-_CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv", "ConvTranspose")
+_CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "DeformConv")
 _BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 16: 16}
 
 
@@ -196,7 +196,7 @@ class _Reader:
                 self._constant(node)
                 continue
             operator = self._operator(node)
-            if operator.kind == "other":
+            if operator.kind == "other" and node.op_type not in _CONVOLUTIONS:
                 unknown[node.op_type] += 1
             operators.append(operator)
             nodes.append(node)
@@ -279,4 +279,7 @@ class _Reader:
         met = self._tensors[inputs[0] if transposed else outputs[0]].shape
         stride = attributes["strides"].ints[0] if "strides" in attributes else 1
         macs = math.prod(met) * math.prod(weight[1:])
-        return NetworkOperator(kind, "convolution", inputs, outputs, macs, weight[2], stride)
+        name = "convolution"
+        if node.op_type == "DeformConv":  # its time is not that of a convolution
+            kind, name = "other", "deform_conv2d"
+        return NetworkOperator(kind, name, inputs, outputs, macs, weight[2], stride)

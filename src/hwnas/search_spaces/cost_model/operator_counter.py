@@ -72,6 +72,13 @@ class OperatorCounter:
             self.norm()
         return self.simple("activation") if activation else self
 
+    def traced(self, steps: Counter[OperatorSignature], stride: int) -> OperatorCounter:
+        """Apply a part whose operators were traced, which keeps the number of channels."""
+        self._shrink(stride)
+        for step, count in steps.items():
+            self.steps[step] += count * self.repeat
+        return self
+
     def norm(self) -> OperatorCounter:
         """Apply batch normalisation."""
         weights = 16 * self.channels

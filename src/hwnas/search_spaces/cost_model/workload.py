@@ -65,7 +65,7 @@ class NetworkOperator:
         inputs: Ids of the tensors that it reads, weights included.
         outputs: Ids of the tensors that it writes.
         macs: Multiply-accumulates of convolutions and matrix products, multiplications of channel
-            gates; 0 for all else.
+            gates; 0 for all else. The interpolation of a deformable convolution is not counted.
         kernel_size: Height of a convolution's kernel, 0 for others.
         stride: Stride of a convolution, 0 for others.
         dead: Whether no output of the network depends on its outputs.
@@ -335,6 +335,10 @@ def _describe(
     macs = 0
     if kind in ("linear", "matmul"):
         macs = written[0].numel() * int(read[-2].shape[-1])
+    elif name == "deform_conv2d":
+        weight = args[2]
+        macs = written[0].numel() * weight[0].numel()
+        return NetworkOperator(kind, name, inputs, outputs, macs, weight.shape[2], int(args[3]))
     elif name == "mul" and len(read) == 2:
         macs = written[0].numel()
     return NetworkOperator(kind, name, inputs, outputs, macs)

@@ -39,8 +39,8 @@ class Stage:
         operators: Options for each block as a whole, by name, in place of ``kernel_size`` and
             ``expand_ratio``: ``"k5_e6"`` has a kernel of 5 and an expansion of 6, ``"k3_e1_g2"``
             has pointwise convolutions in two groups, ``"k13_e3_b"`` a depthwise convolution with
-            dilated branches in training (`BranchedDepthwise`), ``"skip"`` is no block. The last has
-            to be the largest.
+            dilated branches in training (`BranchedDepthwise`), ``"k3_e3_d"`` a deformable one
+            (`DeformableConv2d`), ``"skip"`` is no block. The last has to be the largest.
     """
 
     channels: int

@@ -14,6 +14,7 @@ from hwnas.search_spaces.layers import (
     scaled_channels,
 )
 from hwnas.search_spaces.layers.branches import BranchedDepthwise
+from hwnas.search_spaces.layers.deformable import DeformableDepthwise
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig
 from hwnas.search_spaces.mobilenet.operators import block_shape
 
@@ -82,9 +83,11 @@ def _operator(
     if shape is not None:
         hidden = inputs * shape.expand_ratio
         sizes = (inputs, hidden, outputs, shape.kernel_size, stride)
-        depthwise = None
+        depthwise: nn.Module | None = None
         if shape.branches:
             depthwise = BranchedDepthwise(hidden, shape.kernel_size, stride, activation)
+        elif shape.deformable:
+            depthwise = DeformableDepthwise(hidden, stride, activation)
         return InvertedBottleneck(
             *sizes, gated, activation, shape.groups, always_expand=True, depthwise=depthwise
         )

@@ -12,7 +12,7 @@ from hwnas.search_spaces.layers.branches import DILATED
 __all__ = ["SKIP", "BlockShape", "block_shape", "check_fit", "checked_operators"]
 
 SKIP = "skip"
-_NAME = re.compile(r"k([1-9]\d?)_e([1-9]\d?)(?:_g([2-9]))?(_b)?")
+_NAME = re.compile(r"k([1-9]\d?)_e([1-9]\d?)(?:_g([2-9]))?(_b|_d)?")
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,14 @@ class BlockShape:
         expand_ratio: Hidden channels as a multiple of the input's.
         groups: Groups of the pointwise convolutions.
         branches: Whether the depthwise convolution has dilated branches in training.
+        deformable: Whether its taps are moved apart or together at each place.
     """
 
     kernel_size: int
     expand_ratio: int
     groups: int = 1
     branches: bool = False
+    deformable: bool = False
 
 
 def block_shape(name: str) -> BlockShape | None:
@@ -44,14 +46,18 @@ def block_shape(name: str) -> BlockShape | None:
     if found is None or int(found[1]) % 2 == 0:
         raise ConfigError(
             f"Stage.operators has {name!r}; expected {SKIP!r} or an odd kernel size and an "
-            "expansion like 'k5_e6', with groups like 'k3_e1_g2' or branches like 'k13_e3_b'"
+            "expansion like 'k5_e6', with groups like 'k3_e1_g2', branches like 'k13_e3_b' or a "
+            "deformable kernel like 'k3_e3_d'"
         )
-    shape = BlockShape(int(found[1]), int(found[2]), int(found[3] or 1), found[4] is not None)
+    sizes, kind = (int(found[1]), int(found[2]), int(found[3] or 1)), found[4]
+    shape = BlockShape(*sizes, branches=kind == "_b", deformable=kind == "_d")
     if shape.branches and shape.kernel_size not in DILATED:
         raise ConfigError(
             f"Stage.operators has {name!r}; blocks with branches have a kernel size of "
             f"{', '.join(map(str, DILATED))}"
         )
+    if shape.deformable and shape.kernel_size != 3:
+        raise ConfigError(f"Stage.operators has {name!r}; deformable blocks have a kernel of 3")
     return shape
 
 
@@ -92,10 +98,10 @@ def check_fit(
         ConfigError: It cannot.
     """
     shapes = [block_shape(name) for name in names]
-    if not own and any(shape is not None and shape.branches for shape in shapes):
+    if not own and any(s is not None and (s.branches or s.deformable) for s in shapes):
         raise ConfigError(
-            f"{place}.operators has blocks with branches, whose weights are not part of those of "
-            'other blocks; set space.operator_weights = "own"'
+            f"{place}.operators has deformable blocks or blocks with branches, whose weights are "
+            'not part of those of other blocks; set space.operator_weights = "own"'
         )
     for shape in shapes:
         if shape is not None and (inputs % shape.groups or outputs % shape.groups):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import numpy as np
@@ -10,8 +11,15 @@ import numpy.typing as npt
 from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable
+from hwnas.search_spaces.cost_model.traced import traced_steps
 from hwnas.search_spaces.dense_head import CHANNELS, dense_head_parts
-from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
+from hwnas.search_spaces.layers import (
+    Activation,
+    hidden_channels,
+    make_divisible,
+    scaled_channels,
+)
+from hwnas.search_spaces.layers.deformable import DeformableDepthwise
 from hwnas.search_spaces.map_sizes import Size, input_size, map_sizes
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.operators import SKIP, BlockShape, block_shape
@@ -113,6 +121,7 @@ def _block(
     stride: int,
     groups: int = 1,
     always_expand: bool = False,
+    deformable: bool = False,
 ) -> Counter[OperatorSignature]:
     """Return the operator counts of a `hwnas.search_spaces.layers.InvertedBottleneck`."""
     block = OperatorCounter(inputs, *size)
@@ -120,7 +129,10 @@ def _block(
         block.conv(hidden, groups=groups)
     if groups > 1:
         block.shuffle()
-    block.conv(hidden, kernel_size, stride, groups=hidden)
+    if deformable:
+        block.traced(_deformable(hidden, size, stride, stage.activation), stride)
+    else:
+        block.conv(hidden, kernel_size, stride, groups=hidden)
     if stage.squeeze_excite:
         block.gate(make_divisible(hidden / 4), biased=True)
     block.conv(outputs, groups=groups, activation=False)
@@ -129,13 +141,27 @@ def _block(
     return block.steps
 
 
+@functools.cache
+def _deformable(
+    channels: int, size: Size, stride: int, activation: Activation
+) -> Counter[OperatorSignature]:
+    def make() -> DeformableDepthwise:
+        return DeformableDepthwise(channels, stride, activation)
+
+    return traced_steps(make, (channels, *size))
+
+
 def _operator(
     stage: Stage, inputs: int, outputs: int, size: Size, stride: int, shape: BlockShape | None
 ) -> Counter[OperatorSignature]:
     """Return the operator counts of a block by its name, or of what replaces a skipped one."""
     if shape is not None:
         hidden, kernel_size = inputs * shape.expand_ratio, shape.kernel_size
-        return _block(stage, inputs, hidden, outputs, size, kernel_size, stride, shape.groups, True)
+        return _block(
+            *(stage, inputs, hidden, outputs, size, kernel_size, stride, shape.groups),
+            always_expand=True,
+            deformable=shape.deformable,
+        )
     if stride == 1 and inputs == outputs:
         return Counter()
     return OperatorCounter(inputs, *size).conv(outputs, 1, stride).steps

@@ -20,6 +20,7 @@ from torch import nn
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable, PartTable
 from hwnas.search_spaces.layers.branches import BranchedDepthwise
+from hwnas.search_spaces.layers.deformable import DeformableConv2d
 from hwnas.search_spaces.layers.quantisers import Granularity, LayerPrecision, Symmetry
 from hwnas.search_spaces.quantised.attached import (
     WEIGHT,
@@ -77,6 +78,11 @@ class QuantisedSpace(SearchSpace):
             raise ConfigError(
                 f"space {networks.name} has blocks with branches, which are merged after the "
                 "training, so they cannot be rounded during it; leave those operators out"
+            )
+        if any(isinstance(module, DeformableConv2d) for module in shared.modules()):
+            raise ConfigError(
+                f"space {networks.name} has deformable blocks, which no runtime computes in int8; "
+                "leave those operators out"
             )
         if not self.formats:
             raise ConfigError(
