@@ -57,6 +57,7 @@ METRICS: dict[str, dict[str, Literal["maximize", "minimize"]]] = {
     "segmentation": {"mean_iou": "maximize", "pixel_accuracy": "maximize"},
     "detection": {"map": "maximize", "map_50": "maximize", "map_75": "maximize"},
     "super-resolution": {"psnr_db": "maximize", "ssim": "maximize"},
+    "language-model": {"perplexity": "minimize", "bits_per_byte": "minimize"},
 }
 BASE = """
 name = "base"

@@ -15,6 +15,7 @@ from hwnas.api.options import named_with_options
 from hwnas.recipe import Named
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.cells.space import nasbench201
+from hwnas.search_spaces.decoder.space import decoder
 from hwnas.search_spaces.dense_head import DenseHead
 from hwnas.search_spaces.edsr.space import edsr
 from hwnas.search_spaces.hiera.space import hiera
@@ -33,6 +34,7 @@ from hwnas.search_spaces.vit.space import vit
 __all__ = [
     "EDSR",
     "Channels",
+    "Decoder",
     "DenseHead",
     "Elastic",
     "Group",
@@ -65,6 +67,7 @@ def _role(name: str, factory: Callable[P, Any]) -> Callable[P, Named]:
 
 
 Channels = _space("channels", channels)
+Decoder = _space("decoder", decoder)
 EDSR = _space("edsr", edsr)
 Hiera = _space("hiera", hiera)
 Hybrid = _space("hybrid", hybrid)

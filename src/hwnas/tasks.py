@@ -10,6 +10,7 @@ from hwnas.recipe import Named
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.tasks.classification import classification
 from hwnas.search.tasks.detection import detection
+from hwnas.search.tasks.language_model import language_model
 from hwnas.search.tasks.multilabel import multilabel
 from hwnas.search.tasks.regression import regression
 from hwnas.search.tasks.segmentation import segmentation
@@ -19,6 +20,7 @@ from hwnas.search.tasks.task import Task
 __all__ = [
     "Classification",
     "Detection",
+    "LanguageModel",
     "MultiLabel",
     "Regression",
     "Segmentation",
@@ -34,6 +36,7 @@ def _task(name: str, factory: Callable[Concatenate[ImageData, P], Task]) -> Call
 
 Classification = _task("classification", classification)
 Detection = _task("detection", detection)
+LanguageModel = _task("language-model", language_model)
 MultiLabel = _task("multilabel", multilabel)
 Regression = _task("regression", regression)
 Segmentation = _task("segmentation", segmentation)

@@ -33,6 +33,7 @@ from hwnas.search_spaces import (
     SearchSpace,
     Stage,
     channels,
+    decoder,
     edsr,
     elastic,
     hiera,
@@ -81,6 +82,7 @@ def small_model() -> nn.Module:
 DIGITS = (8, 8, 1), 10
 SPACES: dict[str, Callable[[], SearchSpace]] = {
     "channels": partial(channels, *DIGITS, model="resnet20", ratios=(0.5, 1)),
+    "decoder": partial(decoder, (1, 16, 1), 10, preset="tiny"),
     "edsr": partial(edsr, *DIGITS, preset="mixed"),
     "elastic": lambda: elastic(small_model(), torch.zeros(2, 1, 8, 8)),
     "hiera": partial(hiera, *DIGITS),

@@ -33,6 +33,7 @@ TASKS_AND_DATA = [
     ("painted:colours", "multilabel"),
     ("painted:squares", "detection"),
     ("painted:pictures", "super-resolution"),
+    (f"text:{__file__}", "language-model"),
 ]
 
 
@@ -64,6 +65,8 @@ def linear_model(task: Task, data: ImageData) -> torch.nn.Module:
 
 def random_outputs(task: Task, n: int) -> torch.Tensor:
     maps = (4, 6) if task.meaning.is_map else ()
+    if task.meaning.kind == "next_byte_scores":
+        maps = (1, task.preprocessing.width)
     return torch.randn(n, task.outputs, *maps)
 
 
@@ -98,6 +101,9 @@ class TestConformance:
         batch = task.preprocessing(images)
         height, width, channels = data.image_shape
         assert batch.shape == (len(images), channels, height, width)
+        if data.kind == "tokens":
+            np.testing.assert_allclose(batch.numpy(), images.transpose(0, 3, 1, 2), atol=1e-4)
+            return
         assert batch.mean().item() == pytest.approx(0, abs=0.05)
         assert batch.std().item() == pytest.approx(1, abs=0.05)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from hwnas.search_spaces import SPACES
+from hwnas.search_spaces.decoder import PRESETS as DECODER
 from hwnas.search_spaces.hiera import PRESETS as HIERA
 from hwnas.search_spaces.hybrid import PRESETS as HYBRID
 from hwnas.search_spaces.mobilenet import PRESETS as MOBILENET
@@ -12,6 +13,7 @@ from hwnas.search_spaces.simplenet import PRESETS as SIMPLENET
 from hwnas.search_spaces.vit import PRESETS as VIT
 
 PRESETS = {
+    "decoder": DECODER,
     "hiera": HIERA,
     "hybrid": HYBRID,
     "mobilenet": MOBILENET,

@@ -274,7 +274,9 @@ def export(
         if page is not None:
             out.print(f"{page}: a web page with {name}", soft_wrap=True, markup=False)
         if to is not None:
-            out.print(f"next: hwnas run {to} image.png", soft_wrap=True, markup=False)
+            texts = bundle.outputs.kind == "next_byte_scores"
+            run = f'generate {to} "The "' if texts else f"run {to} image.png"
+            out.print(f"next: hwnas {run}", soft_wrap=True, markup=False)
         else:
             out.print(
                 f"next: python -m http.server --directory {web}", soft_wrap=True, markup=False

@@ -28,8 +28,9 @@ _AFFINE = ("values", "picture")
 """Kinds whose numbers have a scale and an offset."""
 
 OutputKind = Literal[
-    "class_scores", "label_scores", "pixel_class_scores", "values", "boxes", "picture"
-]
+    "class_scores", "label_scores", "pixel_class_scores", "values", "boxes", "picture",
+    "next_byte_scores",
+]  # fmt: skip
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 _PRESENT = 0.5  # least probability of a label that counts as present
 _LEAST_SCORE = 0.3  # of a box that is shown
@@ -201,7 +202,8 @@ class OutputMeaning:
             ``"pixel_class_scores"``: class scores of each pixel. ``"values"``: the numbers are the
             result, times `scale` plus `offset`. ``"boxes"``: maps of scores for each class and of
             four numbers of a box; see `hwnas.deploy.boxes.found_boxes`. ``"picture"``: pixels of a
-            picture, which are in 0..1 times `scale` plus `offset`.
+            picture, which are in 0..1 times `scale` plus `offset`. ``"next_byte_scores"``: scores
+            of the byte that follows each byte of a window.
         labels: Name of each number, in order; empty for pictures, and may be for values.
         scale: Factor of each value, or of each channel of a picture, (K,); empty for 1.
         offset: Sum that is added to each of them, (K,); empty for 0.
@@ -238,7 +240,7 @@ class OutputMeaning:
     @property
     def is_map(self) -> bool:
         """True if an image gives maps (K, h, w), False if it gives a vector (K,)."""
-        return self.kind in ("pixel_class_scores", "boxes", "picture")
+        return self.kind in ("pixel_class_scores", "boxes", "picture", "next_byte_scores")
 
     @property
     def shape(self) -> str:
@@ -266,7 +268,8 @@ class OutputMeaning:
             if there are labels. For boxes: ``boxes``, those with a score of at least .3, each with
             ``label``, ``score`` in 0..1, and ``left``, ``top``, ``right`` and ``bottom`` as shares
             of the image's width and height. For pictures: ``height`` and ``width`` in pixels; the
-            pixels are those of `pictures`.
+            pixels are those of `pictures`. For scores of the next byte: as for class scores, of
+            the byte after the last one.
 
         Raises:
             DataError: The outputs do not have one column, or map, per label.
@@ -282,6 +285,7 @@ class OutputMeaning:
             "values": self._values,
             "boxes": self._boxes,
             "picture": self._size,
+            "next_byte_scores": lambda maps: self._class_scores(maps[:, 0, -1]),
         }[self.kind]
         return [describe(row) for row in rows]
 

@@ -83,9 +83,9 @@ def with_plan(
         ConfigError: The budget is too small, or ``run.max_loss_points`` does not apply.
     """
     assert recipe.run.minutes is not None
-    if data.kind == "pictures":
+    if data.kind in ("pictures", "tokens"):
         raise ConfigError(
-            "run.minutes plans no job for pictures as targets yet; leave it out, and set "
+            f"run.minutes plans no job for {data.kind} as targets yet; leave it out, and set "
             "train.epochs and search.trials"
         )
     text = completed(text, compute_values(tomllib.loads(text)))

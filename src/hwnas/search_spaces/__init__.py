@@ -16,6 +16,7 @@ from hwnas.search_spaces.cost_model.workload import (
     Workload,
     trace,
 )
+from hwnas.search_spaces.decoder import DecoderConfig, DecoderSpace, decoder
 from hwnas.search_spaces.dense_head import DenseHead
 from hwnas.search_spaces.edsr import EdsrConfig, EdsrSpace, edsr
 from hwnas.search_spaces.hiera import HieraConfig, HieraSpace, hiera
@@ -48,6 +49,8 @@ __all__ = [
     "Choice",
     "ChoiceCondition",
     "ChoiceSpace",
+    "DecoderConfig",
+    "DecoderSpace",
     "DenseHead",
     "EdsrConfig",
     "EdsrSpace",
@@ -83,6 +86,7 @@ __all__ = [
     "Workload",
     "batch_norms",
     "channels",
+    "decoder",
     "edsr",
     "elastic",
     "hiera",

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import inf
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from hwnas import report
-from hwnas.atomic import replacing
+from hwnas.atomic import replacing, write_text
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.targets.target import Target
 from hwnas.predictors import Estimate
@@ -57,6 +56,7 @@ from hwnas.stages.results.run_result import (
     RunResult,
     breaking,
     example_image,
+    example_text,
     summarise,
     write_front,
 )
@@ -103,17 +103,21 @@ def reporting(job: Job, goal: SearchGoal, result: SearchResult) -> RunStage:
 def write_results(job: Job, goal: SearchGoal) -> None:
     """Write ``front.csv``, ``report.html`` and an example image for the bundles of a goal."""
     out = job.folder.output(goal.target)
-    _write_example(job, example_image(job.folder.path))
+    _write_example(job)
     summary = summarise(job, goal)
     write_front(summary, out / "front.csv")
     report.write_report(gather(job, goal, summary), out / "report.html")
 
 
-def _write_example(job: Job, path: Path) -> None:
-    """Write a validation image as a PNG file, if it has 1 or 3 channels."""
-    [pixels], _ = job.run_inputs.data.validation.take([0])
-    if pixels.shape[-1] in (1, 3):
-        with replacing(path) as temporary:
+def _write_example(job: Job) -> None:
+    """Write a validation image as a PNG file, if it has 1 or 3 channels, or a window of text."""
+    data = job.run_inputs.data
+    [pixels], _ = data.validation.take([0])
+    if data.kind == "tokens":
+        text = pixels.tobytes().rstrip(b"\0").decode(errors="replace")
+        write_text(example_text(job.folder.path), text)
+    elif pixels.shape[-1] in (1, 3):
+        with replacing(example_image(job.folder.path)) as temporary:
             Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(
                 temporary, format="PNG"
             )

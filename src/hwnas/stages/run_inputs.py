@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -244,6 +245,8 @@ def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
             f"{task.outputs} maps; choose space mobilenet, resnet or hybrid, or give such a "
             'network with [space] name = "elastic" and model = "package.module:function"'
         )
+    if meaning.kind == "next_byte_scores":
+        hint = f"{task.outputs} scores after each byte of a window; choose space decoder"
     if upscale:
         hint = (
             f"pictures of {task.outputs} channels that are {upscale} times as large as their "
@@ -279,8 +282,8 @@ def _check_roles(
 
 def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData) -> None:
     """Raise if augmentation does not suit the images, their targets or the networks."""
-    if data.kind == "pictures":
-        _check_picture_augmentation(train)
+    if data.kind in ("pictures", "tokens"):
+        _check_pixel_changes(train, data.kind)
     if train.cutmix and data.kind in ("values", "boxes"):
         raise ConfigError(
             "train.cutmix pastes parts of other images, which is not defined for targets that are "
@@ -302,15 +305,20 @@ def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData)
     _check_resolution(train, space)
 
 
-def _check_picture_augmentation(train: TrainConfig) -> None:
-    """Raise if augmentation would change images, but not the pictures that belong to them."""
+def _check_pixel_changes(train: TrainConfig, kind: Literal["pictures", "tokens"]) -> None:
+    """Raise if augmentation would change images, but not the pictures or tokens of them."""
     plain = TrainConfig(epochs=1)
-    for name in ("crop", "first_resolution", "cutout", "rand_augment", "erasing", "cutmix"):
+    names = ["crop", "first_resolution", "cutout", "rand_augment", "erasing", "cutmix"]
+    told = (
+        "changes the pixels of images, but not of the pictures that networks make of them; leave "
+        "it out (train.flip and train.shift_pixels suit pictures)"
+    )
+    if kind == "tokens":
+        names += ["flip", "shift_pixels"]
+        told = "is for images, not for text; leave it out"
+    for name in names:
         if getattr(train, name) != getattr(plain, name):
-            raise ConfigError(
-                f"train.{name} changes the pixels of images, but not of the pictures that networks "
-                f"make of them; leave it out (train.flip and train.shift_pixels suit pictures)"
-            )
+            raise ConfigError(f"train.{name} {told}")
 
 
 def _try_augmentation(train: TrainConfig, data: ImageData) -> None:

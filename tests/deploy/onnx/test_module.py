@@ -197,7 +197,10 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, object]]] = {
         {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
     ),
     "bicubic": ("Resize", {"r": floats(0), "s": np.float32([1, 1, 2, 2])}, {"mode": "cubic"}),
-    **{each: (each, {}, {}) for each in ("Abs", "Exp", "Mish", "Neg", "Reciprocal", "Softplus")},
+    **{
+        each: (each, {}, {})
+        for each in ("Abs", "Exp", "Mish", "Neg", "Reciprocal", "Round", "Softplus")
+    },
 }
 
 

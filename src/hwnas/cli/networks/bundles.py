@@ -90,6 +90,8 @@ def run(
     from hwnas.deploy.cascades.cascade import open_packed
 
     opened = open_packed(bundle)
+    if opened.outputs.kind == "next_byte_scores":
+        raise ConfigError(f"{bundle} continues text, so it takes no images; use `hwnas generate`")
     cache = cache_of(opened, cache_mb, cache_entries, cache_near, cache_data)
     if out_path is not None:
         _write_answer(opened, images, out_path)
@@ -105,6 +107,30 @@ def run(
         return
     for image, answer in zip(images, answers, strict=True):
         out.print(f"{image}  {_text(answer)}", soft_wrap=True, markup=False)
+
+
+@app.command(rich_help_panel=NETWORKS)
+def generate(
+    bundle: BundlePath,
+    prompt: Annotated[str, typer.Argument(help="Text to continue")],
+    count: Annotated[int, typer.Option("--bytes", min=1, help="Bytes to add")] = 100,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="0 for the most probable byte; 1 to draw as predicted")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the draws")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Continue a text with the network of a bundle."""
+    from hwnas.deploy.bundles.bundle import Bundle
+
+    opened = Bundle.load(bundle)
+    for warning in opened.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
+    added = opened.continued(prompt, count, temperature, seed)
+    if as_json:
+        print_json({"prompt": prompt, "added": added})
+        return
+    out.print(prompt + added, soft_wrap=True, markup=False)
 
 
 def _text(answer: Mapping[str, Any]) -> str:

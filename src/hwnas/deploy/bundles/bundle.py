@@ -46,6 +46,7 @@ from hwnas.deploy.pictures import picture_of
 from hwnas.deploy.quantization.saturation import saturation_warning
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.text import continued
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.search_spaces import Architecture
 
@@ -356,6 +357,35 @@ class Bundle:
             lambda tiles: self.outputs.pictures(self.predict(tiles)),
         )
         return made
+
+    def continued(
+        self, prompt: str, count: int = 100, temperature: float = 0.0, seed: int = 0
+    ) -> str:
+        """Return the text that the network adds to a prompt.
+
+        Args:
+            prompt: Text to continue, not empty.
+            count: Number of bytes to add.
+            temperature: Divisor of the logits before a byte is drawn, at least 0; 0 for the most
+                probable byte.
+            seed: Seed of the draws.
+
+        Raises:
+            DataError: The network predicts no text, or an argument is out of range.
+            ArtifactError: The ONNX file is damaged.
+        """
+        if self.outputs.kind != "next_byte_scores":
+            raise DataError(f"the network gives {self.outputs.kind}, so it continues no text")
+        if not prompt or count < 1 or temperature < 0:
+            raise DataError(
+                f"a prompt of {len(prompt)} characters, {count} bytes and a temperature of "
+                f"{temperature}; expected at least 1, at least 1, and at least 0"
+            )
+        rng = np.random.default_rng(seed)
+        added = continued(
+            self.predict, prompt.encode(), count, self.preprocessing.width, temperature, rng
+        )
+        return added.decode(errors="replace")
 
     def drawn(self, path: str | Path) -> Image.Image:
         """Return an image with the boxes that the network finds in it.

@@ -13,6 +13,7 @@ from hwnas.deploy.bundles.model_card_header import card_header
 from hwnas.deploy.bundles.standalone import IMAGE_IMPORTS, standalone
 from hwnas.deploy.export.exporters import INPUT
 from hwnas.deploy.pictures import picture_of
+from hwnas.deploy.text import continued
 from hwnas.interval import (
     is_proportion,
     lognormal_interval,
@@ -31,6 +32,17 @@ _ANSWERS = {
         'Image.fromarray(mask).save("mask.png")',
     ],
     "label_scores": ["print(dict(zip(labels, 1 / (1 + np.exp(-outputs[0])))))"],
+    "next_byte_scores": [
+        'prompt = b"The "',
+        'length = preprocessing["width"]',
+        "",
+        "",
+        "def predict(window):",
+        "    return session.run(None, {name: window.transpose(0, 3, 1, 2).astype(np.float32)})[0]",
+        "",
+        "",
+        "print((prompt + continued(predict, prompt, 100, length)).decode(errors='replace'))",
+    ],
     "values": ["print(dict(zip(labels, values)) if labels else values)"],
     "boxes": [
         "for *sides, kind, score in found_boxes(outputs)[0]:",
@@ -117,6 +129,8 @@ def _summary(description: Mapping[str, Any]) -> str:
         height, width = outputs["shape"][2:]
         if (height, width) != (inputs["height"], inputs["width"]):
             gives += f", at {height} x {width} pixels"
+    if outputs["kind"] == "next_byte_scores":
+        gives = f"after each of {inputs['width']} bytes, one score for each byte that may follow"
     if outputs["kind"] == "boxes":
         height, width = outputs["shape"][2:]
         gives = f"a box and {gives} for each of {height} x {width} cells"
@@ -300,7 +314,9 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
     if kind in ("pixel_class_scores", "picture"):
         size = "None"
     functions = [_FUNCTIONS[kind]] if kind in _FUNCTIONS else []
-    if channels in PILLOW_MODES:
+    if kind == "next_byte_scores":
+        images = [*standalone(continued).splitlines(), "", ""]
+    elif channels in PILLOW_MODES:
         images = [
             *standalone(prepared, upright_pixels, *functions).splitlines(),
             "",
@@ -323,7 +339,7 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
         "",
         "import numpy as np",
         "import onnxruntime",
-        IMAGE_IMPORTS,
+        *([] if kind == "next_byte_scores" else [IMAGE_IMPORTS]),
         "",
         "",
         *images,
@@ -339,8 +355,8 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
 
 
 def _called(kind: str) -> Iterable[str]:
-    """Return the line of the example that runs the network, unless that is done tile by tile."""
-    if kind == "picture":
+    """Return the line of the example that runs the network, unless that is done part by part."""
+    if kind in ("picture", "next_byte_scores"):
         return [f'name = "{INPUT}"']
     return [f'outputs = session.run(None, {{"{INPUT}": prepared(pixels, preprocessing)}})[0]']
 

@@ -14,6 +14,7 @@ _TASKS = {
     "pixel_class_scores": "image-segmentation",
     "boxes": "object-detection",
     "picture": "image-to-image",
+    "next_byte_scores": "text-generation",
 }
 """Task names of model hubs by kind of output; hubs have no name for values."""
 _LICENCES = (

@@ -405,6 +405,7 @@ OPERATORS: dict[str, Operator] = {
     "Relu": lambda a, x: F.relu(x),
     "Reshape": _reshape,
     "Resize": _resize,
+    "Round": lambda a, x: torch.round(x),
     "Shape": lambda a, x: torch.tensor(x.shape[a.get("start") : a.get("end")]),
     "Sigmoid": lambda a, x: torch.sigmoid(x),
     "Slice": _slice,

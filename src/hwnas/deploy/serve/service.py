@@ -36,6 +36,11 @@ from hwnas.errors import ConfigError
 
 __all__ = ["BatchSettings", "ResourceClaim", "Service"]
 
+_NOT_SERVED = {
+    "picture": ("pictures", "hwnas run --out"),
+    "next_byte_scores": ("text", "hwnas generate"),
+}
+"""What networks make that are not served, and the command to use instead, by kind of output."""
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 Inputs = NDArray[np.float32]
@@ -118,10 +123,11 @@ class Service:
     ) -> None:
         model.verify()
         self.name = model_name(model_id(model), name)
-        if model.outputs.kind == "picture":
+        if model.outputs.kind in _NOT_SERVED:
+            makes, instead = _NOT_SERVED[model.outputs.kind]
             raise ConfigError(
-                "the network makes pictures, which hwnas serve does not answer with yet; use "
-                "`hwnas run --out`"
+                f"the network makes {makes}, which hwnas serve does not answer with yet; use "
+                f"`{instead}`"
             )
         self.model, self.limits, self.cache = model, limits, cache
         self.output_shape = output_shape(model)

@@ -30,7 +30,7 @@ __all__ = ["DataConfig", "ImageData", "Split", "data_manifest", "load_data"]
 _TEST_FRACTION = 0.2
 _TEST_SEED = 0
 _MAP_ABOVE = 2**30  # bytes
-_WITHOUT_CLASSES = ("values", "pictures")
+_WITHOUT_CLASSES = ("values", "pictures", "tokens")
 _COUNTED = {"masks": "pixels", "boxes": "boxes"}  # what has a class, if not images
 
 
@@ -39,12 +39,12 @@ class DataConfig:
     """Settings of the ``[data]`` table of a recipe.
 
     Attributes:
-        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"``, ``"upscale2:PATH"`` or
-            ``"package.module:function"``.
+        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"``, ``"upscale2:PATH"``,
+            ``"text:PATH"`` or ``"package.module:function"``.
         validation_fraction: Share of the training images used for validation, in (0, 1), unless
             the source has a validation part.
         size: Height and width in pixels that images are resized to, or one number for both. Image
-            folders usually need it.
+            folders usually need it. For text, the number of bytes of a window.
         fit: How images get the aspect ratio of `size`, and of a network's input: ``"stretch"``, or
             ``"crop"``, which cuts off what sticks out at both ends.
         cache: Folder for decoded images, which runs share; ``images`` in `hwnas.home.home` if None.
@@ -114,7 +114,7 @@ class ImageData:
         validation: Split to choose networks by.
         test: Split for finalists only.
         class_names: Names of the classes of images, pixels or objects; None if the targets are
-            values or pictures.
+            values, pictures or tokens.
         skipped: Names of damaged images that were left out.
         value_names: Names of the values of an image, if the source has any.
         fit: How images get the aspect ratio of a network's input; see `DataConfig`.
@@ -171,8 +171,8 @@ class ImageData:
         if (self.kind in _WITHOUT_CLASSES) != (self.class_names is None):
             raise DataError(
                 "class_names are required for classes, int64 (N,), masks, uint8 (N, H, W), and "
-                "boxes, float32 (N, M, 5), and not allowed for values and pictures, but these "
-                f"targets are {self.kind}"
+                "boxes, float32 (N, M, 5), and not allowed for values, pictures and tokens, but "
+                f"these targets are {self.kind}"
             )
         if self.class_names is not None:
             _check_classes(self, self.class_names)

@@ -166,7 +166,7 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def file_state(entry: os.DirEntry[str]) -> str:
+def file_state(entry: os.DirEntry[str] | Path) -> str:
     """Return size in bytes and modification time in ns of a file; ``"0 0"`` for a broken link."""
     try:
         found = entry.stat()

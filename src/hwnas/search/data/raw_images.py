@@ -36,15 +36,16 @@ __all__ = [
 
 Targets = npt.NDArray[Any]
 """int64 (N,) for classes, float32 (N, K) for values, uint8 (N, H, W) for masks, float32 (N, M, 5)
-for boxes, uint8 (N, H, W, C) for pictures."""
+for boxes, uint8 (N, H, W, C) for pictures, uint8 (N, T) for tokens."""
 
-TargetKind = Literal["classes", "values", "masks", "boxes", "pictures"]
+TargetKind = Literal["classes", "values", "masks", "boxes", "pictures", "tokens"]
 _KINDS: Mapping[tuple[str, int], TargetKind] = {
     ("int64", 1): "classes",
     ("float32", 2): "values",
     ("uint8", 3): "masks",
     ("float32", 3): "boxes",
     ("uint8", 4): "pictures",
+    ("uint8", 2): "tokens",
 }
 
 _BLOCK = 256
@@ -64,7 +65,7 @@ def target_kind(targets: Targets) -> TargetKind:
         raise DataError(
             f"targets are {targets.dtype} with shape {targets.shape}; expected int64 (N,) for "
             "classes, float32 (N, K) for values, uint8 (N, H, W) for masks, float32 (N, M, 5) for "
-            "boxes, or uint8 (N, H, W, C) for pictures"
+            "boxes, uint8 (N, H, W, C) for pictures, or uint8 (N, T) for tokens"
         )
     return kind
 
@@ -193,6 +194,8 @@ class RawImages:
         }  # fmt: skip
         parts = {part: arrays for part, arrays in given.items() if arrays is not None}
         wanted = (size.height, size.width)
+        if target_kind(self.targets) == "tokens":  # their source made windows of this size
+            return self
         if all(images.shape[1:3] == wanted for images, _ in parts.values()):
             return self
         if target_kind(self.targets) == "pictures":

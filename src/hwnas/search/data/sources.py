@@ -25,10 +25,14 @@ from hwnas.search.data.layouts.image_shards import has_shards, read_shards, shar
 from hwnas.search.data.layouts.image_table import has_table, read_table, table_manifest
 from hwnas.search.data.layouts.mask_folder import has_masks, mask_folder_manifest, read_mask_folder
 from hwnas.search.data.layouts.picture_folder import picture_manifest, read_pictures
+from hwnas.search.data.layouts.text_files import read_text, text_manifest
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.raw_images import RawImages
 
 __all__ = ["PLUGINS", "SOURCES", "DataSource", "read_source", "source_manifest"]
+
+
+Place = Literal["file", "folder", "file or folder"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class DataSource:
 
     manifest: Callable[[Path], DataManifest]
     read: Callable[[Path, ImageSize | None, ImageCache, bool], object]
-    place: Literal["file", "folder"] | None
+    place: Place | None
 
 
 SOURCES: Registry[DataSource] = Registry("data source", __package__)
@@ -80,9 +84,9 @@ def read_source(
     """Read the data that a recipe's ``data.source`` names.
 
     Args:
-        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"``, ``"upscale2:PATH"`` or
-            ``"package.module:function"``. ``$VARIABLES`` in a path are replaced by their values in
-            the environment.
+        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"``, ``"upscale2:PATH"``,
+            ``"text:PATH"`` or ``"package.module:function"``. ``$VARIABLES`` in a path are replaced
+            by their values in the environment.
         base: Folder that relative paths start from.
         size: Size that the images of a folder are brought to.
         cache: Cache for decoded and memory-mapped arrays.
@@ -116,14 +120,14 @@ def _named(source: str, base: Path) -> tuple[DataSource, Path] | None:
 
 
 def _unknown(source: str) -> ConfigError:
-    paths = {None: "", "file": ":FILE", "folder": ":PATH"}
+    paths = {None: "", "file": ":FILE", "folder": ":PATH", "file or folder": ":PATH"}
     forms = [f"{name}{paths[SOURCES[name].place]}" for name in SOURCES]
     return ConfigError(
         f'unknown data.source {source!r}; {closest(source, forms)}; or "package.module:function"'
     )
 
 
-def _locate(source: str, path: str, base: Path, place: Literal["file", "folder"]) -> Path:
+def _locate(source: str, path: str, base: Path, place: Place) -> Path:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in os.environ:
@@ -135,7 +139,8 @@ def _locate(source: str, path: str, base: Path, place: Literal["file", "folder"]
     if not path:
         raise ConfigError(f"data.source is {source!r}; expected a path after the colon")
     found = base / Path(re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, path)).expanduser()
-    if not (found.is_file() if place == "file" else found.is_dir()):
+    there = {"file": found.is_file, "folder": found.is_dir, "file or folder": found.exists}
+    if not there[place]():
         variables = re.findall(r"\$\{?(\w+)", path)
         hint = f"is ${variables[0]} right?" if variables else f"relative paths start at {base}"
         raise DataError(f"data.source is {source!r}, but there is no {place} {found}; {hint}")
@@ -231,5 +236,11 @@ PLUGINS = (
             f"Folder of pictures as targets; images are their patches at 1/{factor} of the size",
         )
         for factor in (2, 3, 4)
+    ),
+    Plugin(
+        "data source",
+        "text",
+        DataSource(text_manifest, read_text, "file or folder"),
+        "Text files, of whose bytes each is predicted from those before it",
     ),
 )

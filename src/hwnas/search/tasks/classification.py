@@ -27,6 +27,7 @@ _OTHER_TASKS: Mapping[str, str] = {
     "masks": "segmentation",
     "boxes": "detection",
     "pictures": "super-resolution",
+    "tokens": "language-model",
 }
 
 

@@ -145,7 +145,8 @@ class TrainConfig:
         full_resolution_from: Share of the training, in [0, 1), after which images have their full
             size.
         shift_pixels: Largest random shift of the images and their masks or boxes. None is 0 for
-            values, which a shift may change, such as a position, size or distance, and otherwise 1.
+            values, which a shift may change, such as a position, size or distance, and for text,
+            and otherwise 1.
         flip: If True, images and their masks or boxes are flipped horizontally at random.
         cutout: Side of a square that is erased from each image, as a share of the image's longer
             side, in [0, 1].
@@ -325,7 +326,7 @@ class TrainConfig:
         """
         shift = self.shift_pixels
         if shift is None:
-            shift = 0 if kind == "values" else 1
+            shift = 0 if kind in ("values", "tokens") else 1
         return Augmentation(
             crop=self.crop,
             shift_pixels=shift,

@@ -44,9 +44,13 @@ class Attention(nn.Module):
             for layer in (self.query, self.key, self.value)
         )
         scores = (query * self._split[1] ** -0.5) @ key.transpose(2, 3)  # (N, h, T, T)
-        mixed = scores.softmax(3) @ value
+        mixed = self.weights(scores) @ value
         outputs: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return outputs
+
+    def weights(self, scores: Tensor) -> Tensor:
+        """Return the weights of values, (N, h, T, T), from the scores of keys."""
+        return scores.softmax(3)
 
 
 class FeedForward(nn.Module):

@@ -38,6 +38,7 @@ _TASKS: Mapping[TargetKind, str] = {
     "masks": "segmentation",
     "boxes": "detection",
     "pictures": "super-resolution",
+    "tokens": "language-model",
 }
 """Task of a network of which only the images are known, by the kind of their targets."""
 _LEVELS = 4  # maximum number of folders between a run and its bundles

@@ -56,6 +56,7 @@ __all__ = [
     "cells",
     "checks_of",
     "example_image",
+    "example_text",
     "front_row",
     "summarise",
     "summary_of",
@@ -246,7 +247,11 @@ class RunResult:
         return (
             f"hwnas export {self.run}{of_target} --pick {pick} --out my-model",
             f"hwnas verify {bundle}",
-            f"hwnas run {bundle} {example if example.exists() else 'image.png'}",
+            (
+                f'hwnas generate {bundle} "The "'
+                if example_text(self.run).exists()
+                else f"hwnas run {bundle} {example if example.exists() else 'image.png'}"
+            ),
             *([further] if on_targets and not added else []),
         )
 
@@ -277,6 +282,11 @@ class RunResult:
 def example_image(run: Path) -> Path:
     """Return the path of the example image of a run."""
     return run / "example.png"
+
+
+def example_text(run: Path) -> Path:
+    """Return the path of the example text of a run, which has text in place of images."""
+    return run / "example.txt"
 
 
 def summarise(job: Job, goal: SearchGoal) -> RunResult:
