@@ -198,7 +198,8 @@ def check_names(recipe: Recipe) -> None:
         make_sampler(recipe.search.sampler, 0, recipe.search.options)
     own = [*recipe.space.names, str(recipe.space.options.get("model", ""))]
     if not any(":" in name for name in own):
-        joint_space(recipe.space.names, (28, 28, 1), 10, recipe.space.options)
+        shape = (1, 28, 1) if "decoder" in recipe.space.names else (28, 28, 1)
+        joint_space(recipe.space.names, shape, 10, recipe.space.options)
     if ":" not in recipe.task.name:
         check_objectives(recipe.objective, METRICS[recipe.task.name])
 
