@@ -275,8 +275,8 @@ def export(
             out.print(f"{page}: a web page with {name}", soft_wrap=True, markup=False)
         if to is not None:
             texts = bundle.outputs.kind == "next_byte_scores"
-            run = f'generate {to} "The "' if texts else f"run {to} image.png"
-            out.print(f"next: hwnas {run}", soft_wrap=True, markup=False)
+            command = f'generate {to} "The "' if texts else f"run {to} image.png"
+            out.print(f"next: hwnas {command}", soft_wrap=True, markup=False)
         else:
             out.print(
                 f"next: python -m http.server --directory {web}", soft_wrap=True, markup=False

@@ -285,7 +285,7 @@ class OutputMeaning:
             "values": self._values,
             "boxes": self._boxes,
             "picture": self._size,
-            "next_byte_scores": lambda maps: self._class_scores(maps[:, 0, -1]),
+            "next_byte_scores": self._next_byte,
         }[self.kind]
         return [describe(row) for row in rows]
 
@@ -365,6 +365,9 @@ class OutputMeaning:
             for i in np.argsort(-probabilities, kind="stable")[:5]
         ]
         return {**top[0], "top": top}
+
+    def _next_byte(self, maps: NDArray[np.float64]) -> dict[str, Any]:
+        return self._class_scores(maps[:, 0, -1])
 
     def _label_scores(self, row: NDArray[np.float64]) -> dict[str, Any]:
         with np.errstate(over="ignore"):

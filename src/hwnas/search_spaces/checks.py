@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.layers import Position, hidden_channels
+from hwnas.search_spaces.layers import Position, hidden_channels, make_divisible
 from hwnas.search_spaces.map_sizes import Size, input_size
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "check_counts",
     "check_dropout",
     "check_expansion",
+    "check_mlp_ratio",
     "check_position",
     "check_sides",
     "check_stride",
@@ -107,6 +108,22 @@ def check_sides(
             f"to {total}. Lower space.stem_stride or the strides of the stages{remedy}, or set "
             f"space.resolution to at least {least}"
         )
+
+
+def check_mlp_ratio(ratios: Sequence[float], widths: Iterable[int]) -> None:
+    """Raise if rounding makes two ratios of a perceptron's hidden channels the same network.
+
+    Args:
+        ratios: Options for the ratio.
+        widths: Channels of the perceptrons' inputs.
+    """
+    for width in widths:
+        hidden = [make_divisible(width * ratio) for ratio in ratios]
+        if len(set(hidden)) < len(hidden):
+            raise ConfigError(
+                f"mlp_ratio {list(ratios)} gives {hidden} hidden channels at width {width}; choose "
+                "ratios further apart"
+            )
 
 
 def check_expansion(place: str, inputs: Sequence[int], ratios: Sequence[float]) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.checks import check_counts, check_dropout, checked_head_width
+from hwnas.search_spaces.checks import (
+    check_counts,
+    check_dropout,
+    check_mlp_ratio,
+    checked_head_width,
+)
 from hwnas.search_spaces.layers import make_divisible
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
@@ -58,13 +63,7 @@ class DecoderConfig:
                 f"space decoder takes tokens, but the data have {self.in_channels} channels; set "
                 'data.source = "text:PATH", or choose another space'
             )
-        for width in self.width:
-            hidden = [self.hidden(width, ratio) for ratio in self.mlp_ratio]
-            if len(set(hidden)) < len(hidden):
-                raise ConfigError(
-                    f"mlp_ratio {list(self.mlp_ratio)} gives {hidden} hidden channels at width "
-                    f"{width}; choose ratios further apart"
-                )
+        check_mlp_ratio(self.mlp_ratio, self.width)
 
     def hidden(self, width: int, ratio: float) -> int:
         """Return the channels between the layers of a perceptron."""

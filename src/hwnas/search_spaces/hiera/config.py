@@ -8,6 +8,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import (
     check_counts,
     check_dropout,
+    check_mlp_ratio,
     check_position,
     checked_head_width,
 )
@@ -75,7 +76,10 @@ class HieraConfig:
         object.__setattr__(self, "head_width", width)
         _check_units(self)
         object.__setattr__(self, "local_stages", _checked_local(self))
-        _check_distinct(self)
+        stages = range(len(self.depth))
+        check_mlp_ratio(
+            self.mlp_ratio, [self.channels(s, width) for s in stages for width in self.width]
+        )
 
     @property
     def unit_pixels(self) -> int:
@@ -151,15 +155,3 @@ def _checked_local(config: HieraConfig) -> tuple[int, ...]:
             "mask unit holds the whole image; choose one option, or a smaller mask_unit"
         )
     return tuple(int(option) for option in options)
-
-
-def _check_distinct(config: HieraConfig) -> None:
-    """Raise if rounding makes two options the same network, which would then have two ids."""
-    for stage in range(len(config.depth)):
-        for width in config.width:
-            hidden = [config.hidden(stage, width, ratio) for ratio in config.mlp_ratio]
-            if len(set(hidden)) < len(hidden):
-                raise ConfigError(
-                    f"mlp_ratio {list(config.mlp_ratio)} gives {hidden} hidden channels at width "
-                    f"{width}; choose ratios further apart"
-                )

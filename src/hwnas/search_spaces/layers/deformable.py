@@ -44,9 +44,9 @@ def deformed(x: Tensor, offsets: Tensor, weight: Tensor, stride: int, groups: in
     grid = torch.stack([(2 * z + 1) / width - 1, (2 * y + 1) / height - 1], -1)
     sampled = functional.grid_sample(
         x, grid.flatten(1, 2), "bilinear", "zeros", align_corners=False
-    ).unflatten(2, (side * side, rows))  # (N, C, k k, H', W')
-    parts = sampled.unflatten(1, (groups, -1))
-    kernels = weight.flatten(2).unflatten(0, (groups, -1))
+    )  # (N, C, k k H', W')
+    parts = sampled.reshape(len(x), groups, -1, side * side, rows, columns)
+    kernels = weight.reshape(groups, -1, *weight.shape[1:2], side * side)
     return torch.einsum("ngckhw,gock->ngohw", parts, kernels).flatten(1, 2)
 
 

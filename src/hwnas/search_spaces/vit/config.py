@@ -10,6 +10,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import (
     check_counts,
     check_dropout,
+    check_mlp_ratio,
     check_position,
     checked_head_width,
 )
@@ -167,13 +168,9 @@ def _checked_merging(config: VitConfig) -> tuple[float, ...]:
 
 def _check_distinct(config: VitConfig) -> None:
     """Raise if rounding makes two options the same network, which would then have two ids."""
+    check_mlp_ratio(config.mlp_ratio, config.width)
     for width in config.width:
         hidden = [hidden_width(width, ratio) for ratio in config.mlp_ratio]
-        if len(set(hidden)) < len(hidden):
-            raise ConfigError(
-                f"mlp_ratio {list(config.mlp_ratio)} gives {hidden} hidden channels at width "
-                f"{width}; choose ratios further apart"
-            )
         for heads, channels in itertools.product(config.heads, hidden):
             inner = heads * config.head_width
             ranks = [(rank_of(width, inner, r), rank_of(width, channels, r)) for r in config.rank]
