@@ -243,9 +243,15 @@ def test_generate_command_continues_the_text(hwnas: Command, bundle: Bundle) -> 
     hwnas("generate", bundle.folder, "").refused("a prompt of 0 characters")
     hwnas("generate", bundle.folder, "t", "--bytes", 0).refused("--bytes")
     hwnas("run", bundle.folder, "a.png").refused("takes no images; use `hwnas generate`")
+    with pytest.raises(DataError, match=r"windows of shape \(1, 8\) were given, but .* 32 bytes"):
+        bundle.predict(np.zeros((2, 1, 8, 1), np.uint8))
+    assert bundle.predict(np.zeros((2, 1, 32, 1), np.uint8)).shape == (2, 255, 1, 32)
     hwnas("serve", bundle.folder).refused("hwnas serve does not answer with yet")
     run = bundle.folder.parents[1]
     hwnas("export", run, "--web", run / "page").refused("gives next_byte_scores")
+    source = f"text:{run.parent / 'texts'}"  # windows of the network's length, not of 128 bytes
+    shown = hwnas("cache", bundle.folder, "--data", source, "--images", 20, "--json").out
+    assert json.loads(shown)
     assert "hwnas generate" in hwnas("resume", run).out
 
 

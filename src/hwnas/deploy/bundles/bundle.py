@@ -262,6 +262,12 @@ class Bundle:
     def _outputs(self, session: Session, images: NDArray[np.uint8]) -> NDArray[Any]:
         if len(images) == 0:
             raise DataError("no images were given; expected at least one")
+        how = self.preprocessing
+        if self.outputs.kind == "next_byte_scores" and images.shape[1:3] != (how.height, how.width):
+            raise DataError(
+                f"windows of shape {images.shape[1:3]} were given, but the network takes "
+                f"{how.width} bytes in one row"
+            )
         parts = [images[i : i + _BATCH] for i in range(0, len(images), _BATCH)]
         inputs = (self.preprocessing(part).contiguous().numpy() for part in parts)
         found = np.concatenate([session.run(part) for part in inputs])

@@ -218,8 +218,9 @@ def _images_of_file(model: Path, source: str) -> Images:
 
 
 def _read(source: str, size: tuple[int, int], fit: Fit = "stretch") -> ImageData:
-    """Load images in their own size, except those of a folder, which are brought to a size."""
-    config = DataConfig(source, size=size if source.startswith("folder:") else None, fit=fit)
+    """Load images in their own size, except those of a folder and text, which get a given size."""
+    sized = source.startswith(("folder:", "text:"))
+    config = DataConfig(source, size=size if sized else None, fit=fit)
     return load_data(config, Path(), 0)
 
 
