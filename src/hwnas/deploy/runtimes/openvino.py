@@ -105,7 +105,7 @@ class OpenVINOSession:
             self._input_shape = tuple(size.get_length() for size in sizes)
             compiled = core.compile_model(model, "CPU", self._settings)
         except RuntimeError as error:
-            raise refused(path, "OpenVINO", str(error).strip().splitlines()[-1]) from error
+            raise refused(path, "OpenVINO", _reason(error)) from error
         self._request = compiled.create_infer_request()
 
     @property
@@ -133,6 +133,12 @@ class OpenVINOSession:
     def cpu_clock(self) -> float:
         """Return the CPU time of the process in seconds; OpenVINO computes in its own threads."""
         return time.process_time()
+
+
+def _reason(error: Exception) -> str:
+    """Return the line of an error that says why: which operators are unknown, or else the last."""
+    lines = [line.strip(" -") for line in str(error).strip().splitlines()]
+    return next((line for line in lines if line.startswith("No conversion rule")), lines[-1])
 
 
 PLUGINS = (
