@@ -11,7 +11,7 @@ Tokens = npt.NDArray[np.uint8]
 """uint8 (N, T): bytes of UTF-8, or `NO_TOKEN`."""
 
 TOKENS = 255
-"""Number of different tokens; UTF-8 has no byte 255."""
+"""Number of different tokens: bytes from 0 to 254, since UTF-8 does not use 255."""
 
 NO_TOKEN = 255
 """Value where a window has no further byte; it counts neither in training nor in scoring."""

@@ -62,7 +62,7 @@ class LanguageModel:
 
     @property
     def outputs(self) -> int:
-        """Number of different bytes of UTF-8, 255."""
+        """Number of tokens, 255: the bytes from 0 to 254."""
         return TOKENS
 
     @property
