@@ -68,6 +68,16 @@ CASES: Mapping[str, Case] = {
     "macro-flops": _counted("nasbench_macro_cifar10.npz", "mean_acc", "flops"),
     "channels-resnet-params": _counted("channelbench_resnet_cifar10.npz", "mean_acc", "params"),
     "channels-mobilenet-flops": _counted("channelbench_mobilenet_cifar10.npz", "mean_acc", "flops"),
+    **{
+        f"hwgpt-{scale}-params": Case(
+            (
+                f"nasbench/hwgpt_{scale}_surrogate.npz:perplexity:min",
+                f"nasbench/hwgpt_{scale}_surrogate.npz:block_params_m:min",
+            ),
+            known="block_params_m",
+        )
+        for scale in "sml"
+    },
     **{f"validation-{d}-{device}": _cells(d, device, 10) for d, device in _VALIDATION},
 }
 """Cases by name; the design choices of the samplers were made on the validation cases only."""

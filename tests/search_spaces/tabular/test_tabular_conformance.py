@@ -15,6 +15,7 @@ from hwnas.search_spaces.tabular import (
     TABULAR_SPACES,
     CategoricalSpace,
     Codes,
+    HwGptSpace,
     TabularSpace,
     tabular_space,
 )
@@ -29,6 +30,20 @@ def drawn(space: TabularSpace, seed: int, count: int = 8) -> Codes:
         arrays = ofa_arrays(rng, count)
         return space.encode(arrays)
     return codes
+
+
+def hwgpt_arrays(
+    rng: np.random.Generator, count: int, space: HwGptSpace
+) -> dict[str, npt.NDArray[np.int64]]:
+    layers, most = rng.choice(space.layers, count), max(space.layers)
+    there = np.arange(most) < layers[:, None]
+    return {
+        "embed_dim": rng.choice(space.widths, count),
+        "n_layer": layers,
+        "bias": rng.choice([0, 1], count),
+        "mlp_ratio": np.where(there, rng.choice([2, 3, 4], (count, most)), -1),
+        "n_head": np.where(there, rng.choice(space.heads, (count, most)), -1),
+    }
 
 
 def ofa_arrays(rng: np.random.Generator, count: int) -> dict[str, npt.NDArray[np.int64]]:
@@ -97,6 +112,11 @@ def test_encode_refuses_integers_out_of_range_and_names_their_row(name: str) -> 
         ({"choice": np.full((2, 7), 3)}, "categorical"),
         ({"ops": np.array(["a", "b"]), "archs": np.full((2, 6), 9)}, "categorical"),
         (ofa_arrays(np.random.default_rng(0), 3), "ofa-mobilenet"),
+        *(
+            (hwgpt_arrays(np.random.default_rng(0), 3, space), space.name)
+            for space in TABULAR_SPACES.values()
+            if isinstance(space, HwGptSpace)
+        ),
     ],
 )
 def test_tabular_space_recognises_a_space_by_its_encoding(
@@ -112,3 +132,24 @@ def test_tabular_space_takes_a_named_space_or_refuses_the_table() -> None:
         tabular_space(arrays, "fbnet")
     with pytest.raises(ConfigError, match="did you mean 'fbnet'"):
         tabular_space(arrays, "fbnets")
+
+
+@pytest.mark.parametrize("scale", ["hwgpt-s", "hwgpt-m", "hwgpt-l"])
+def test_layers_of_decoders_have_the_counted_weights(scale: str) -> None:
+    """Without biases a layer has 4 d^2 + 2 r d^2 weights, besides those of its normalisations."""
+    space = TABULAR_SPACES[scale]
+    assert isinstance(space, HwGptSpace)
+    arrays = hwgpt_arrays(np.random.default_rng(1), 6, space)
+    arrays["bias"][:] = 0
+    codes = space.encode(arrays)
+    assert (space.canonical(codes) == codes).all()
+    width, ratio = arrays["embed_dim"], arrays["mlp_ratio"]
+    layers = (ratio > 0).sum(1)
+    wanted = layers * 4 * width**2 + 2 * np.maximum(ratio, 0).sum(1) * width**2
+    steps = space.steps(codes)
+    norms = 4 * width * layers
+    weights = steps.total(np.array([step.weight_bytes for step in steps.steps], np.float64)) / 4
+    np.testing.assert_allclose(weights, wanted + norms)
+    assert (space.depth(codes) == arrays["n_layer"]).all()
+    with pytest.raises(DataError, match="embed_dim is 5 in row 2; expected one of"):
+        space.encode({**arrays, "embed_dim": np.array([*width[:2], 5, *width[3:]])})

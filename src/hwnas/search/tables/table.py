@@ -25,6 +25,7 @@ __all__ = ["Column", "ObjectiveTable", "read_column", "read_objective_table", "r
 _DIRECTIONS: Mapping[str, Direction] = {"max": "maximize", "min": "minimize"}
 _HEADERS = ("devices", "columns", "energy_columns")
 _ENCODINGS = ("archs", "choice", "ops", "ks")
+_OF_DECODERS = ("embed_dim", "n_layer", "bias", "mlp_ratio", "n_head")
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,10 @@ def read_test_table(table: ObjectiveTable, objectives: Sequence[str]) -> Objecti
 def _networks(files: Sequence[Path]) -> tuple[TabularSpace, Codes]:
     """Return space and codes from the first of `_ENCODINGS` that one of the files has."""
     tables = {path: read_arrays(path) for path in dict.fromkeys(files)}
+    for arrays in tables.values():
+        if all(name in arrays for name in _OF_DECODERS):
+            space = tabular_space({name: arrays[name] for name in _OF_DECODERS})
+            return space, space.encode(arrays)
     for name in _ENCODINGS:
         for arrays in tables.values():
             if name not in arrays or arrays[name].ndim != 2:
@@ -194,7 +199,7 @@ def _networks(files: Sequence[Path]) -> tuple[TabularSpace, Codes]:
             return space, space.encode(encoding)
     raise DataError(
         f"none of {', '.join(map(str, tables))} has an encoding of its networks; expected integers "
-        "of two dimensions in archs, choice or ops, or ks with e and d"
+        "of two dimensions in archs, choice or ops, ks with e and d, or the arrays of HW-GPT-Bench"
     )
 
 

@@ -2,6 +2,7 @@
 
 from hwnas.search_spaces.tabular.categorical import CategoricalSpace
 from hwnas.search_spaces.tabular.fbnet import FBNetSpace
+from hwnas.search_spaces.tabular.hwgpt import HwGptSpace
 from hwnas.search_spaces.tabular.nasbench201 import NasBench201Space
 from hwnas.search_spaces.tabular.ofa_mobilenet import OFAMobileNetSpace
 from hwnas.search_spaces.tabular.recognise import TABULAR_SPACES, tabular_space
@@ -13,6 +14,7 @@ __all__ = [
     "CategoricalSpace",
     "Codes",
     "FBNetSpace",
+    "HwGptSpace",
     "NasBench201Space",
     "OFAMobileNetSpace",
     "TabularSpace",

@@ -8,6 +8,7 @@ from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import closest
 from hwnas.search_spaces.tabular.categorical import CategoricalSpace
 from hwnas.search_spaces.tabular.fbnet import FBNetSpace
+from hwnas.search_spaces.tabular.hwgpt import HwGptSpace
 from hwnas.search_spaces.tabular.nasbench201 import NasBench201Space
 from hwnas.search_spaces.tabular.ofa_mobilenet import OFAMobileNetSpace
 from hwnas.search_spaces.tabular.table import Arrays, TabularSpace
@@ -18,6 +19,9 @@ TABULAR_SPACES: dict[str, TabularSpace] = {
     "nasbench201": NasBench201Space(),
     "fbnet": FBNetSpace(),
     "ofa-mobilenet": OFAMobileNetSpace(),
+    "hwgpt-s": HwGptSpace("hwgpt-s", (192, 384, 768), (10, 11, 12), (4, 8, 12)),
+    "hwgpt-m": HwGptSpace("hwgpt-m", (256, 512, 1024), (22, 23, 24), (8, 12, 16)),
+    "hwgpt-l": HwGptSpace("hwgpt-l", (320, 640, 1280), (34, 35, 36), (8, 16, 20)),
 }
 
 
