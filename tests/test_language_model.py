@@ -296,6 +296,14 @@ def test_language_model_refuses_settings_that_do_not_fit(
     assert not (tmp_path / "run").exists()
 
 
+def test_search_of_text_without_a_recipe_says_what_to_write(
+    hwnas: Command, folder: Path, tmp_path: Path
+) -> None:
+    path = folder / "texts" / "deeper"
+    answer = hwnas("search", path, "--minutes", 1, "--run", tmp_path / "run")
+    answer.refused(f'data.source = "text:{path}"', 'task.name = "language-model"')
+
+
 @pytest.mark.slow
 def test_decoder_refuses_images(hwnas: Command, folder: Path, tmp_path: Path) -> None:
     sets = ["--set", "data.source=digits", "--set", "task.name=segmentation"]

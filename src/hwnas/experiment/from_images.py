@@ -21,6 +21,7 @@ from hwnas.search.data.layouts.image_records import (
 from hwnas.search.data.layouts.image_shards import has_shards, open_images
 from hwnas.search.data.layouts.image_table import has_table, kind_of_table
 from hwnas.search.data.layouts.mask_folder import has_masks
+from hwnas.search.data.layouts.text_files import is_text
 from hwnas.search.data.manifest import DataManifest
 from hwnas.search.data.sources import source_manifest
 
@@ -128,6 +129,11 @@ def data_table(images: Path, minutes: float) -> dict[str, Any]:
     """
     if not images.exists():
         raise ConfigError(f"{images} does not exist; give a recipe, or a folder of images")
+    if is_text(images):
+        raise ConfigError(
+            f"{images} is text; a language model needs a recipe, with data.source = "
+            f'"text:{images}" and task.name = "language-model"'
+        )
     path = images.resolve()
     if not path.is_dir():
         return {"source": f"npz:{path}"}

@@ -129,6 +129,27 @@ def ints(*values: int) -> np.ndarray:
 
 CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, object]]] = {
     "uneven padding": ("Conv", {"w": floats(2, 4, 3, 3)}, {"pads": [0, 1, 2, 0]}),
+    "deformable convolution": (
+        "DeformConv",
+        {"w": floats(4, 2, 3, 3), "o": 2 * floats(2, 18, 6, 6), "b": floats(4)},
+        {"pads": [1, 1, 1, 1], "group": 2},
+    ),
+    "deformable convolution with groups of offsets": (
+        "DeformConv",
+        {
+            "w": floats(2, 4, 2, 3),
+            "o": floats(2, 24, 3, 2),
+            "b": floats(2),
+            "m": np.abs(floats(2, 12, 3, 2)),
+        },
+        {
+            "pads": [0, 1, 1, 0],
+            "strides": [2, 2],
+            "dilations": [1, 2],
+            "offset_group": 2,
+            "kernel_shape": [2, 3],
+        },
+    ),
     "dilation": (
         "Conv",
         {"w": floats(2, 2, 3, 3), "b": floats(2)},

@@ -46,10 +46,10 @@ def test_density_learns_how_options_depend_on_each_other_and_on_the_condition() 
     density = ConditionalDensity(np.array([2, 2]), 1, seed=0)
     density.fit(codes, sign[:, None], np.ones(400), 200, rng)
     drawn = density.drawn(np.ones((200, 1)), rng)
-    assert (drawn[:, 0] == drawn[:, 1]).mean() > 0.95
+    assert (drawn[:, 0] == drawn[:, 1]).mean() > 0.9
     assert 0.3 < drawn[:, 0].mean() < 0.7
     drawn = density.drawn(-np.ones((200, 1)), rng)
-    assert (drawn[:, 0] != drawn[:, 1]).mean() > 0.95
+    assert (drawn[:, 0] != drawn[:, 1]).mean() > 0.9
 
 
 def test_density_of_an_option_does_not_depend_on_later_ones() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ from torch.nn import functional as F
 
 from hwnas.deploy.onnx.recurrent import gru, lstm
 from hwnas.errors import ArtifactError
-from hwnas.search_spaces.layers.deformable import deformed
 
 __all__ = ["OPERATORS", "Attributes"]
 
@@ -109,18 +109,36 @@ def _conv(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 
 def _deform_conv(
-    a: Attributes, x: Tensor, weight: Tensor, offsets: Tensor, bias: Tensor | None = None
+    a: Attributes,
+    x: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
-    side, strides = weight.shape[2], a.get("strides", [1, 1])
-    plain = a.get("dilations", [1, 1]) == [1, 1] and a.get("offset_group", 1) == 1
-    square = weight.shape[3] == side and side % 2 == 1 and strides[0] == strides[1]
-    if not plain or not square or a.get("pads", [0] * 4) != [side // 2] * 4:
-        raise ArtifactError(
-            "DeformConv is supported with a square kernel, a padding of half its size, one stride "
-            "and one group of offsets"
-        )
-    run = torch.ops.hwnas.deform_conv2d if x.is_meta else deformed
-    y: Tensor = run(x, offsets, weight, strides[0], a.get("group", 1))
+    n, channels, height, width = x.shape
+    kernel, size = weight.shape[2:], offset.shape[2:]
+    taps, split, groups = math.prod(kernel), a.get("offset_group", 1), a.get("group", 1)
+    by, apart = a.get("strides", [1, 1]), a.get("dilations", [1, 1])
+    moved = offset.reshape(n * split, taps, 2, *size)
+    places = []
+    for axis in range(2):
+        start = -a.get("pads", [0] * 4)[axis]
+        tap = torch.arange(kernel[axis], device=x.device) * apart[axis] + start
+        shape = [-1, 1] if axis == 0 else [1, -1]
+        tap = tap.reshape(shape).expand(*kernel).reshape(1, taps, 1, 1)
+        origin = (torch.arange(size[axis], device=x.device) * by[axis]).reshape(1, 1, *shape)
+        places.append(moved[:, :, axis] + tap + origin)
+    # In `grid_sample`, -1 and 1 are the outer edges of the image.
+    grid = torch.stack([(2 * places[1] + 1) / width - 1, (2 * places[0] + 1) / height - 1], -1)
+    parts = x.reshape(n * split, channels // split, height, width)
+    sampled = F.grid_sample(parts, grid.flatten(1, 2), align_corners=False)
+    sampled = sampled.reshape(n, split, channels // split, taps, *size)
+    if mask is not None:
+        sampled = sampled * mask.reshape(n, split, 1, taps, *size)
+    sampled = sampled.reshape(n, groups, channels // groups, taps, *size)
+    kernels = weight.reshape(groups, -1, channels // groups, taps)
+    y = torch.einsum("ngckhw,gock->ngohw", sampled, kernels).flatten(1, 2)
     return y if bias is None else y + bias.view(1, -1, 1, 1)
 
 

@@ -18,7 +18,7 @@ from hwnas.search.data.manifest import DataManifest, file_state
 from hwnas.search.data.raw_images import RawImages, held_out_parts, main_part
 from hwnas.search.data.tokens import NO_TOKEN, Tokens
 
-__all__ = ["read_text", "text_manifest"]
+__all__ = ["is_text", "read_text", "text_manifest"]
 
 _LAYOUT = "expected a text file, or a folder of text files, perhaps in train/, val/ and test/"
 _ENDINGS = (
@@ -28,6 +28,14 @@ _ENDINGS = (
 _WINDOW = 128
 _FEW_FILES = 20  # below, files are divided into runs of windows that stay in one split
 _RUNS, _LONGEST_RUN = 40, 16  # least number of runs of enough windows, and their most windows
+
+
+def is_text(path: Path) -> bool:
+    """Return whether a path is a text file, or a folder with no other files, by their names."""
+    if not path.is_dir():
+        return path.suffix.lower() in _ENDINGS
+    _, files = entries(path, _LAYOUT)
+    return bool(files) and all(Path(name).suffix.lower() in _ENDINGS for name in files)
 
 
 def text_manifest(path: Path) -> DataManifest:
