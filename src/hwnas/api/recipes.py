@@ -49,6 +49,7 @@ _MAIN_METRICS: Mapping[str, tuple[str, Literal["maximize", "minimize"]]] = {
     "segmentation": ("mean_iou", "maximize"),
     "detection": ("map", "maximize"),
     "super-resolution": ("psnr_db", "maximize"),
+    "language-model": ("perplexity", "minimize"),
 }
 _TABLES = ("data", "deploy", "predictor", "run", "search", "space", "task", "train")
 
