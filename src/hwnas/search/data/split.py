@@ -87,8 +87,8 @@ class Split:
     Attributes:
         images: All images, uint8 (M, H, W, C), perhaps memory-mapped and shared with other splits.
         image_targets: Targets of all images: int64 (M,) for classes, float32 (M, K) for values,
-            uint8 (M, H, W) for masks and uint8 (M, H, W, C) for pictures, which may be
-            memory-mapped, too; float32 (M, B, 5) for boxes.
+            uint8 (M, H, W) for masks, uint8 (M, T) for tokens and uint8 (M, H, W, C) for pictures,
+            which may be memory-mapped, too; float32 (M, B, 5) for boxes.
         positions: Rows of both arrays that belong to this split, int64 (N,).
     """
 

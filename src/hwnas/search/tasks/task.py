@@ -48,7 +48,7 @@ class Task(Protocol):
     a module. Outputs are float (N, `outputs`), or (N, `outputs`, h, w) if `meaning` is per pixel,
     on any device. Targets are those of the data, on the same device: int64 (N,) for classes,
     float32 (N, K) for values, uint8 (N, H, W) for masks, float32 (N, M, 5) for boxes, uint8 (N, H,
-    W, C) for pictures.
+    W, C) for pictures, uint8 (N, T) for tokens.
     """
 
     @property
