@@ -142,6 +142,10 @@ def test_text_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     texts.mkdir()
     with pytest.raises(DataError, match=r"texts has no text files; .* names that end in \.txt"):
         loaded(texts, tmp_path)
+    (texts / "empty.txt").touch()
+    (texts / "letter.txt").write_text("a")
+    with pytest.raises(DataError, match="texts has no text in its part all"):
+        loaded(texts, tmp_path)
     (texts / "good.txt").write_text("good " * 500)
     (texts / "latin.txt").write_bytes("für ".encode("latin-1") * 50)
     with pytest.raises(DataError, match=r"latin\.txt is not text in UTF-8; convert it, remove it"):

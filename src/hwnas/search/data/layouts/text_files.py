@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from hwnas.errors import ConfigError, DataError
 from hwnas.search.data.image_cache import ImageCache
@@ -64,7 +64,7 @@ def read_text(
         path: Text file, or folder with text files at any depth, or with those in the parts of
             `held_out_parts`.
         size: Bytes of a window, given as a single number or one row; 128 if None.
-        cache: Not used; text is read in no time.
+        cache: Not used: reading text is fast.
         skip_damaged: Whether to leave out files that are not UTF-8.
 
     Raises:
@@ -73,7 +73,7 @@ def read_text(
     """
     length, parts = _length(size), _parts(path)
     skipped: list[str] = []
-    cut: dict[str, list[list[Tokens]]] = {}
+    cut: dict[str, list[Tokens]] = {}
     for part, names in parts.items():
         files = {name: _read(path / name if path.is_dir() else path) for name in names}
         damaged = [name for name, text in files.items() if text is None]
@@ -84,12 +84,12 @@ def read_text(
             )
         skipped += damaged
         cut[part] = [_windows(text, length) for text in files.values() if text is not None]
-        if not any(cut[part]):
+        if not any(map(len, cut[part])):
             raise DataError(f"{path} has no text in its part {part}; {_LAYOUT}")
     arrays = {}
     for part, windows in cut.items():
-        stacked = np.stack(list(chain(*windows)))  # (N, length + 1)
-        arrays[part] = _inputs(stacked), np.ascontiguousarray(stacked[:, 1:])
+        together = np.concatenate(windows)  # (N, length + 1)
+        arrays[part] = _inputs(together), np.ascontiguousarray(together[:, 1:])
     return RawImages.of_parts(
         arrays,
         manifest=_manifest(parts),
@@ -136,16 +136,12 @@ def _read(file: Path) -> bytes | None:
     return found
 
 
-def _windows(text: bytes, length: int) -> list[Tokens]:
-    """Return windows (length + 1,), each of which begins with the last byte of the one before."""
-    data = np.frombuffer(text, dtype=np.uint8)
-    found = []
-    for start in range(0, max(len(data) - 1, 0), length):
-        window = np.full(length + 1, NO_TOKEN, dtype=np.uint8)
-        part = data[start : start + length + 1]
-        window[: len(part)] = part
-        found.append(window)
-    return found
+def _windows(text: bytes, length: int) -> Tokens:
+    """Return windows (n, length + 1), each of which begins with the last byte of the one before."""
+    count = -(-max(len(text) - 1, 0) // length)
+    filled = np.full(max(count, 1) * length + 1, NO_TOKEN, dtype=np.uint8)
+    filled[: len(text)] = np.frombuffer(text, dtype=np.uint8)
+    return sliding_window_view(filled, length + 1)[::length][:count]
 
 
 def _parts(path: Path) -> Mapping[str, FolderFiles]:

@@ -1,6 +1,6 @@
 """Sampler that generates networks of a wanted cost."""
 
 from hwnas.search.samplers.generative.density import ConditionalDensity
-from hwnas.search.samplers.generative.sampler import Generative
+from hwnas.search.samplers.generative.sampler import Generative, NetworkGenerator
 
-__all__ = ["ConditionalDensity", "Generative"]
+__all__ = ["ConditionalDensity", "Generative", "NetworkGenerator"]

@@ -21,7 +21,7 @@ from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["PLUGINS", "Generative"]
+__all__ = ["PLUGINS", "Generative", "NetworkGenerator"]
 
 _DRAWN = 4000  # random networks that the model is first taught
 _STEPS, _MORE_STEPS, _TUNING_STEPS = 500, 200, 100
@@ -79,7 +79,7 @@ class Generative(BatchSampler):
                 "(0, 1) and at least 1"
             )
         self.good, self.draws = good, draws
-        self._taught: _Generator | None = None
+        self._taught: NetworkGenerator | None = None
 
     def plan(
         self, features: SpaceFeatures, history: History, count: int, rng: np.random.Generator
@@ -95,14 +95,14 @@ class Generative(BatchSampler):
             found = history.unseen(np.vstack([found, others]))
         return found[:count]
 
-    def generator(self, features: SpaceFeatures) -> _Generator:
+    def generator(self, features: SpaceFeatures) -> NetworkGenerator:
         """Return the model of the space as taught before any evaluation."""
         if self._taught is None:
-            self._taught = _Generator.taught(features, self.seed)
+            self._taught = NetworkGenerator.taught(features, self.seed)
         return self._taught
 
     def _tuned(
-        self, generator: _Generator, history: History, rng: np.random.Generator
+        self, generator: NetworkGenerator, history: History, rng: np.random.Generator
     ) -> ConditionalDensity:
         """Return the model, tuned to the networks of the best fronts."""
         best = _best(history, max(2, round(self.good * len(history))))
@@ -117,7 +117,7 @@ class Generative(BatchSampler):
 
     def _ranked(
         self,
-        generator: _Generator,
+        generator: NetworkGenerator,
         tuned: ConditionalDensity,
         history: History,
         count: int,
@@ -142,7 +142,7 @@ class Generative(BatchSampler):
 
 
 @dataclass
-class _Generator:
+class NetworkGenerator:
     """Model of a space that generates networks of wanted costs.
 
     Attributes:
@@ -159,7 +159,7 @@ class _Generator:
     scale: Numbers
 
     @classmethod
-    def taught(cls, features: SpaceFeatures, seed: int) -> _Generator:
+    def taught(cls, features: SpaceFeatures, seed: int) -> NetworkGenerator:
         """Return a model that learned the costs of networks, and to meet the limits."""
         rng = np.random.default_rng([seed, 1])
         codes = np.unique(features.draw(_DRAWN, rng), axis=0)
