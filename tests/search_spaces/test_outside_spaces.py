@@ -15,6 +15,10 @@ from types import ModuleType
 import pytest
 import torch
 
+import hwnas
+from hwnas import TrainConfig
+from hwnas.errors import ConfigError
+
 SPACES = '''
 from functools import cached_property, partial
 
@@ -194,15 +198,15 @@ def package(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]
     del sys.modules["acme_spaces"]
 
 
-def hwnas(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "HWNAS_HOME": str(site.parent / "home"),
     }
-    command = [sys.executable, "-m", "hwnas.cli", *arguments]
-    return subprocess.run(command, env=environment, cwd=site.parent, capture_output=True, text=True)
+    words = [sys.executable, "-m", "hwnas.cli", *arguments]
+    return subprocess.run(words, env=environment, cwd=site.parent, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", ["MixerSpace", "ChainSpace"])
@@ -220,21 +224,30 @@ def test_networks_of_an_outside_space_equal_their_part_of_the_supernet(
         torch.testing.assert_close(inside, outside)
 
 
+def test_space_whose_attribute_hides_a_method_is_refused(
+    package: ModuleType, tmp_path: Path
+) -> None:
+    space = package.ChainSpace((8, 8, 1), 10)
+    space.steps = 3
+    with pytest.raises(ConfigError, match="its attribute 'steps' hides a method of SearchSpace"):
+        hwnas.search("digits", space=space, path=tmp_path / "run", training=TrainConfig(epochs=1))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("space", "search"),
     [("acme-mixer", ""), ("acme-chain", 'strategy = "gdas"\nstrategy_options = {epochs = 1}')],
 )
 def test_outside_space_is_listed_searched_and_shipped(site: Path, space: str, search: str) -> None:
-    listed = hwnas(site, "spaces")
+    listed = command(site, "spaces")
     assert "acme-mixer" in listed.stdout
     assert "acme-chain" in listed.stdout
     (site.parent / "recipe.toml").write_text(RECIPE.format(space=space, search=search))
-    done = hwnas(site, "search", "recipe.toml")
+    done = command(site, "search", "recipe.toml")
     assert done.returncode == 0, done.stderr
     run = site.parent / "runs" / space
     with (run / "front.csv").open() as front:
         assert next(csv.DictReader(front))["latency_ms@cpu-onnxruntime-fp32-b1-t1"]
     [bundle] = (run / "bundles").iterdir()
-    verified = hwnas(site, "verify", str(bundle))
+    verified = command(site, "verify", str(bundle))
     assert verified.returncode == 0, verified.stderr + verified.stdout

@@ -102,6 +102,7 @@ class RunInputs:
         task = task_of(recipe, data, objects)
         names = recipe.space.names
         space = space_of_recipe(recipe.space, data, task, recipe_folder, objects)
+        _check_methods(names[0], space.network)
         check_identity(
             f"space {names[0]!r}",
             space.network,
@@ -223,6 +224,16 @@ def space_of_recipe(
         task.meaning.is_map,
         upscale,
     )
+
+
+def _check_methods(name: str, space: SearchSpace) -> None:
+    """Raise if an attribute of a user's space hides a method that hwnas calls."""
+    for method in dir(SearchSpace):
+        if callable(getattr(SearchSpace, method)) and not callable(getattr(space, method)):
+            raise ConfigError(
+                f"space {name!r}: its attribute {method!r} hides a method of SearchSpace; give the "
+                "attribute another name"
+            )
 
 
 def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
