@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = ["SQUARE", "Size", "aspect_of", "input_size", "map_sizes"]
+__all__ = ["SQUARE", "Size", "aspect_of", "input_size", "map_sizes", "whole_units"]
 
 Size = tuple[int, int]
 """Height and width."""
@@ -31,6 +31,11 @@ def input_size(resolution: int, aspect: Size) -> Size:
     longer = max(aspect)
     height, width = (max(1, round(resolution * part / longer)) for part in aspect)
     return height, width
+
+
+def whole_units(side: int, unit: int) -> int:
+    """Return a side rounded to whole units, such as patches; at least one."""
+    return max(1, round(side / unit)) * unit
 
 
 def map_sizes(size: Size, strides: Sequence[int]) -> list[Size]:

@@ -13,7 +13,7 @@ from hwnas.search_spaces.checks import (
     checked_head_width,
 )
 from hwnas.search_spaces.layers import Position, make_divisible
-from hwnas.search_spaces.map_sizes import SQUARE, Size, input_size
+from hwnas.search_spaces.map_sizes import SQUARE, Size, input_size, whole_units
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
 __all__ = ["HieraConfig"]
@@ -88,9 +88,8 @@ class HieraConfig:
 
     def size(self, resolution: int) -> Size:
         """Return height and width of the input at a resolution, in pixels."""
-        unit = self.unit_pixels
         height, width = (
-            max(1, round(side / unit)) * unit for side in input_size(resolution, self.aspect)
+            whole_units(side, self.unit_pixels) for side in input_size(resolution, self.aspect)
         )
         return height, width
 

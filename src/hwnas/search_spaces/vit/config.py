@@ -15,7 +15,7 @@ from hwnas.search_spaces.checks import (
     checked_head_width,
 )
 from hwnas.search_spaces.layers import Position, make_divisible, rank_of, tokens_after
-from hwnas.search_spaces.map_sizes import SQUARE, Size, input_size
+from hwnas.search_spaces.map_sizes import SQUARE, Size, input_size, whole_units
 from hwnas.search_spaces.space.choices import checked_options, checked_whole
 
 __all__ = ["VitConfig", "hidden_width"]
@@ -87,7 +87,7 @@ class VitConfig:
         They are rounded to whole patches of the largest size, and then to whole ones of this size.
         """
         height, width = (
-            _whole(_whole(side, self.patch_size[0]), patch_size)
+            whole_units(whole_units(side, self.patch_size[0]), patch_size)
             for side in input_size(resolution, self.aspect)
         )
         return height, width
@@ -109,11 +109,6 @@ class VitConfig:
     def ranks(self) -> tuple[float | None, ...]:
         """Options for ranks; a single None if layers are dense."""
         return self.rank or (None,)
-
-
-def _whole(side: int, patch: int) -> int:
-    """Return a side rounded to whole patches, at least one."""
-    return max(1, round(side / patch)) * patch
 
 
 def hidden_width(width: int, ratio: float) -> int:
