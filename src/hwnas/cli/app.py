@@ -19,6 +19,7 @@ __all__ = [
     "MORE",
     "NETWORKS",
     "SEARCHES",
+    "Arena",
     "BundlePath",
     "Json",
     "RunPath",
@@ -59,6 +60,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+Arena = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Most memory for activations in the format c, e.g. 320KB (a KB has 1,024 bytes)",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run")]
 BundlePath = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hwnas.cli.app import MORE, SEARCHES, Json, RunPath, Targets, app, fail, out, print_json
+from hwnas.cli.app import MORE, SEARCHES, Arena, Json, RunPath, Targets, app, fail, out, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,6 +218,7 @@ def export(
             help="Also convert it to this file format, e.g. mnn; may be repeated",
         ),
     ] = None,
+    arena: Arena = None,
     triton_repository: Annotated[
         Path | None,
         typer.Option(
@@ -242,7 +243,7 @@ def export(
     """Copy the bundle of one network out of a run; create it first if necessary."""
     import tempfile
 
-    from hwnas.cli.networks.convert import told
+    from hwnas.cli.networks.convert import arena_bytes, told
     from hwnas.deploy.bundles.converting import convert_bundle
     from hwnas.deploy.bundles.model_repository import write_model_repository
     from hwnas.deploy.file_formats.registry import file_format
@@ -255,10 +256,12 @@ def export(
         raise ConfigError("give --out, the folder of the bundle, or --web, the folder of a page")
     for name in formats or ():
         file_format(name, "--format")
+    most = arena_bytes(arena)
     files = web_files(runtime_files) if web is not None else None
     with tempfile.TemporaryDirectory() as work:
         bundle = export(run, to or Path(work) / "bundle", pick, max_latency_ms, target)
-        bundle = convert_bundle(bundle, formats) if formats else bundle
+        if formats or most is not None:
+            bundle = convert_bundle(bundle, formats or (), arena_bytes=most)
         model = write_model_repository(bundle, triton_repository) if triton_repository else None
         page = write_web_page(bundle, web, files) if web is not None and files else None
         if as_json:

@@ -23,6 +23,7 @@ from hwnas.deploy.file_formats.older_onnx import OlderOnnx
 from hwnas.deploy.file_formats.pixel_onnx import PixelOnnx
 from hwnas.deploy.file_formats.registry import FILE_FORMATS
 from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes.session import ArraySession
 from hwnas.errors import ArtifactError, ConfigError
 
@@ -43,10 +44,24 @@ def form(name: str) -> FileFormat:
     return FILE_FORMATS[name]
 
 
+@pytest.fixture(scope="session")
+def int8(
+    exported: Export,
+    preprocessing: Preprocessing,
+    digits: NDArray[np.uint8],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    images = preprocessing(digits).contiguous().numpy()
+    return quantize_int8(exported.path, tmp_path_factory.mktemp("int8") / "int8.onnx", [images])
+
+
 @pytest.fixture
-def source(exported: Export, preprocessing: Preprocessing) -> SourceNetwork:
+def source(
+    form: FileFormat, exported: Export, int8: Path, preprocessing: Preprocessing
+) -> SourceNetwork:
     outputs = OutputMeaning("class_scores", tuple("0123456789"))
-    return SourceNetwork(exported.path, preprocessing, outputs)
+    model = int8 if form.number_format == "int8" else exported.path
+    return SourceNetwork(model, preprocessing, outputs)
 
 
 @pytest.fixture
@@ -73,14 +88,15 @@ def test_converted_file_gives_the_outputs_of_the_network(
         pytest.skip(reason)
     session = form.load(to, batch)
     images = source.preprocessing(digits[:7]).contiguous().numpy()
-    target = Target.parse("cpu-onnxruntime-fp32-b1-t1")
+    target = Target.parse(f"cpu-onnxruntime-{form.number_format}-b1-t1")
     expected = open_session(source.model, target).run(images)
     inputs: Any = digits[:7] if form.takes_pixels else images
     assert session.input_shape == inputs.shape[1:]
-    tolerance = 0.05 if name in SMALLER else 1e-4
+    tolerance = 0.05 if name in SMALLER or form.number_format == "int8" else 1e-4
     largest = np.abs(expected).max()
     np.testing.assert_allclose(session.run(inputs), expected, atol=tolerance * largest)
-    assert (np.abs(session.run(inputs) - expected).max() > 1e-6 * largest) == (name in SMALLER)
+    if form.number_format == "fp32":
+        assert (np.abs(session.run(inputs) - expected).max() > 1e-6 * largest) == (name in SMALLER)
 
 
 def test_damaged_files_are_refused_in_one_line(
@@ -152,6 +168,8 @@ class Wrong:
     suffix = ".wrong"
     packages = ("numpy",)
     takes_pixels = False
+    number_format = "fp32"
+    is_program = False
 
     def unavailable(self) -> str | None:
         return None
@@ -159,8 +177,9 @@ class Wrong:
     def cannot_run(self) -> str | None:
         return None
 
-    def convert(self, network: SourceNetwork, to: Path) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> dict[str, int]:
         to.write_text("wrong")
+        return {}
 
     def load(self, file: Path, batch: int) -> ArraySession:
         return ArraySession(file, lambda x: np.ones((len(x), 10), np.float32), (1, 8, 8), 1, {})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwnas.cli.app import NETWORKS, BundlePath, Json, app, out, print_json
+from hwnas.cli.app import NETWORKS, Arena, BundlePath, Json, app, out, print_json
+from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
     from hwnas.deploy.file_formats.converted_file import ConvertedFile
@@ -26,12 +28,14 @@ def convert(
     batch: Annotated[
         int, typer.Option(help="Images that a run takes, where the format fixes it")
     ] = 1,
+    arena: Arena = None,
     as_json: Json = False,
 ) -> None:
     """Convert a bundle's network to further file formats, and add and check the files."""
     from hwnas.api.conversion import convert
 
-    made = [each for each in convert(bundle, to, batch=batch).converted if each.format in to]
+    converted = convert(bundle, to, batch=batch, arena_bytes=arena_bytes(arena)).converted
+    made = [each for each in converted if each.format in to]
     if as_json:
         print_json([each.to_json() for each in made])
         return
@@ -41,6 +45,23 @@ def convert(
 
 def told(file: ConvertedFile) -> str:
     """Return what is known of a converted file in one line."""
+    sizes = "".join(
+        f"; {name.removesuffix('_bytes')} of {size:,} bytes" for name, size in file.sizes.items()
+    )
     if file.not_run is not None:
-        return f"converted, not run here: {file.not_run}"
-    return f"runs here, outputs agree within {file.difference:.1e} of the largest output"
+        return f"converted, not run here: {file.not_run}{sizes}"
+    return f"runs here, outputs agree within {file.difference:.1e} of the largest output{sizes}"
+
+
+def arena_bytes(text: str | None) -> int | None:
+    """Return a size such as ``"320KB"`` in bytes; a KB has 1,024 of them.
+
+    Raises:
+        ConfigError: The text is not a size.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)\s*(KB|MB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    if found is None:
+        raise ConfigError(f"--arena is {text!r}; expected a size such as 320KB, 1MB or 65536")
+    return int(found[1]) * {"KB": 2**10, "MB": 2**20}.get((found[2] or "").upper(), 1)

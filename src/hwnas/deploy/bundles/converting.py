@@ -5,29 +5,39 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hwnas.atomic import replacing_folder
-from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.bundles.bundle import MODEL, Bundle
 from hwnas.deploy.bundles.packing import reseal
-from hwnas.deploy.file_formats.converted_file import ConvertedFile, converted
+from hwnas.deploy.file_formats.converted_file import ConvertedFile, GoldenNumbers, converted
 from hwnas.deploy.file_formats.file_format import SourceNetwork
 from hwnas.deploy.file_formats.registry import file_format
+from hwnas.deploy.quantization.quantize import quantize_int8
+from hwnas.deploy.runtimes import open_session
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 
 __all__ = ["convert_bundle"]
 
+_INT8 = Target.parse("cpu-onnxruntime-int8-b1-t1")
 
-def convert_bundle(bundle: Bundle, formats: Sequence[str], batch: int = 1) -> Bundle:
+
+def convert_bundle(
+    bundle: Bundle, formats: Sequence[str], batch: int = 1, arena_bytes: int | None = None
+) -> Bundle:
     """Add files in further formats to a bundle; those that it has already are made again.
 
-    Each is converted from the ONNX file in single precision, and run on the golden images where it
-    runs here. The bundle is replaced as a whole, or not at all.
+    Each is converted from the ONNX file in single precision, or from the one in int8 if the format
+    computes in integers. If the bundle has none, it is made from the golden images. The result is
+    run on the golden images where it runs here. The bundle is replaced as a whole, or not at all.
 
     Args:
         bundle: Bundle to extend.
         formats: Names of the formats, of `hwnas.deploy.file_formats.registry.FILE_FORMATS`.
         batch: Number of images that a run takes, where a format fixes it; at least 1.
+        arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
 
     Returns:
         The bundle with the files.
@@ -39,19 +49,43 @@ def convert_bundle(bundle: Bundle, formats: Sequence[str], batch: int = 1) -> Bu
     """
     if batch < 1:
         raise ConfigError(f"the batch is {batch}; expected at least 1")
-    for name in formats:
-        file_format(name)  # raises before minutes of converting
+    if arena_bytes is not None and arena_bytes < 1:
+        raise ConfigError(f"the arena has {arena_bytes} bytes; expected at least 1")
+    forms = {name: file_format(name) for name in formats}  # raises before minutes of converting
+    if arena_bytes is not None and not any(form.is_program for form in forms.values()):
+        raise ConfigError(
+            f"an arena of {arena_bytes:,} bytes is given, but only the format c has one; convert "
+            "to c, or give no arena"
+        )
     golden = bundle.golden_numbers()
-    network = SourceNetwork(bundle.onnx_file, bundle.preprocessing, bundle.outputs, batch)
+    network = SourceNetwork(
+        bundle.onnx_file, bundle.preprocessing, bundle.outputs, batch, arena_bytes
+    )
     kept = [each for each in bundle.converted if each.format not in formats]
     with tempfile.TemporaryDirectory() as folder:
         made: list[tuple[Path, ConvertedFile]] = []
-        for name in dict.fromkeys(formats):
+        for name, form in forms.items():
             place = Path(folder, name)
             place.mkdir()
-            made.append((place, converted(name, network, place, golden)))
+            given, known = network, golden
+            if form.number_format == "int8":
+                given = replace(network, model=_int8_file(bundle, golden, Path(folder)))
+                outputs = open_session(given.model, _INT8).run(golden.images)
+                known = replace(golden, outputs=outputs)
+            made.append((place, converted(name, given, place, known)))
         _write(bundle, kept, made)
     return Bundle.load(bundle.folder)
+
+
+def _int8_file(bundle: Bundle, golden: GoldenNumbers, folder: Path) -> Path:
+    """Return the bundle's network in int8, or quantise it by the golden images into a folder."""
+    for artifact in bundle.artifacts:
+        if artifact.variant == "int8":
+            return bundle.folder / artifact.file
+    to = folder / MODEL
+    if not to.exists():
+        quantize_int8(bundle.onnx_file, to, [golden.images], reduce_range=False)
+    return to
 
 
 def _write(

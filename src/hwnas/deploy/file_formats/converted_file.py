@@ -56,6 +56,7 @@ class ConvertedFile:
         tolerance: Largest difference that is allowed.
         not_run: Why the file was not run where it was converted; None if it was.
         versions: Versions of the packages that converted.
+        sizes: What the file takes on its device in bytes, by name; empty if unknown.
     """
 
     format: str
@@ -67,6 +68,7 @@ class ConvertedFile:
     tolerance: float = TOLERANCE
     not_run: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; `from_json` is the inverse."""
@@ -96,6 +98,8 @@ class ConvertedFile:
         form = FILE_FORMATS[self.format]
         if (reason := form.unavailable() or form.cannot_run()) is not None:
             return f"not run here: {reason}"
+        if form.is_program:
+            return "not run here: a program is run only where it was converted"
         difference = golden.difference(form, inside(folder, self.main), self.batch)
         if not difference <= self.tolerance:  # also true for NaN
             raise ArtifactError(
@@ -121,11 +125,17 @@ def converted(
         ArtifactError: The converter refuses the file, or the outputs differ too much.
     """
     form, model, batch = file_format(name), network.model, network.batch
-    to = folder / f"{model.stem}{form.suffix}"
-    form.convert(network, to)
+    to = folder / f"{model.name.split('.')[0]}{form.suffix}"
+    sizes = form.convert(network, to)
     files = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
     made = ConvertedFile(
-        name, tuple(files), to.name, model.name, batch, versions=versions(form.packages)
+        name,
+        tuple(files),
+        to.name,
+        model.name,
+        batch,
+        versions=versions(form.packages),
+        sizes=sizes,
     )
     if (reason := form.cannot_run()) is not None:
         return replace(made, not_run=reason)

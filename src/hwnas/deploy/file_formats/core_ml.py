@@ -7,7 +7,7 @@ import io
 import logging
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,14 @@ class CoreML:
     suffix: str = ".mlpackage"
     packages: tuple[str, ...] = ("coremltools",)
     takes_pixels: bool = False
+    number_format: str = "fp32"
+    is_program: bool = False
 
     def unavailable(self) -> str | None:
         """Return why files cannot be converted here and what to install, or None if they can."""
         return missing_package("coremltools", "'hwnas[coreml]'")
 
-    def convert(self, network: SourceNetwork, to: Path) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> Mapping[str, int]:
         """See `FileFormat.convert`."""
         import torch
 
@@ -66,6 +68,7 @@ class CoreML:
                 shutil.rmtree(to)
             converted.save(str(to))
             coremltools.models.MLModel(str(to), skip_model_load=True)
+        return {}
 
     def cannot_run(self) -> str | None:
         """Return why files cannot be run here, or None if they can."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,14 @@ class ExportedProgramFile:
     suffix: str = ".pt2"
     packages: tuple[str, ...] = ("torch",)
     takes_pixels: bool = False
+    number_format: str = "fp32"
+    is_program: bool = False
 
     def unavailable(self) -> str | None:
         """Return None: PyTorch is always there."""
         return None
 
-    def convert(self, network: SourceNetwork, to: Path) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> Mapping[str, int]:
         """See `FileFormat.convert`."""
         import torch
 
@@ -39,6 +42,7 @@ class ExportedProgramFile:
         )
         with compiling(network.model), torch.no_grad():
             torch.export.save(torch.export.export(module, (images,)), to)
+        return {}
 
     def cannot_run(self) -> str | None:
         """Return None: PyTorch is always there."""

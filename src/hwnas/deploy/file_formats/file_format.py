@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,12 +22,14 @@ class SourceNetwork:
         preprocessing: Conversion of stored pixels to the network's input.
         outputs: Meaning of the outputs.
         batch: Number of images that a run takes, where the format fixes it.
+        arena_bytes: Most memory for activations, where the format plans it; unlimited if None.
     """
 
     model: Path
     preprocessing: Preprocessing
     outputs: OutputMeaning
     batch: int = 1
+    arena_bytes: int | None = None
 
 
 class FileFormat(Protocol):
@@ -44,16 +47,27 @@ class FileFormat(Protocol):
     def takes_pixels(self) -> bool:
         """True if files take pixels, uint8 (N, H, W, C), instead of preprocessed images."""
 
+    @property
+    def number_format(self) -> str:
+        """Number format of the ONNX file to convert, ``"fp32"`` or ``"int8"``."""
+
+    @property
+    def is_program(self) -> bool:
+        """True if files are programs, which are run only where they were just written."""
+
     def unavailable(self) -> str | None:
         """Return why files cannot be converted here and what to install, or None if they can."""
 
-    def convert(self, network: SourceNetwork, to: Path) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> Mapping[str, int]:
         """Convert a network.
 
         Args:
             network: Network to convert.
             to: File or folder to write, with the ending `suffix`; further files may be written
                 beside it.
+
+        Returns:
+            What the file takes on its device, such as ``arena_bytes``; empty if unknown.
 
         Raises:
             ArtifactError: The file is damaged, or the converter refuses it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +25,15 @@ class RuntimeFormat:
         runtime: Name of the runtime.
         suffix: Ending of the file's name.
         takes_pixels: Whether files take pixels.
+        number_format: Number format of the ONNX file to convert.
+        is_program: Whether files are programs.
     """
 
     runtime: str
     suffix: str
     takes_pixels: bool = False
+    number_format: str = "fp32"
+    is_program: bool = False
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -39,12 +44,13 @@ class RuntimeFormat:
         """Return why files cannot be converted here and what to install, or None if they can."""
         return RUNTIMES[self.runtime].unavailable()
 
-    def convert(self, network: SourceNetwork, to: Path) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> Mapping[str, int]:
         """See `FileFormat.convert`."""
         with tempfile.TemporaryDirectory() as folder:
             target = self._target(network.batch)
             made = RUNTIMES[self.runtime].prepare(network.model, target, Path(folder))
             shutil.copyfile(made, to)
+        return {}
 
     def cannot_run(self) -> str | None:
         """Return None: what converts can also run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class OlderOnnx:
     opset: int
     packages: tuple[str, ...] = ("onnx",)
     takes_pixels: bool = False
+    number_format: str = "fp32"
+    is_program: bool = False
 
     @property
     def suffix(self) -> str:
@@ -42,7 +45,7 @@ class OlderOnnx:
         """Return None: ONNX is always there."""
         return None
 
-    def convert(self, network: SourceNetwork, to: Path) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> Mapping[str, int]:
         """See `FileFormat.convert`."""
         import onnx
         from onnx import version_converter
@@ -67,6 +70,7 @@ class OlderOnnx:
                 f"{first_line(error)}; one of its operators has no older form: {kinds}"
             ) from error
         onnx.save(converted, to)
+        return {}
 
     def cannot_run(self) -> str | None:
         """Return None: ONNX Runtime is always there."""

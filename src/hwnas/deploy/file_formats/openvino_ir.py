@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +32,14 @@ class OpenVINOFile:
     half: bool = False
     packages: tuple[str, ...] = ("openvino",)
     takes_pixels: bool = False
+    number_format: str = "fp32"
+    is_program: bool = False
 
     def unavailable(self) -> str | None:
         """Return why files cannot be converted here and what to install, or None if they can."""
         return missing_package("openvino", "'hwnas[openvino]'")
 
-    def convert(self, network: SourceNetwork, to: Path) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> Mapping[str, int]:
         """Write ``to``, and the weights beside it in a file that ends in ``.bin``.
 
         The batch stays open. See `FileFormat.convert` for the arguments.
@@ -50,6 +53,7 @@ class OpenVINOFile:
         except Exception as error:  # the converter's frontends share no error class
             raise refused(model, "OpenVINO", str(error).strip().splitlines()[-1]) from error
         openvino.save_model(converted, to, compress_to_fp16=self.half)
+        return {}
 
     def cannot_run(self) -> str | None:
         """Return None: what converts can also run."""

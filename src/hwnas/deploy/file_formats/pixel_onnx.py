@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,14 @@ class PixelOnnx:
     suffix: str = ".pixels.onnx"
     packages: tuple[str, ...] = ("onnx",)
     takes_pixels: bool = True
+    number_format: str = "fp32"
+    is_program: bool = False
 
     def unavailable(self) -> str | None:
         """Return None: ONNX is always there."""
         return None
 
-    def convert(self, network: SourceNetwork, to: Path) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> Mapping[str, int]:
         """See `FileFormat.convert`."""
         import onnx
         from onnx import TensorProto, helper, numpy_helper
@@ -70,6 +73,7 @@ class PixelOnnx:
         meaning = json.dumps(network.outputs.to_json(), ensure_ascii=False)
         helper.set_model_props(model, {"labels": labels, "outputs": meaning})
         onnx.save(model, to)
+        return {}
 
     def cannot_run(self) -> str | None:
         """Return None: ONNX Runtime is always there."""

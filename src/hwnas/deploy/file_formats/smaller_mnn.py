@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +25,11 @@ class SmallerMNN(RuntimeFormat):
 
     options: tuple[str, ...] = ()
 
-    def convert(self, network: SourceNetwork, to: Path) -> None:
+    def convert(self, network: SourceNetwork, to: Path) -> Mapping[str, int]:
         """See `FileFormat.convert`."""
         check_graph(network.model)
         MNN().convert(network.model, to, *self.options)
+        return {}
 
 
 _FP16: FileFormat = SmallerMNN("mnn", ".fp16.mnn", options=("--fp16",))

@@ -1,0 +1,255 @@
+"""Operators over whole axes: products of matrices, softmax, normalisation, reductions, copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.microcontroller.fixed_point import FixedPoint, clipped
+from hwnas.deploy.microcontroller.operator import (
+    Constants,
+    Int8,
+    IntegerOperator,
+    RowPart,
+    one_scale,
+)
+
+__all__ = [
+    "IntegerLayerNorm",
+    "IntegerMatrixProduct",
+    "IntegerPermutation",
+    "IntegerReduction",
+    "IntegerSoftmax",
+]
+
+_EXP_BITS, _SOFTMAX_BITS = 16, 46
+_INVERSE_BITS, _ROOT_BITS, _NORM_BITS, _GAMMA_BITS = 46, 12, 16, 12
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerMatrixProduct(IntegerOperator):
+    """Product of matrices: (N, B, M, K) and (N, B, K, P) -> (N, B, M, P).
+
+    Attributes:
+        sizes: B, M, K and P.
+        scale: Output steps for each step of a product.
+        zeros: Zero points of the inputs and of the output.
+    """
+
+    kernel = "multiply_matrices"
+    in_place = False
+    sizes: tuple[int, int, int, int]
+    scale: FixedPoint
+    zeros: tuple[int, int, int]
+
+    def run(self, *inputs: NDArray[np.integer]) -> Int8:
+        """See `IntegerOperator.run`."""
+        number, (batch, rows, inner, columns) = len(inputs[0]), self.sizes
+        left = inputs[0].reshape(number, batch, rows, inner).astype(np.float64) - self.zeros[0]
+        right = inputs[1].reshape(number, batch, inner, columns).astype(np.float64)
+        sums = (left @ (right - self.zeros[1])).astype(np.int64)
+        return clipped(self.scale.times(sums) + self.zeros[2])
+
+    def constants(self) -> Constants:
+        """See `IntegerOperator.constants`."""
+        return *one_scale(self.scale), *self.zeros, *self.sizes
+
+    def part(self, rows: int) -> RowPart | None:
+        """See `IntegerOperator.part`."""
+        batch, queries, inner, columns = self.sizes
+        if rows != batch * queries:
+            return None
+        reads = (1, inner), (queries, inner * columns)
+        return RowPart(replace(self, sizes=(1, 1, inner, columns)), reads)
+
+    @property
+    def rows_possible(self) -> int:
+        """See `IntegerOperator.rows_possible`."""
+        return self.sizes[0] * self.sizes[1]
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerSoftmax(IntegerOperator):
+    """Softmax over the last axis: (N, R, C) -> (N, R, C), within one step of the real function.
+
+    Exponentials come from a table of the 256 differences to a row's largest value. A row takes one
+    division.
+
+    Attributes:
+        exponentials: exp of 0 to -255 steps of the input, times 2 ** 16; uint32.
+        inverse: 2 ** 46 over the step of the output.
+        zero: Zero point of the output.
+        rows: R.
+        columns: C, at most 32,768.
+    """
+
+    kernel = "softmax"
+    in_place = True
+    exponentials: NDArray[np.uint32]
+    inverse: int
+    zero: int
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(
+        cls, step: float, output_step: float, zero: int, rows: int, columns: int
+    ) -> IntegerSoftmax:
+        """Create the operator from the steps of input and output."""
+        powers = np.rint(np.exp(-step * np.arange(256)) * 2**_EXP_BITS).astype(np.uint32)
+        return cls(powers, round(2**_SOFTMAX_BITS / output_step), zero, rows, columns)
+
+    def run(self, *inputs: NDArray[np.integer]) -> Int8:
+        """See `IntegerOperator.run`."""
+        values = inputs[0].reshape(-1, self.rows, self.columns).astype(np.int64)
+        powers = self.exponentials[values.max(2, keepdims=True) - values].astype(np.int64)
+        shares = powers * (self.inverse // powers.sum(2, keepdims=True))
+        rounded = (shares + (1 << (_SOFTMAX_BITS - 1))) >> _SOFTMAX_BITS
+        return clipped(rounded + self.zero)
+
+    def constants(self) -> Constants:
+        """See `IntegerOperator.constants`."""
+        return self.exponentials, self.inverse, self.zero, self.rows, self.columns
+
+    def part(self, rows: int) -> RowPart | None:
+        """See `IntegerOperator.part`."""
+        if self.rows % rows:
+            return None
+        each = self.rows // rows
+        return RowPart(replace(self, rows=each), ((1, each * self.columns),))
+
+    @property
+    def rows_possible(self) -> int:
+        """See `IntegerOperator.rows_possible`."""
+        return self.rows
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerLayerNorm(IntegerOperator):
+    """Layer normalisation over the last axis: (N, R, C) -> (N, R, C).
+
+    With the sum s of the values q, and t of their squares, a normalised value is C q - s over the
+    square root of C t - s^2 + e, which is an integer with 12 bits after the point.
+
+    Attributes:
+        gamma: Factors in output steps, times 2 ** 12; int32 (C,).
+        beta: Offsets in output steps, times 2 ** 12; int32 (C,).
+        epsilon: e: C^2 times the epsilon of the layer, in squared steps of the input.
+        zero: Zero point of the output.
+        rows: R.
+    """
+
+    kernel = "normalise"
+    in_place = True
+    gamma: NDArray[np.int32]
+    beta: NDArray[np.int32]
+    epsilon: int
+    zero: int
+    rows: int
+
+    @classmethod
+    def of(
+        cls,
+        gamma: NDArray[np.float64],
+        beta: NDArray[np.float64],
+        epsilon: int,
+        zero: int,
+        rows: int,
+    ) -> IntegerLayerNorm:
+        """Create the operator from factors and offsets in output steps."""
+        factors, offsets = (
+            np.rint(each * 2**_GAMMA_BITS).astype(np.int32) for each in (gamma, beta)
+        )
+        return cls(factors, offsets, epsilon, zero, rows)
+
+    def run(self, *inputs: NDArray[np.integer]) -> Int8:
+        """See `IntegerOperator.run`."""
+        width = len(self.gamma)
+        values = inputs[0].reshape(-1, self.rows, width).astype(np.int64)
+        sums = values.sum(2, keepdims=True)
+        spread = width * np.square(values).sum(2, keepdims=True) - sums**2 + self.epsilon
+        inverse = (np.int64(1) << _INVERSE_BITS) // _roots(spread << (2 * _ROOT_BITS))
+        centred = (values * width - sums) * inverse >> (_INVERSE_BITS - _ROOT_BITS - _NORM_BITS)
+        whole = centred * self.gamma + (self.beta.astype(np.int64) << _NORM_BITS)
+        shift = _NORM_BITS + _GAMMA_BITS
+        return clipped(((whole + (1 << (shift - 1))) >> shift) + self.zero)
+
+    def constants(self) -> Constants:
+        """See `IntegerOperator.constants`."""
+        return self.gamma, self.beta, self.epsilon, self.zero, self.rows, len(self.gamma)
+
+    def part(self, rows: int) -> RowPart | None:
+        """See `IntegerOperator.part`."""
+        if self.rows % rows:
+            return None
+        each = self.rows // rows
+        return RowPart(replace(self, rows=each), ((1, each * len(self.gamma)),))
+
+    @property
+    def rows_possible(self) -> int:
+        """See `IntegerOperator.rows_possible`."""
+        return self.rows
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerReduction(IntegerOperator):
+    """Largest value, or mean, over one axis of three: (N, A, B, C) -> (N, A, C).
+
+    Attributes:
+        largest: Whether the largest value is taken; the mean otherwise.
+        sizes: A, B and C.
+        scale: Output steps for each step of a sum, for the mean.
+        zeros: Zero points of input and output.
+    """
+
+    kernel = "reduce"
+    in_place = False
+    largest: bool
+    sizes: tuple[int, int, int]
+    scale: FixedPoint
+    zeros: tuple[int, int]
+
+    def run(self, *inputs: NDArray[np.integer]) -> Int8:
+        """See `IntegerOperator.run`."""
+        values = inputs[0].reshape(-1, *self.sizes).astype(np.int64)
+        if self.largest:
+            return clipped(values.max(2))
+        return clipped(self.scale.times((values - self.zeros[0]).sum(2)) + self.zeros[1])
+
+    def constants(self) -> Constants:
+        """See `IntegerOperator.constants`."""
+        return int(self.largest), *one_scale(self.scale), *self.zeros, *self.sizes
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerPermutation(IntegerOperator):
+    """Copy of a tensor in another order.
+
+    Attributes:
+        axes: Size of each of four axes of the output, and the step in the input along it.
+    """
+
+    kernel = "permute"
+    in_place = False
+    axes: tuple[tuple[int, int], ...]
+
+    def run(self, *inputs: NDArray[np.integer]) -> Int8:
+        """See `IntegerOperator.run`."""
+        places = np.zeros((1, 1, 1, 1), np.int64)
+        for axis, (size, step) in enumerate(self.axes):
+            places = places + step * np.arange(size).reshape(-1, *[1] * (3 - axis))
+        return inputs[0].reshape(len(inputs[0]), -1)[:, places].astype(np.int8)
+
+    def constants(self) -> Constants:
+        """See `IntegerOperator.constants`."""
+        sizes, steps = zip(*self.axes, strict=True)
+        return *sizes, *steps
+
+
+def _roots(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the integer square roots, rounded down, of values below 2 ** 62."""
+    roots = np.sqrt(values.astype(np.float64)).astype(np.int64)
+    roots = roots - (roots**2 > values)
+    return roots + ((roots + 1) ** 2 <= values)

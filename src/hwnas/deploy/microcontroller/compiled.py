@@ -1,0 +1,82 @@
+"""C code of integer networks, compiled and run on this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.error_line import first_line
+from hwnas.deploy.runtimes.session import ArraySession, loading
+from hwnas.errors import ArtifactError
+
+__all__ = ["compiled_session", "missing_c_compiler"]
+
+_OPTIONS = ("-std=c99", "-O2", "-shared", "-fPIC")
+_NUMBER = re.compile(r"#define (\w+)_(HEIGHT|WIDTH|CHANNELS|OUTPUTS|ZERO|SCALE) (\S+?)f?$", re.M)
+
+
+def missing_c_compiler() -> str | None:
+    """Return why no C can be compiled here and what to install, or None if it can."""
+    if _compiler() is None:
+        return "there is no C compiler (cc); run: apt-get install gcc"
+    return None
+
+
+def compiled_session(code: Path) -> ArraySession:
+    """Compile code that `CSource` gave, and load it into this process.
+
+    Args:
+        code: C file, with its header beside it.
+
+    Returns:
+        Session that takes pixels, uint8 (N, H, W, C), and returns real numbers.
+
+    Raises:
+        ArtifactError: The files are damaged.
+    """
+    with loading(code):
+        found = _NUMBER.findall(code.with_suffix(".h").read_text())
+        numbers = {key: float(value) for _, key, value in found}
+        [name] = {prefix.lower() for prefix, _, _ in found}
+        shape = tuple(int(numbers[key]) for key in ("HEIGHT", "WIDTH", "CHANNELS"))
+        library = _library(code)
+        place, run = library[f"{name}_pixels"], library[f"{name}_run"]
+    place.restype = run.restype = ctypes.c_void_p
+    values = ctypes.c_int8 * int(numbers["OUTPUTS"])
+
+    def outputs_of(image: NDArray[np.uint8]) -> NDArray[np.float32]:
+        ctypes.memmove(place(), image.ctypes.data, image.nbytes)
+        steps = np.array(values.from_address(run()), np.float32) - np.float32(numbers["ZERO"])
+        return steps * np.float32(numbers["SCALE"])
+
+    def compute(images: NDArray[Any]) -> NDArray[Any]:
+        pixels = np.ascontiguousarray(images, np.uint8)
+        return np.stack([outputs_of(image) for image in pixels])
+
+    return ArraySession(code, compute, shape, 1, {})
+
+
+def _library(code: Path) -> ctypes.CDLL:
+    if (compiler := _compiler()) is None:
+        raise ArtifactError(f"{code} cannot be compiled: {missing_c_compiler()}")
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "network.so")
+        command = [compiler, *_OPTIONS, str(code), "-o", str(library)]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise ArtifactError(f"{code} cannot be compiled: {first_line(OSError(made.stderr))}")
+        return ctypes.CDLL(str(library))
+
+
+def _compiler() -> str | None:
+    named = [os.environ["CC"]] if "CC" in os.environ else ["cc", "gcc", "clang"]
+    return next((found for found in map(shutil.which, named) if found), None)

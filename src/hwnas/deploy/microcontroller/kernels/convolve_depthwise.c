@@ -1,0 +1,21 @@
+/* One row of the output; rows are those of the input that the kernel meets. */
+static void convolve_depthwise(const int8_t *const *rows, int8_t *y, const int8_t *weights,
+                               const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
+                               const int8_t *table, int32_t zero_x, int32_t zero_y, int width,
+                               int channels, int out_width, int kernel_height, int kernel_width,
+                               int stride, int pad, int dilation)
+{
+    for (int ox = 0; ox < out_width; ox++)
+        for (int c = 0; c < channels; c++) {
+            int32_t sum = 0;
+            for (int ky = 0; ky < kernel_height; ky++)
+                for (int kx = 0; kx < kernel_width; kx++) {
+                    int ix = ox * stride - pad + kx * dilation;
+                    if (!rows[ky] || ix < 0 || ix >= width)
+                        continue;
+                    sum += (rows[ky][ix * channels + c] - zero_x)
+                           * weights[(ky * kernel_width + kx) * channels + c];
+                }
+            *y++ = finish(sum, c, bias, multiplier, shift, table, zero_y);
+        }
+}

@@ -1,0 +1,143 @@
+"""Integer networks of whole ONNX files, beside ONNX Runtime's results for the same files."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from hwnas.deploy import Export, export_onnx
+from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.microcontroller.c_source import CSource
+from hwnas.deploy.microcontroller.compiled import compiled_session, missing_c_compiler
+from hwnas.deploy.microcontroller.network import IntegerNetwork
+from hwnas.deploy.microcontroller.reading import read_integer_network
+from hwnas.deploy.quantization.quantize import Int8Quantizer, quantize_int8
+from hwnas.errors import ArtifactError, UnsupportedOperator
+from hwnas.search_spaces import SearchSpace, hiera, mobilenet, resnet, simplenet, vit
+
+SPACES: dict[str, Callable[[], SearchSpace]] = {
+    "mobilenet": lambda: mobilenet((32, 32, 3), 5),
+    "mobilenet, squeeze-and-excite": lambda: mobilenet((64, 64, 3), 5),
+    "resnet": lambda: resnet((32, 32, 3), 5),
+    "simplenet": lambda: simplenet((32, 32, 3), 5),
+    "vit": lambda: vit((32, 32, 3), 5),
+    "mcuformer": lambda: vit((64, 64, 3), 5, preset="mcuformer"),
+    "hiera": lambda: hiera((32, 32, 3), 5),
+}
+
+
+def compared(
+    model: Path, preprocessing: Preprocessing, pixels: NDArray[np.uint8]
+) -> tuple[IntegerNetwork, float]:
+    """Return a network, and its largest difference from ONNX Runtime in steps of the output."""
+    network = read_integer_network(model, preprocessing)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model, options)
+    inputs = {session.get_inputs()[0].name: preprocessing(pixels).contiguous().numpy()}
+    expected = session.run(None, inputs)[0]
+    difference = np.abs(network.real(network.run(pixels)) - expected).max()
+    return network, float(difference / network.tensors[network.output].scale)
+
+
+def test_network_gives_the_outputs_of_onnx_runtime(
+    exported: Export, preprocessing: Preprocessing, digits: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    images = preprocessing(digits).contiguous().numpy()
+    model = quantize_int8(exported.path, tmp_path / "int8.onnx", [images])
+    network, difference = compared(model, preprocessing, digits)
+    assert network.output_shape == (10,)
+    assert difference <= 1.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPACES)
+def test_networks_of_all_families_give_the_outputs_of_onnx_runtime(
+    name: str, tmp_path: Path
+) -> None:
+    """A rounding that falls the other way is one step, which later layers may enlarge."""
+    torch.manual_seed(0)
+    space = SPACES[name]()
+    architecture = space.sample(random.Random(1))
+    channels, height, width = space.input_shape(architecture)
+    how = Preprocessing(height, width, channels, (0.5,) * channels, (0.25,) * channels)
+    pixels = np.random.default_rng(0).integers(0, 256, (6, height, width, channels), np.uint8)
+    path = tmp_path / "network.onnx"
+    export_onnx(space.build(architecture).eval(), how.input_shape, path, how(pixels), how)
+    images = how(pixels).contiguous().numpy()
+    model = quantize_int8(path, tmp_path / "int8.onnx", [images])
+    network, difference = compared(model, how, pixels)
+    attends = name in ("vit", "mcuformer", "hiera")
+    assert difference <= (8 if attends else 2.01)
+    if missing_c_compiler() is None:
+        source = CSource.of(network, "network", tuple("abcde"))
+        (tmp_path / "network.c").write_text(source.code)
+        (tmp_path / "network.h").write_text(source.header)
+        found = compiled_session(tmp_path / "network.c").run(pixels)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found, network.real(network.run(pixels)))
+
+
+def test_layer_in_floating_point_is_named(
+    exported: Export, preprocessing: Preprocessing, digits: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    images = preprocessing(digits).contiguous().numpy()
+    with Int8Quantizer(exported.path, [images], ["full"]) as quantizer:
+        layers = [unit for unit in quantizer.units if "/" in unit.name]
+        partial = quantizer.write(tmp_path / "partial.onnx", without=layers[-1:])
+    with pytest.raises(ArtifactError, match=r"layer classifier\S* is not quantised"):
+        read_integer_network(partial, preprocessing)
+
+
+def test_unknown_operator_is_named(preprocessing: Preprocessing, tmp_path: Path) -> None:
+    floats = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 1, 8, 8]) for n in "xy"]
+    node = helper.make_node("Sinh", ["x"], ["y"], name="stem/Sinh")
+    graph = helper.make_graph([node], "odd", floats[:1], floats[1:])
+    path = tmp_path / "odd.onnx"
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    with pytest.raises(UnsupportedOperator, match=r"no integer version of Sinh \(stem\)"):
+        read_integer_network(path, preprocessing)
+
+
+def test_bias_beside_weights_near_zero_is_kept(tmp_path: Path) -> None:
+    """Its steps would need more than 32 bits."""
+    how = Preprocessing(1, 1, 1, (0.0,), (1.0,))
+    arrays = {
+        "w": np.array([[[[1]]]], np.int8),
+        "b": np.array([2**31 - 1], np.int32),
+        "w_scale": np.array([1e-12], np.float32),
+        "b_scale": np.array([1e-12 / 255 * 1e6], np.float32),
+        "in": np.array(1 / 255, np.float32),
+        "out": np.array(1e-8, np.float32),
+        "zero": np.array(0, np.uint8),
+        "zeros": np.zeros(1, np.int8),
+        "long": np.zeros(1, np.int32),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "in", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "in", "zero"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "w_scale", "zeros"], ["wd"], axis=0),
+        helper.make_node("DequantizeLinear", ["b", "b_scale", "long"], ["bd"], axis=0),
+        helper.make_node("Conv", ["d", "wd", "bd"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "out", "zero"], ["cq"]),
+        helper.make_node("DequantizeLinear", ["cq", "out", "zero"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 1, 1, 1]) for n in "xy"]
+    tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "near zero", ends[:1], ends[1:], tensors)
+    path = tmp_path / "near_zero.onnx"
+    opset = [helper.make_opsetid("", 20)]
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString()
+    )
+    network = read_integer_network(path, how)
+    found = network.real(network.run(np.full((1, 1, 1, 1), 200, np.uint8)))
+    bias = (2**31 - 1) * 1e-12 / 255 * 1e6
+    assert found.item() == pytest.approx(min(bias, 255e-8), rel=0.01)
