@@ -59,10 +59,18 @@ class LayerWeights:
         outputs = clipped(whole + self.zeros[1])
         return outputs if self.table is None else looked_up(self.table, outputs)
 
-    def constants(self) -> Constants:
-        """Return the arguments of a kernel that describe the layer."""
+    def constants(self, sums: NDArray[np.int64]) -> Constants:
+        """Return the arguments of a kernel that describe the layer.
+
+        The kernels multiply inputs as they are, so the bias has the zero point of the input times
+        the sum of the weights taken off.
+
+        Args:
+            sums: Sum of the weights of each output, (M,).
+        """
+        bias = (self.bias - self.zeros[0] * sums).astype(np.int32)
         scale = self.scale
-        return self.values, self.bias, scale.multiplier, scale.shift, self.table, *self.zeros
+        return self.values, bias, scale.multiplier, scale.shift, self.table, self.zeros[1]
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,8 @@ class IntegerLinear(IntegerOperator):
     def constants(self) -> Constants:
         """See `IntegerOperator.constants`."""
         outputs, inputs = self.weights.values.shape
-        return *self.weights.constants(), self.rows, inputs, outputs
+        sums = self.weights.values.sum(1, dtype=np.int64)
+        return *self.weights.constants(sums), self.rows, inputs, outputs
 
     def part(self, rows: int) -> RowPart | None:
         """See `IntegerOperator.part`."""
@@ -185,7 +194,8 @@ class IntegerConvolution(IntegerOperator):
         """See `IntegerOperator.constants`."""
         outputs, _, _, width = self.weights.values.shape
         sizes = self.window.constants(width * self.groups, outputs)
-        return *self.weights.constants(), *sizes, self.window.dilation[1], self.groups
+        layer = self.weights.constants(self.weights.values.sum((1, 2, 3), dtype=np.int64))
+        return *layer, self.weights.zeros[0], *sizes, self.window.dilation[1], self.groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +223,8 @@ class IntegerDepthwise(IntegerOperator):
     def constants(self) -> Constants:
         """See `IntegerOperator.constants`."""
         sizes = self.window.constants(self.weights.values.shape[2])
-        return *self.weights.constants(), *sizes, self.window.dilation[1]
+        layer = self.weights.constants(self.weights.values.sum((0, 1), dtype=np.int64))
+        return *layer, self.weights.zeros[0], *sizes, self.window.dilation[1]
 
 
 @dataclass(frozen=True, eq=False)

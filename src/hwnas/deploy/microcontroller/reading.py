@@ -520,7 +520,7 @@ _READERS: dict[str, Callable[[_Reader, Any], OnnxValue]] = {
     "GlobalAveragePool": _Reader._reduction,
     "AveragePool": _Reader._pooling,
     "MaxPool": _Reader._pooling,
-    "IntegerSoftmax": _Reader._softmax,
+    "Softmax": _Reader._softmax,
     "LayerNormalization": _Reader._layer_norm,
     **dict.fromkeys(_UNARY, _Reader._unary),
 }

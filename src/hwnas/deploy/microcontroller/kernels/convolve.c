@@ -1,7 +1,8 @@
-/* One row of the output; rows are those of the input that the kernel meets. */
+/* One row of the output; rows are those of the input that the kernel meets. The bias has the zero
+   point of the input times the sum of the weights taken off. */
 static void convolve(const int8_t *const *rows, int8_t *y, const int8_t *weights,
                      const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
-                     const int8_t *table, int32_t zero_x, int32_t zero_y, int width, int inputs,
+                     const int8_t *table, int32_t zero_y, int32_t zero_x, int width, int inputs,
                      int out_width, int outputs, int kernel_height, int kernel_width, int stride,
                      int pad, int dilation, int groups)
 {
@@ -14,11 +15,14 @@ static void convolve(const int8_t *const *rows, int8_t *y, const int8_t *weights
             for (int ky = 0; ky < kernel_height; ky++)
                 for (int kx = 0; kx < kernel_width; kx++, w += in_group) {
                     int ix = ox * stride - pad + kx * dilation;
-                    if (!rows[ky] || ix < 0 || ix >= width)
+                    if (!rows[ky] || ix < 0 || ix >= width) {
+                        for (int i = 0; i < in_group; i++)
+                            sum += zero_x * w[i];
                         continue;
+                    }
                     const int8_t *at = rows[ky] + ix * inputs + from;
                     for (int i = 0; i < in_group; i++)
-                        sum += (at[i] - zero_x) * w[i];
+                        sum += at[i] * w[i];
                 }
             *y++ = finish(sum, o, bias, multiplier, shift, table, zero_y);
         }
