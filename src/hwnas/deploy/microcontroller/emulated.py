@@ -95,7 +95,7 @@ def _run(source: CSource, pixels: NDArray[np.uint8], core: str) -> Sequence[str]
         (folder / "images.h").write_text("\n".join(_images(source, pixels)))
         program = folder / "program.elf"
         sources = [folder / "network.c", place / "main.c", place / "startup.c"]
-        where = ["-I", folder, "-T", place / "mps2.ld", "-o", program]
+        where: list[str | Path] = ["-I", folder, "-T", place / "mps2.ld", "-o", program]
         _checked([_COMPILER, f"-mcpu={core}", *sources, *where, *_OPTIONS])
         emulator = [_EMULATOR, "-machine", BOARDS[core], "-nographic", "-monitor", "none"]
         counted = ["-icount", "shift=0", "-semihosting-config", "enable=on,target=native"]

@@ -9,14 +9,15 @@ a few rows of memory each. Nothing is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hwnas.deploy.microcontroller.convolution import MapWindow, window_of
+from hwnas.deploy.microcontroller.elementwise import IntegerCopy
 from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep
-from hwnas.deploy.microcontroller.operator import RowPart
+from hwnas.deploy.microcontroller.operator import IntegerOperator, RowPart
 
-__all__ = ["Stream", "scheduled"]
+__all__ = ["Stream", "scheduled", "with_copies"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +116,37 @@ class Stream:
     def _read_at(self, step: IntegerStep, tensor: int) -> list[tuple[int, int]]:
         reads = self.part(step).reads
         return [reads[i] for i, each in enumerate(step.inputs) if each == tensor]
+
+
+def with_copies(network: IntegerNetwork) -> IntegerNetwork:
+    """Return a network whose windows may write over their input, as they copy the rows they need.
+
+    A copy is added before a window that reads a map which nothing reads later, if the output could
+    stand in its place.
+    """
+    readers = _readers(network)
+    makers = {step.output: step.operator for step in network.steps}
+    tensors, steps = list(network.tensors), list[IntegerStep]()
+    for at, step in enumerate(network.steps):
+        window = window_of(step.operator)
+        source = step.inputs[0]
+        if window is not None and readers[source] == {at} and not _by_row(makers, source, window):
+            tensors.append(tensors[source])
+            number = len(tensors) - 1
+            copy = IntegerStep(IntegerCopy(tensors[source].size), (source,), number, step.layer)
+            reading = replace(step, inputs=(number,))
+            trial = replace(network, tensors=tensors)
+            stream = Stream((copy,), reading, (), window.output_size[0])
+            if stream.may_replace(trial, source):
+                steps += [copy, reading]
+                continue
+        steps.append(step)
+    return replace(network, tensors=tensors, steps=steps)
+
+
+def _by_row(makers: Mapping[int, IntegerOperator], tensor: int, window: MapWindow) -> bool:
+    """Return whether the rows of a map can be made one by one as a window needs them."""
+    return tensor in makers and makers[tensor].part(window.size[0]) is not None
 
 
 def scheduled(network: IntegerNetwork) -> list[Stream]:
