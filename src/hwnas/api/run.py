@@ -14,8 +14,6 @@ from torch import nn
 from hwnas.api.elastic_model import ElasticModel
 from hwnas.api.object_names import returning
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.deploy.bundles.converting import convert_bundle
-from hwnas.deploy.file_formats.registry import file_format
 from hwnas.errors import ConfigError
 from hwnas.experiment import (
     export,
@@ -121,12 +119,15 @@ class Network:
         rows = [*result.front, *result.references]
         return next((row for row in rows if row.id == self.id), None)
 
-    def export(self, path: str | Path, formats: Sequence[str] = ()) -> Bundle:
+    def export(
+        self, path: str | Path, formats: Sequence[str] = (), arena_bytes: int | None = None
+    ) -> Bundle:
         """Write the bundle of this network to a new folder; it is made first if it does not exist.
 
         Args:
             path: Folder to make.
             formats: Further file formats to convert the network to; see `hwnas.convert`.
+            arena_bytes: Most memory for activations in the format ``"c"``; unlimited if None.
 
         Raises:
             ConfigError: A format is unknown, or its converter is not installed.
@@ -134,10 +135,8 @@ class Network:
             RunError: The run is stale.
             StorageError: The folder exists already or cannot be written.
         """
-        for name in formats:
-            file_format(name)
-        bundle = export(self.run.folder, path, self.id, target=self.target)
-        return convert_bundle(bundle, formats) if formats else bundle
+        more = formats, arena_bytes
+        return export(self.run.folder, path, self.id, None, self.target, *more)
 
     def __repr__(self) -> str:
         return f"<Network {self.id} of {self.run.path}>"

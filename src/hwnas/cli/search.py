@@ -244,9 +244,7 @@ def export(
     import tempfile
 
     from hwnas.cli.networks.convert import arena_bytes, told
-    from hwnas.deploy.bundles.converting import convert_bundle
     from hwnas.deploy.bundles.model_repository import write_model_repository
-    from hwnas.deploy.file_formats.registry import file_format
     from hwnas.deploy.runtimes.ort_web_files import runtime_files as web_files
     from hwnas.deploy.webpage import write_web_page
     from hwnas.errors import ConfigError
@@ -254,14 +252,10 @@ def export(
 
     if to is None and web is None:
         raise ConfigError("give --out, the folder of the bundle, or --web, the folder of a page")
-    for name in formats or ():
-        file_format(name, "--format")
-    most = arena_bytes(arena)
+    more = formats or [], arena_bytes(arena)
     files = web_files(runtime_files) if web is not None else None
     with tempfile.TemporaryDirectory() as work:
-        bundle = export(run, to or Path(work) / "bundle", pick, max_latency_ms, target)
-        if formats or most is not None:
-            bundle = convert_bundle(bundle, formats or (), arena_bytes=most)
+        bundle = export(run, to or Path(work) / "bundle", pick, max_latency_ms, target, *more)
         model = write_model_repository(bundle, triton_repository) if triton_repository else None
         page = write_web_page(bundle, web, files) if web is not None and files else None
         if as_json:

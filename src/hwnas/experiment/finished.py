@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.bundles.converting import checked_formats, convert_bundle
 from hwnas.deploy.bundles.sealed import give_usual_modes
 from hwnas.errors import ConfigError, RunError, StorageError
 from hwnas.given_objects import GivenObjects
@@ -107,6 +108,8 @@ def export(
     pick: str | None = None,
     max_latency_ms: float | None = None,
     target: str | None = None,
+    formats: Sequence[str] = (),
+    arena_bytes: int | None = None,
 ) -> Bundle:
     """Copy the bundle of one network of a run to its own folder.
 
@@ -118,15 +121,19 @@ def export(
             network that is not a finalist is made first.
         max_latency_ms: Largest measured latency of the finalists to choose from.
         target: Target that the run was specialised for; the run's own if None.
+        formats: Further file formats to convert the network to; see `hwnas.convert`.
+        arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
 
     Raises:
-        ConfigError: There is no such pick.
+        ConfigError: There is no such pick or format.
+        ArtifactError: A converter refuses the network, or it does not fit.
         InfeasibleError: No finalist is fast enough; the message names the fastest.
         RunError: The run is not finished.
         StorageError: ``out`` exists already or cannot be written.
     """
     out = Path(out)
     _check_absent(out)
+    checked_formats(formats, arena_bytes=arena_bytes)  # before minutes of training
     with _finished_job(folder, target) as (job, goal):
         source = picked(job, goal, pick, max_latency_ms)
         with replacing_folder(out) as temporary:
@@ -136,6 +143,8 @@ def export(
                 give_usual_modes(temporary)
             else:
                 make_bundle(job, goal, source, temporary)
+            if formats:
+                convert_bundle(Bundle.load(temporary), formats, arena_bytes=arena_bytes)
     return Bundle.load(out)
 
 

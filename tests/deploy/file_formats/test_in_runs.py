@@ -47,6 +47,16 @@ def test_export_converts_the_exported_bundle_only(
     assert again.batch == 2
 
 
+def test_export_that_does_not_fit_leaves_nothing(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    small = ("--format", "c", "--arena", "16B")
+    hwnas("export", finished, "--out", out, *small).refused("more than the arena of 16")
+    hwnas("export", finished, "--out", out, "--arena", "16B").refused("only the format c")
+    assert not out.exists()
+
+
 def test_unknown_formats_are_refused_before_the_work(
     hwnas: Command, quick_recipe: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -54,7 +64,7 @@ def test_unknown_formats_are_refused_before_the_work(
     answer.refused("unknown deploy.formats 'x'")
     assert not (tmp_path / "r").exists()
     out = tmp_path / "out"
-    hwnas("export", finished, "--out", out, "--format", "x").refused("unknown --format 'x'")
+    hwnas("export", finished, "--out", out, "--format", "x").refused("unknown file format 'x'")
     with pytest.raises(ConfigError, match="unknown file format 'x'"):
         api.open(finished).best().export(out, formats=["x"])
     assert not out.exists()

@@ -12,14 +12,14 @@ from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundles.bundle import MODEL, Bundle
 from hwnas.deploy.bundles.packing import reseal
 from hwnas.deploy.file_formats.converted_file import ConvertedFile, GoldenNumbers, converted
-from hwnas.deploy.file_formats.file_format import SourceNetwork
+from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.file_formats.registry import file_format
 from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 
-__all__ = ["convert_bundle"]
+__all__ = ["checked_formats", "convert_bundle"]
 
 _INT8 = Target.parse("cpu-onnxruntime-int8-b1-t1")
 
@@ -47,16 +47,7 @@ def convert_bundle(
         ArtifactError: A converter refuses the network, or the outputs differ too much.
         StorageError: The bundle cannot be written.
     """
-    if batch < 1:
-        raise ConfigError(f"the batch is {batch}; expected at least 1")
-    if arena_bytes is not None and arena_bytes < 1:
-        raise ConfigError(f"the arena has {arena_bytes} bytes; expected at least 1")
-    forms = {name: file_format(name) for name in formats}  # raises before minutes of converting
-    if arena_bytes is not None and not any(form.is_program for form in forms.values()):
-        raise ConfigError(
-            f"an arena of {arena_bytes:,} bytes is given, but only the format c has one; convert "
-            "to c, or give no arena"
-        )
+    forms = checked_formats(formats, batch, arena_bytes)
     golden = bundle.golden_numbers()
     network = SourceNetwork(
         bundle.onnx_file, bundle.preprocessing, bundle.outputs, batch, arena_bytes
@@ -75,6 +66,27 @@ def convert_bundle(
             made.append((place, converted(name, given, place, known)))
         _write(bundle, kept, made)
     return Bundle.load(bundle.folder)
+
+
+def checked_formats(
+    formats: Sequence[str], batch: int = 1, arena_bytes: int | None = None
+) -> dict[str, FileFormat]:
+    """Return formats by name, if a network can be converted to them here.
+
+    Raises:
+        ConfigError: There is no such format, its converter is not installed, or a number is wrong.
+    """
+    if batch < 1:
+        raise ConfigError(f"the batch is {batch}; expected at least 1")
+    if arena_bytes is not None and arena_bytes < 1:
+        raise ConfigError(f"the arena has {arena_bytes} bytes; expected at least 1")
+    forms = {name: file_format(name) for name in formats}
+    if arena_bytes is not None and not any(form.is_program for form in forms.values()):
+        raise ConfigError(
+            f"an arena of {arena_bytes:,} bytes is given, but only the format c has one; convert "
+            "to c, or give no arena"
+        )
+    return forms
 
 
 def _int8_file(bundle: Bundle, golden: GoldenNumbers, folder: Path) -> Path:
