@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
@@ -156,25 +156,27 @@ class CSource:
 
     @cached_property
     def _calls(self) -> list[str]:
-        return [line for stream in self._streams for line in self._stream(stream)]
+        return list(_indented(line for each in self._streams for line in self._stream(each)))
 
     def _stream(self, stream: Stream) -> Iterator[str]:
         """Yield the lines that run a stream."""
-        yield f"    /* {_comment(', '.join(step.layer for step in stream.steps))} */"
+        yield f"/* {_comment(', '.join(dict.fromkeys(step.layer for step in stream.steps)))} */"
         if stream.rows == 1 and stream.window is None:
             (step,) = stream.steps
             yield self._call(step.operator, [self._place(i) for i in (*step.inputs, step.output)])
             return
         kernel = stream.kernel
         if kernel is not None:
-            yield f"    {{\n    const int8_t *rows[{kernel.kernel_size[0]}];"
-            yield from ["    int next = 0;"] * bool(stream.before)
-        yield f"    for (int y = 0; y < {stream.rows}; y++) {{"
+            yield "{"
+            yield f"const int8_t *rows[{kernel.kernel_size[0]}];"
+            yield from ["int next = 0;"] * bool(stream.before)
+        yield f"for (int y = 0; y < {stream.rows}; y++) {{"
         if kernel is not None:
             yield from self._window(stream, kernel)
         for step in stream.after:
             yield self._row(stream, step, "y")
-        yield "    }" if kernel is None else "    }\n    }"
+        yield "}"
+        yield from ["}"] * (kernel is not None)
 
     def _window(self, stream: Stream, kernel: MapWindow) -> Iterator[str]:
         """Yield the lines that compute one row of the output of a window."""
@@ -184,13 +186,13 @@ class CSource:
         row_bytes = self.network.tensors[source].size // height
         first = f"y * {kernel.stride[0]} - {kernel.padding[0]}"
         if stream.before:
-            yield f"    for (; next < {height} && next < {first} + {span}; next++) {{"
+            yield f"for (; next < {height} && next < {first} + {span}; next++) {{"
             for step in stream.before:
                 yield self._row(stream, step, "next")
-            yield "    }"
+            yield "}"
         kept = span if stream.before else height
         sizes = f"{kernel.dilation[0]}, {kernel.kernel_size[0]}, {height}, {row_bytes}, {kept}"
-        yield f"    rows_at(rows, {self._place(source)}, {first}, {sizes});"
+        yield f"rows_at(rows, {self._place(source)}, {first}, {sizes});"
         to = self._row_place(stream, output, "y", stream.rows)
         yield self._call(stream.window.operator, ["rows", to])
 
@@ -219,8 +221,7 @@ class CSource:
 
     def _call(self, operator: IntegerOperator, places: list[str]) -> str:
         constants = [self._argument(each) for each in operator.constants()]
-        call = f"{operator.kernel}({', '.join([*places, *constants])});"
-        return textwrap.fill(call, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        return f"{operator.kernel}({', '.join([*places, *constants])});"
 
     def _place(self, tensor: int, row: str = "") -> str:
         """Return a pointer to a tensor, or to a row of it, as an expression in C."""
@@ -265,7 +266,18 @@ def _lines(values: list[int]) -> Iterator[str]:
 
 def _comment(text: str) -> str:
     """Return text that cannot end a comment."""
-    return re.sub(r"[^\w./ -]", "_", text).replace("*/", "_").replace("/*", "_")
+    return re.sub(r"[^\w./, -]", "_", text)
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a function, indented by their braces and broken where they are long."""
+    depth = 1
+    for line in lines:
+        depth -= line.startswith("}")
+        indent = " " * (4 * depth)
+        inner = indent + ("   " if line.startswith("/*") else "    ")
+        yield textwrap.fill(line, _WIDTH, initial_indent=indent, subsequent_indent=inner)
+        depth += line.endswith("{")
 
 
 def _text(label: str) -> str:
