@@ -231,6 +231,8 @@ class _Reader:
     def _linear(self, node: Any, value: OnnxValue, weights: QuantisedConstant) -> OnnxValue:
         """Return a linear layer over the last axis, given weights (K, M)."""
         inner, outputs = weights.values.shape
+        if weights.scale.size > 1 and weights.scale.shape != (1, outputs):
+            raise self._build.fault("has scales for its inputs; they must be for its outputs")
         if not value.last_is_last:
             value = self._build.in_order(value)
         layer = self._layer(node, value, weights.values.T, weights.scale)
@@ -254,7 +256,8 @@ class _Reader:
             weights = self._weights(node.input[1])
             if weights.values.ndim == 2:
                 return self._linear(node, self._value(node.input[0]), weights)
-            raise self._build.fault("multiplies by a constant that is not a matrix")
+        if self._constants.keys() & set(node.input):
+            raise self._build.fault("multiplies by a constant that is no matrix on the right")
         left, right = (self._build.in_order(self._value(name)) for name in node.input)
         rows, inner, columns = left.shape[-2], left.shape[-1], right.shape[-1]
         if left.shape[:-2] != right.shape[:-2] or right.shape[-2] != inner:
