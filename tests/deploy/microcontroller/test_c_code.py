@@ -55,7 +55,7 @@ def test_network_larger_than_the_arena_is_refused_by_how_many_bytes(
         f"take {needed:,} bytes, 4 more than the arena of {needed - 4:,}"
     )
     assert "in use in" in told
-    assert api.convert(bundle, "c", arena_bytes=needed).converted[0].difference is not None
+    assert api.convert(bundle, "c", arena_bytes=needed).converted[0].sizes["arena_bytes"] == needed
 
 
 @pytest.mark.parametrize("size", ["", "320", "1 MB", "2kb", "64B"])
