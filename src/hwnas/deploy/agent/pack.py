@@ -3,7 +3,8 @@
 The file holds the modules that the agent imports, found by following imports, and nothing else. A
 package that only contains such a module is packed with an empty ``__init__.py``, because its own
 would import all of hwnas. The kernels are left out, because they would double the size of the file,
-and hwnas can be installed on machines that have a GPU and Triton.
+and hwnas can be installed on machines that have a GPU and Triton; so is the emulation of
+microcontrollers, which reads files that are no modules.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["LEFT_OUT", "ROOT", "ROOTS", "packed_code", "packed_modules", "write_
 ROOT = Path(hwnas.__file__).parents[1]
 """Location that hwnas is imported from: a folder, or the packed file."""
 ROOTS = ("hwnas", "hwnas.deploy.agent.command", "hwnas.deploy.agent.server.worker")
-LEFT_OUT = ("hwnas.deploy.matching", "hwnas.kernels")
+LEFT_OUT = ("hwnas.deploy.matching", "hwnas.deploy.microcontroller", "hwnas.kernels")
 """Packages that the packed agent does not include."""
 _MAIN = """\
 import sys

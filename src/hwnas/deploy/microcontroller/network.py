@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.deploy.microcontroller.fixed_point import clipped
 from hwnas.deploy.microcontroller.operator import IntegerOperator
 
 __all__ = ["IntegerNetwork", "IntegerStep", "IntegerTensor"]
@@ -71,12 +72,27 @@ class IntegerNetwork:
 
     def run(self, pixels: NDArray[np.uint8]) -> NDArray[np.int8]:
         """Return the outputs (N, ...) of pixels (N, H, W, C)."""
-        values: dict[int, NDArray[np.integer]] = {0: pixels}
+        return self._run({0: pixels}, self.steps)
+
+    def run_on_inputs(self, images: NDArray[np.float32]) -> NDArray[np.int8]:
+        """Return the outputs (N, ...) of preprocessed images (N, C, H, W).
+
+        The first step, which preprocesses pixels, is left out.
+        """
+        first = self.steps[0].output
+        tensor = self.tensors[first]
+        steps = np.rint(images / np.float32(tensor.scale)) + tensor.zero
+        values = clipped(steps.transpose(0, 2, 3, 1))
+        return self._run({first: values.reshape(-1, *tensor.shape)}, self.steps[1:])
+
+    def _run(
+        self, values: dict[int, NDArray[np.integer]], steps: Sequence[IntegerStep]
+    ) -> NDArray[np.int8]:
         for i, tensor in enumerate(self.tensors):
             if tensor.data is not None:
                 values[i] = tensor.data[None]
-        last = {i: at for at, step in enumerate(self.steps) for i in step.inputs}
-        for at, step in enumerate(self.steps):
+        last = {i: at for at, step in enumerate(steps) for i in step.inputs}
+        for at, step in enumerate(steps):
             found = step.operator.run(*(values[i] for i in step.inputs))
             values[step.output] = found.reshape(-1, *self.tensors[step.output].shape)
             for i in step.inputs:

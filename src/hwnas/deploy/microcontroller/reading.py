@@ -7,12 +7,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.microcontroller.axes import (
     IntegerLayerNorm,
     IntegerMatrixProduct,
@@ -43,6 +42,9 @@ from hwnas.deploy.microcontroller.values import (
 from hwnas.deploy.onnx.graph import read_whole_model
 from hwnas.deploy.onnx.node_names import block_of, in_words
 from hwnas.errors import UnsupportedOperator
+
+if TYPE_CHECKING:
+    from hwnas.deploy.io import Preprocessing
 
 __all__ = ["read_integer_network"]
 

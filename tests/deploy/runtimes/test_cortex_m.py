@@ -1,0 +1,62 @@
+"""Emulated microcontrollers: their time is the number of instructions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hwnas.deploy import RUNTIMES, Export, Preprocessing, Target, TimingSettings, measure
+from hwnas.deploy.microcontroller import CSource, read_integer_network
+from hwnas.deploy.microcontroller.emulated import emulated
+from hwnas.deploy.quantization.quantize import quantize_int8
+from hwnas.deploy.runtimes import open_session
+from hwnas.errors import DeviceError
+
+TARGET = Target.parse("cpu-cortexm4-int8-b1-t1")
+
+
+@pytest.fixture(scope="module")
+def quantised(
+    exported: Export,
+    preprocessing: Preprocessing,
+    digits: NDArray[np.uint8],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    if (reason := RUNTIMES["cortexm4"].unavailable()) is not None:
+        pytest.skip(reason)
+    images = preprocessing(digits).contiguous().numpy()
+    return quantize_int8(exported.path, tmp_path_factory.mktemp("m4") / "int8.onnx", [images])
+
+
+def test_time_is_that_of_the_counted_instructions(
+    quantised: Path, preprocessing: Preprocessing, digits: NDArray[np.uint8]
+) -> None:
+    network = read_integer_network(quantised, preprocessing)
+    counted = emulated(CSource.of(network, "network", ()), digits[:1], "cortex-m4")
+    settings = TimingSettings(warmup=1, rounds=5, round_ms=1.0)
+    found = measure({"network": quantised}, TARGET, settings)["network"]
+    assert found.latency_ms == pytest.approx(counted.instructions[0] / 1e5, rel=0.02)
+    assert found.headline.p80 == pytest.approx(found.headline.p20, rel=1e-6)
+    assert not found.contended
+
+
+def test_session_gives_the_outputs_of_the_integer_network(
+    quantised: Path, preprocessing: Preprocessing, digits: NDArray[np.uint8]
+) -> None:
+    network = read_integer_network(quantised, preprocessing)
+    images = preprocessing(digits).contiguous().numpy()
+    session = open_session(quantised, TARGET)
+    before = session.cpu_clock()
+    np.testing.assert_array_equal(session.run(images), network.real(network.run(digits)))
+    one_batch = session.cpu_clock() - before
+    session.run(images[:20])
+    assert session.cpu_clock() - before == pytest.approx(1.5 * one_batch)
+
+
+def test_missing_emulator_is_told(monkeypatch: pytest.MonkeyPatch, exported: Export) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DeviceError, match="apt-get install gcc-arm-none-eabi"):
+        open_session(exported.path, TARGET)
