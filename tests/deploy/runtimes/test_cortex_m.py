@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.deploy import RUNTIMES, Export, Preprocessing, Target, TimingSettings, measure
+from hwnas.deploy import (
+    RUNTIMES,
+    Bundle,
+    Export,
+    Preprocessing,
+    Target,
+    TimingSettings,
+    measure,
+)
 from hwnas.deploy.microcontroller import CSource, read_integer_network
 from hwnas.deploy.microcontroller.emulated import emulated
 from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes import open_session
 from hwnas.errors import DeviceError
 
+Command = Callable[..., Any]
 TARGET = Target.parse("cpu-cortexm4-int8-b1-t1")
 
 
@@ -60,3 +71,23 @@ def test_missing_emulator_is_told(monkeypatch: pytest.MonkeyPatch, exported: Exp
     monkeypatch.setenv("PATH", "")
     with pytest.raises(DeviceError, match="apt-get install gcc-arm-none-eabi"):
         open_session(exported.path, TARGET)
+
+
+@pytest.mark.slow
+def test_search_for_a_microcontroller_ends_in_code_that_fits(
+    hwnas: Command, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    if (reason := RUNTIMES["cortexm4"].unavailable()) is not None:
+        pytest.skip(reason)
+    recipe = tiny_recipe.read_text().replace("cpu-onnxruntime-fp32-b1-t1", TARGET.name)
+    tiny_recipe.write_text(recipe)
+    answer = hwnas("search", tiny_recipe, "--run", tmp_path / "run")
+    assert answer.status == 0, answer.err
+    out = tmp_path / "out"
+    answer = hwnas("export", tmp_path / "run", "--out", out, "--format", "c", "--arena", "64KB")
+    assert answer.status == 0, answer.err
+    bundle = Bundle.load(out)
+    assert bundle.artifacts[0].variant == "int8"
+    (made,) = bundle.converted
+    assert made.source == bundle.artifacts[0].file
+    assert made.sizes["arena_bytes"] <= 64 * 1024
