@@ -37,25 +37,22 @@ _BATCH = 64
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {module_of(HERE)}.run", description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="finished run of images")
+    parser.add_argument("--run", type=Path, help="finished run of images")
+    parser.add_argument("--job", default="photographs, 120 minutes", help="what the run is")
     parser.add_argument("--seed", type=int, default=0, help="seed of that run")
     parser.add_argument("--out", type=Path, default=HERE, help="folder for the recorded rows")
     run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:
+    results = Results(arguments.out / "results.jsonl", {"job": arguments.job, "core": CORE})
+    if arguments.run is None:
+        raise ConfigError("give --run, the folder of a finished run")
     with RunFolder.open(arguments.run) as opened:
         recipe = opened.recipe
     if recipe.task.name != "classification":
         raise ConfigError(f"{arguments.run} is no run of image classification")
     run_inputs = RunInputs.prepare(recipe, arguments.run)
-    config = {
-        "images": Path(recipe.data.source).name,
-        "minutes": recipe.run.minutes,
-        "core": CORE,
-        "test_images": len(run_inputs.data.test),
-    }
-    results = Results(arguments.out / "results.jsonl", config)
     bundles = sorted(read_bundles(arguments.run / "bundles").values(), key=lambda each: each.folder)
     for number, bundle in enumerate(bundles, start=1):
         print(f"finalist {number} of {len(bundles)}", flush=True)
