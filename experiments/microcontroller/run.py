@@ -115,7 +115,7 @@ def row_of(
 
 def whole_tensors(network: IntegerNetwork) -> int:
     """Return the memory of a plan in which each step works on whole tensors."""
-    return planned(network, [Stream((), None, (step,), 1) for step in network.steps]).bytes
+    return planned(network, [Stream.of(step) for step in network.steps]).bytes
 
 
 def answers(setting: Setting, name: str, seed: int) -> list[Row]:

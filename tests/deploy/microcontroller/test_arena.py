@@ -100,8 +100,8 @@ def run_in_memory(
             memory[at(step.output, 0, found.size)] = found
             continue
         for row in range(stream.rows):
-            for step in stream.after:
-                part = stream.part(step)
+            for step in stream.stages[0].others:
+                part = stream.stages[0].part(step)
                 read = []
                 for tensor, (divisor, width) in zip(step.inputs, part.reads, strict=True):
                     start = 0 if tensor in made else row // divisor * width
@@ -129,7 +129,7 @@ def test_all_steps_run_once_in_order(network: IntegerNetwork) -> None:
 
 @given(networks())
 def test_streams_need_no_more_memory_than_single_steps(network: IntegerNetwork) -> None:
-    alone = [Stream((), None, (step,), 1) for step in network.steps]
+    alone = [Stream.of(step) for step in network.steps]
     arena = planned(network, scheduled(network))
     assert arena.in_use_bytes <= planned(network, alone).in_use_bytes + 4 * len(network.steps)
 

@@ -30,21 +30,30 @@ class Arena:
     in_use_bytes: int
 
 
-@dataclass
-class _Block:
-    """Memory of one or more tensors, of which each takes the place of the one before.
+@dataclass(frozen=True)
+class _Use:
+    """Memory of one tensor, from the first to the last step during which it is in use."""
 
-    Attributes:
-        tensors: Tensors.
-        size: Bytes.
-        first: First step during which the memory is in use.
-        last: Last such step.
-    """
-
-    tensors: list[int]
-    size: int
+    tensor: int
+    bytes: int
     first: int
     last: int
+
+    def meets(self, other: _Use) -> bool:
+        """Return whether both are in use during a step."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass
+class _Block:
+    """Tensors at one place, of which each but the first stands where the one before stood."""
+
+    uses: list[_Use]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the largest tensor."""
+        return max(use.bytes for use in self.uses)
 
 
 def planned(network: IntegerNetwork, streams: Sequence[Stream]) -> Arena:
@@ -58,49 +67,62 @@ def planned(network: IntegerNetwork, streams: Sequence[Stream]) -> Arena:
     """
     blocks = _blocks(network, streams)
     placed: list[tuple[_Block, int]] = []
-    for block in sorted(blocks, key=lambda each: (-each.size, each.first)):
+    for block in sorted(blocks, key=lambda each: (-each.bytes, each.uses[0].first)):
         offset = 0
-        for other, start in sorted(placed, key=lambda each: each[1]):
-            meets = other.first <= block.last and block.first <= other.last
-            if meets and start < offset + block.size and offset < start + other.size:
-                offset = _aligned(start + other.size)
+        while (end := _end_of_conflict(block, offset, placed)) is not None:
+            offset = _aligned(end)
         placed.append((block, offset))
-    usage = [
-        sum(_aligned(block.size) for block in blocks if block.first <= at <= block.last)
-        for at in range(len(network.steps))
-    ]
-    most = max(range(len(usage)), key=usage.__getitem__)
+    uses = [(use, offset) for block, offset in placed for use in block.uses]
+    in_use = [sum(_in_use(each, at) for each in blocks) for at in range(len(network.steps))]
+    most = max(range(len(in_use)), key=in_use.__getitem__)
     return Arena(
-        {tensor: offset for block, offset in placed for tensor in block.tensors},
-        max(_aligned(offset + block.size) for block, offset in placed),
+        {use.tensor: offset for use, offset in uses},
+        max(_aligned(offset + use.bytes) for use, offset in uses),
         network.steps[most].layer,
-        usage[most],
+        in_use[most],
     )
+
+
+def _end_of_conflict(
+    block: _Block, offset: int, placed: Sequence[tuple[_Block, int]]
+) -> int | None:
+    """Return where a tensor ends that overlaps a block at an offset; None if none does."""
+    for other, start in placed:
+        for mine in block.uses:
+            for theirs in other.uses:
+                apart = offset + mine.bytes <= start or start + theirs.bytes <= offset
+                if mine.meets(theirs) and not apart:
+                    return start + theirs.bytes
+    return None
+
+
+def _in_use(block: _Block, at: int) -> int:
+    """Return the bytes of a block that are in use during a step."""
+    return max((_aligned(u.bytes) for u in block.uses if u.first <= at <= u.last), default=0)
 
 
 def _blocks(network: IntegerNetwork, streams: Sequence[Stream]) -> list[_Block]:
     last = _last_reads(network, streams)
-    blocks = {0: _Block([0], network.tensors[0].size, 0, last.get(0, 0))}
+    blocks = {0: _Block([_Use(0, network.tensors[0].size, 0, last.get(0, 0))])}
     for start, stream in _with_starts(streams):
         sizes = stream.tensor_bytes(network)
+        kept = {stage.output for stage in stream.stages[:-1]}
+        end = start + len(stream.steps) - 1
         for at, step in enumerate(stream.steps, start):
             tensor = step.output
             if tensor == stream.output:
                 continue
-            # The last step before a window writes rows that later ones of them read.
-            kept = bool(stream.before) and step is stream.before[-1]
-            end = start + len(stream.steps) - 1
-            first, until = (start, end) if kept else (at, last.get(tensor, at))
-            blocks[tensor] = _Block([tensor], sizes[tensor], first, until)
+            # Rows that are kept for a window last as long as the stream.
+            first, until = (start, end) if tensor in kept else (at, last.get(tensor, at))
+            blocks[tensor] = _Block([_Use(tensor, sizes[tensor], first, until)])
         tensor = stream.output
-        until = max(last.get(tensor, 0), start + len(stream.steps) - 1)
+        use = _Use(tensor, sizes[tensor], start, max(last.get(tensor, 0), end))
         source = _replaced(network, stream, last, start, blocks)
         if source is None:
-            blocks[tensor] = _Block([tensor], sizes[tensor], start, until)
+            blocks[tensor] = _Block([use])
         else:
-            block = blocks[tensor] = blocks[source]
-            block.tensors.append(tensor)
-            block.size, block.last = max(block.size, sizes[tensor]), until
+            blocks[source].uses.append(use)
+            blocks[tensor] = blocks[source]
     return list({id(block): block for block in blocks.values()}.values())
 
 
@@ -128,7 +150,8 @@ def _replaced(
     end = start + len(stream.steps) - 1
     for tensor in {tensor: None for step in stream.steps for tensor in step.inputs}:
         dies = tensor in blocks and tensor not in made and last[tensor] == end
-        if dies and blocks[tensor].tensors[-1] == tensor and stream.may_replace(network, tensor):
+        newest = dies and blocks[tensor].uses[-1].tensor == tensor
+        if newest and stream.may_replace(network, tensor):
             return tensor
     return None
 

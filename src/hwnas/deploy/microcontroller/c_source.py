@@ -19,7 +19,6 @@ from hwnas.deploy.microcontroller.convolution import (
     IntegerDepthwise,
     IntegerLinear,
     IntegerPooling,
-    MapWindow,
 )
 from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep
 from hwnas.deploy.microcontroller.operator import IntegerOperator
@@ -161,63 +160,64 @@ class CSource:
     def _stream(self, stream: Stream) -> Iterator[str]:
         """Yield the lines that run a stream."""
         yield f"/* {_comment(', '.join(dict.fromkeys(step.layer for step in stream.steps)))} */"
-        if stream.rows == 1 and stream.window is None:
+        if stream.rows == 1 and len(stream.steps) == 1 and stream.stages[0].window is None:
             (step,) = stream.steps
             yield self._call(step.operator, [self._place(i) for i in (*step.inputs, step.output)])
             return
-        kernel = stream.kernel
-        if kernel is not None:
-            yield "{"
-            yield f"const int8_t *rows[{kernel.kernel_size[0]}];"
-            yield from ["int next = 0;"] * bool(stream.before)
+        heights = [stage.kernel.kernel_size[0] for stage in stream.stages if stage.kernel]
+        counters = [f"next{number} = 0" for number in range(len(stream.stages) - 1)]
+        yield "{"
+        yield from [f"const int8_t *rows[{max(heights, default=0)}];"] * bool(heights)
+        yield from [f"int {', '.join(counters)};"] * bool(counters)
         yield f"for (int y = 0; y < {stream.rows}; y++) {{"
-        if kernel is not None:
-            yield from self._window(stream, kernel)
-        for step in stream.after:
-            yield self._row(stream, step, "y")
+        yield from self._row(stream, len(stream.stages) - 1, "y")
         yield "}"
-        yield from ["}"] * (kernel is not None)
+        yield "}"
 
-    def _window(self, stream: Stream, kernel: MapWindow) -> Iterator[str]:
-        """Yield the lines that compute one row of the output of a window."""
-        assert stream.window is not None
-        height, span = kernel.size[0], stream.kept_rows
-        source, output = stream.window.inputs[0], stream.window.output
-        row_bytes = self.network.tensors[source].size // height
-        first = f"y * {kernel.stride[0]} - {kernel.padding[0]}"
-        if stream.before:
-            yield f"for (; next < {height} && next < {first} + {span}; next++) {{"
-            for step in stream.before:
-                yield self._row(stream, step, "next")
+    def _row(self, stream: Stream, number: int, row: str) -> Iterator[str]:
+        """Yield the lines that compute one row of a stage."""
+        stage = stream.stages[number]
+        if stage.window is not None and stage.kernel is not None:
+            yield from self._rows_before(stream, number, row)
+            to = self._row_place(stream, number, stage.window, row)
+            yield self._call(stage.window.operator, ["rows", to])
+        made = {step.output for step in stage.steps}
+        for step in stage.others:
+            part = stage.part(step)
+            places = []
+            for tensor, (divisor, width) in zip(step.inputs, part.reads, strict=True):
+                at = row if divisor == 1 else f"{row} / {divisor}"
+                whole = tensor not in made and width
+                places.append(self._place(tensor, f" + {at} * {width}" if whole else ""))
+            to = self._row_place(stream, number, step, row)
+            yield self._call(part.operator, [*places, to])
+
+    def _rows_before(self, stream: Stream, number: int, row: str) -> Iterator[str]:
+        """Yield the lines that provide the rows which the window of a stage meets."""
+        stage = stream.stages[number]
+        assert stage.window is not None
+        assert stage.kernel is not None
+        kernel, source = stage.kernel, stage.window.inputs[0]
+        height = kept = kernel.size[0]
+        first = f"{row} * {kernel.stride[0]} - {kernel.padding[0]}"
+        if number:
+            kept, following = stream.kept_rows(number - 1), f"next{number - 1}"
+            condition = f"{following} < {height} && {following} < {first} + {kept}"
+            yield f"for (; {condition}; {following}++) {{"
+            yield from self._row(stream, number - 1, following)
             yield "}"
-        kept = span if stream.before else height
+        row_bytes = self.network.tensors[source].size // height
         sizes = f"{kernel.dilation[0]}, {kernel.kernel_size[0]}, {height}, {row_bytes}, {kept}"
         yield f"rows_at(rows, {self._place(source)}, {first}, {sizes});"
-        to = self._row_place(stream, output, "y", stream.rows)
-        yield self._call(stream.window.operator, ["rows", to])
 
-    def _row(self, stream: Stream, step: IntegerStep, index: str) -> str:
-        """Return the line that runs a step for one row."""
-        part = stream.part(step)
-        rows = stream.rows_of(step)
-        made = {each.output for each in stream.steps}
-        places = []
-        for tensor, (divisor, width) in zip(step.inputs, part.reads, strict=True):
-            number = index if divisor == 1 else f"{index} / {divisor}"
-            whole = tensor not in made and width
-            places.append(self._place(tensor, f" + {number} * {width}" if whole else ""))
-        if stream.before and step is stream.before[-1]:
-            width = self.network.tensors[step.output].size // rows
-            kept = f" + {index} % {stream.kept_rows} * {width}"
-            return self._call(part.operator, [*places, self._place(step.output, kept)])
-        to = self._row_place(stream, step.output, index, rows)
-        return self._call(part.operator, [*places, to])
-
-    def _row_place(self, stream: Stream, tensor: int, index: str, rows: int) -> str:
-        """Return where a row of a tensor is written."""
-        if tensor != stream.output:
+    def _row_place(self, stream: Stream, number: int, step: IntegerStep, row: str) -> str:
+        """Return where a step of a stage writes a row."""
+        stage, tensor = stream.stages[number], step.output
+        if tensor != stage.output:
             return self._place(tensor)
-        return self._place(tensor, f" + {index} * {self.network.tensors[tensor].size // rows}")
+        if tensor != stream.output:
+            row = f"{row} % {stream.kept_rows(number)}"
+        return self._place(tensor, f" + {row} * {self.network.tensors[tensor].size // stage.rows}")
 
     def _call(self, operator: IntegerOperator, places: list[str]) -> str:
         constants = [self._argument(each) for each in operator.constants()]

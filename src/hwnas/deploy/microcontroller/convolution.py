@@ -93,6 +93,11 @@ class MapWindow:
     padding: tuple[int, int]
     dilation: tuple[int, int]
 
+    @property
+    def span(self) -> int:
+        """Number of rows from the first to the last that the kernel meets at once."""
+        return (self.kernel_size[0] - 1) * self.dilation[0] + 1
+
     def seen(
         self, values: NDArray[Any], missing: int = 0
     ) -> Iterator[tuple[tuple[int, int], NDArray[Any]]]:

@@ -2,9 +2,9 @@
 
 A stream is a chain of steps that runs once for each row of its output, so that the tensors between
 them never exist as a whole. A row is one token, one query of an attention, or one row of a map.
-Around a convolution, a stream keeps the last rows of the input that the kernel needs. So the wide
-maps inside an inverted bottleneck, the hidden values of a perceptron and the attention weights take
-a few rows of memory each. Nothing is computed twice.
+Between convolutions, a stream keeps the last rows that the next kernel needs. So the wide maps
+inside inverted bottlenecks, the hidden values of perceptrons and the attention weights take a few
+rows of memory each. Nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from hwnas.deploy.microcontroller.elementwise import IntegerCopy
 from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep
 from hwnas.deploy.microcontroller.operator import IntegerOperator, RowPart
 
-__all__ = ["Stream", "scheduled", "with_copies"]
+__all__ = ["Stage", "Stream", "scheduled", "with_copies"]
+
+Readers = Mapping[int, set[int]]
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
-    """Steps that run together, row by row.
+class Stage:
+    """Steps of a stream that compute the same rows.
 
     Attributes:
-        before: Steps for each row of the input of the window; none if it reads a whole map.
-        window: Step whose operator moves a window over a map, if there is one.
-        after: Steps for each row of the output.
+        window: Step whose operator moves a window over a map; None if there is none.
+        others: Steps that follow, which work on rows alone.
         rows: Number of rows of the output; 1 for a step that works on whole tensors.
     """
 
-    before: tuple[IntegerStep, ...]
     window: IntegerStep | None
-    after: tuple[IntegerStep, ...]
+    others: tuple[IntegerStep, ...]
     rows: int
 
     @property
     def steps(self) -> tuple[IntegerStep, ...]:
         """All steps in order."""
-        return *self.before, *([] if self.window is None else [self.window]), *self.after
+        return (*([] if self.window is None else [self.window]), *self.others)
 
     @property
     def output(self) -> int:
@@ -51,31 +51,67 @@ class Stream:
         """Window of the step `window`."""
         return None if self.window is None else window_of(self.window.operator)
 
-    @property
-    def kept_rows(self) -> int:
-        """Number of rows that are kept of the input of the window."""
-        kernel = self.kernel
-        return 0 if kernel is None else (kernel.kernel_size[0] - 1) * kernel.dilation[0] + 1
-
-    def rows_of(self, step: IntegerStep) -> int:
-        """Return the number of rows in which a step's output is computed."""
-        kernel = self.kernel
-        return kernel.size[0] if kernel is not None and step in self.before else self.rows
-
     def part(self, step: IntegerStep) -> RowPart:
-        """Return what one step computes of one row."""
-        found = step.operator.part(self.rows_of(step))
+        """Return what one of the other steps computes of one row."""
+        found = step.operator.part(self.rows)
         assert found is not None
         return found
+
+    def reads(self, tensor: int) -> list[tuple[int, int]]:
+        """Return how the other steps read a tensor, as in `RowPart.reads`."""
+        return [
+            self.part(step).reads[i]
+            for step in self.others
+            for i, each in enumerate(step.inputs)
+            if each == tensor
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Steps that run together, row by row.
+
+    Attributes:
+        stages: Stages; each but the first begins with a window over the rows of the one before.
+    """
+
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def of(cls, step: IntegerStep) -> Stream:
+        """Create a stream of one step that works on whole tensors."""
+        return cls((Stage(None, (step,), 1),))
+
+    @property
+    def steps(self) -> tuple[IntegerStep, ...]:
+        """All steps in order."""
+        return tuple(step for stage in self.stages for step in stage.steps)
+
+    @property
+    def output(self) -> int:
+        """Tensor that the last step writes."""
+        return self.stages[-1].output
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the output."""
+        return self.stages[-1].rows
+
+    def kept_rows(self, number: int) -> int:
+        """Return the number of rows that are kept of the output of a stage, but the last one."""
+        kernel = self.stages[number + 1].kernel
+        assert kernel is not None
+        return kernel.span
 
     def tensor_bytes(self, network: IntegerNetwork) -> dict[int, int]:
         """Return the memory that each output of a step takes: rows, or all of the last one."""
         sizes = {
-            step.output: network.tensors[step.output].size // self.rows_of(step)
-            for step in self.steps
+            step.output: network.tensors[step.output].size // stage.rows
+            for stage in self.stages
+            for step in stage.steps
         }
-        if self.before:
-            sizes[self.before[-1].output] *= self.kept_rows
+        for number, stage in enumerate(self.stages[:-1]):
+            sizes[stage.output] *= self.kept_rows(number)
         return sizes | {self.output: network.tensors[self.output].size}
 
     def may_replace(self, network: IntegerNetwork, tensor: int) -> bool:
@@ -84,38 +120,35 @@ class Stream:
         A row of the output is written when all steps of that row have read the input, so it must
         not reach into rows of the input that are still to be read.
         """
-        if any(
-            step.operator.part(self.rows_of(step)) is None for step in (*self.before, *self.after)
-        ):
-            return False
-        before, after = (
-            [self._read_at(step, tensor) for step in steps if tensor in step.inputs]
-            for steps in (self.before, self.after)
-        )
-        if self.window is not None and tensor in self.window.inputs:
-            return False
-        if not all(divisor == 1 and width for reads in before + after for divisor, width in reads):
-            return False
-        last, width = self.steps[-1], network.tensors[self.output].size // self.rows
-        if tensor in last.inputs and not last.operator.in_place:
-            return False
-        size = network.tensors[tensor].size
-        if after and size != network.tensors[self.output].size:
-            return False
-        kernel = self.kernel
-        if not before or kernel is None:
-            return size == network.tensors[self.output].size
-        row = size // kernel.size[0]
-        for y in range(self.rows):
-            first = y * kernel.stride[0] - kernel.padding[0]
-            consumed = min(kernel.size[0], max(0, first + self.kept_rows))
-            if (y + 1) * width > consumed * row:
+        for stage in self.stages:
+            if stage.window is not None and tensor in stage.window.inputs:
                 return False
+            if any(step.operator.part(stage.rows) is None for step in stage.others):
+                return False
+            if not all(divisor == 1 and width for divisor, width in stage.reads(tensor)):
+                return False
+        size, of_output = network.tensors[tensor].size, network.tensors[self.output].size
+        last = self.stages[-1].steps[-1]
+        if tensor in last.inputs and not (last.operator.in_place and size == of_output):
+            return False
+        width = of_output // self.rows
+        reading = [k for k, stage in enumerate(self.stages) if stage.reads(tensor)]
+        for y in range(self.rows):
+            done = self._rows_done(y)
+            for k in reading:
+                if (y + 1) * width > done[k] * (size // self.stages[k].rows):
+                    return False
         return True
 
-    def _read_at(self, step: IntegerStep, tensor: int) -> list[tuple[int, int]]:
-        reads = self.part(step).reads
-        return [reads[i] for i, each in enumerate(step.inputs) if each == tensor]
+    def _rows_done(self, y: int) -> list[int]:
+        """Return how many rows of each stage are computed once row y of the output is."""
+        done = [y + 1]
+        for stage in reversed(self.stages[1:]):
+            kernel = stage.kernel
+            assert kernel is not None
+            needed = (done[0] - 1) * kernel.stride[0] - kernel.padding[0] + kernel.span
+            done.insert(0, min(kernel.size[0], max(0, needed)))
+        return done
 
 
 def with_copies(network: IntegerNetwork) -> IntegerNetwork:
@@ -135,9 +168,8 @@ def with_copies(network: IntegerNetwork) -> IntegerNetwork:
             number = len(tensors) - 1
             copy = IntegerStep(IntegerCopy(tensors[source].size), (source,), number, step.layer)
             reading = replace(step, inputs=(number,))
-            trial = replace(network, tensors=tensors)
-            stream = Stream((copy,), reading, (), window.output_size[0])
-            if stream.may_replace(trial, source):
+            stages = Stage(None, (copy,), window.size[0]), Stage(reading, (), window.output_size[0])
+            if Stream(stages).may_replace(replace(network, tensors=tensors), source):
                 steps += [copy, reading]
                 continue
         steps.append(step)
@@ -161,7 +193,7 @@ def scheduled(network: IntegerNetwork) -> list[Stream]:
     best: dict[int, tuple[tuple[int, int], Stream | None]] = {end: ((0, 0), None)}
     for start in reversed(range(end)):
         found: tuple[tuple[int, int], Stream] | None = None
-        for stream in _streams(network, readers, start):
+        for stream in _streams(network.steps, readers, start):
             (peak, number), _ = best[start + len(stream.steps)]
             cost = max(peak, _in_use(network, readers, start, stream)), number + 1
             if found is None or cost < found[0]:
@@ -176,9 +208,7 @@ def scheduled(network: IntegerNetwork) -> list[Stream]:
     return streams
 
 
-def _in_use(
-    network: IntegerNetwork, readers: dict[int, set[int]], start: int, stream: Stream
-) -> int:
+def _in_use(network: IntegerNetwork, readers: Readers, start: int, stream: Stream) -> int:
     """Return the bytes in use while a stream runs that begins at a step."""
     end = start + len(stream.steps)
     written = {0, *(step.output for step in network.steps[:start])}
@@ -200,15 +230,13 @@ def _readers(network: IntegerNetwork) -> dict[int, set[int]]:
     return readers
 
 
-def _streams(network: IntegerNetwork, readers: dict[int, set[int]], start: int) -> Iterator[Stream]:
+def _streams(steps: Sequence[IntegerStep], readers: Readers, start: int) -> Iterator[Stream]:
     """Yield the streams that may begin at a step."""
-    steps = network.steps
     step = steps[start]
-    window = window_of(step.operator)
-    if window is None:
-        yield Stream((), None, (step,), 1)
-    else:
-        yield Stream((), step, (), window.output_size[0])
+    if window_of(step.operator) is not None:
+        yield from _from_window(steps, readers, start, ())
+        return
+    yield Stream.of(step)
     for rows in _row_counts(steps, start):
         if step.operator.part(rows) is None:
             continue
@@ -216,34 +244,39 @@ def _streams(network: IntegerNetwork, readers: dict[int, set[int]], start: int) 
             if not _continues(steps, start, end - 1, rows):
                 break
             if _closed(steps, readers, start, end):
-                yield Stream((), None, tuple(steps[start:end]), rows)
-    for middle in range(start, len(steps)):
-        window = window_of(steps[middle].operator)
-        if window is not None:
-            yield from _around(steps, readers, start, middle, window)
-            break
+                yield Stream((Stage(None, tuple(steps[start:end]), rows),))
+    middle = next(
+        (at for at in range(start, len(steps)) if window_of(steps[at].operator) is not None), None
+    )
+    window = None if middle is None else window_of(steps[middle].operator)
+    if middle is None or window is None or step.operator.part(window.size[0]) is None:
+        return
+    height = window.size[0]
+    if all(_continues(steps, start, at, height) for at in range(start + 1, middle)) and _closed(
+        steps, readers, start, middle, middle
+    ):
+        first = Stage(None, tuple(steps[start:middle]), height)
+        yield from _from_window(steps, readers, middle, (first,))
 
 
-def _around(
-    steps: Sequence[IntegerStep],
-    readers: dict[int, set[int]],
-    start: int,
-    middle: int,
-    window: MapWindow,
+def _from_window(
+    steps: Sequence[IntegerStep], readers: Readers, middle: int, before: tuple[Stage, ...]
 ) -> Iterator[Stream]:
-    """Yield the streams from a step on around a window."""
-    before = tuple(steps[start:middle])
-    height, rows = window.size[0], window.output_size[0]
-    if before:
-        follows = all(_continues(steps, start, at, height) for at in range(start + 1, middle))
-        inside = _closed(steps, readers, start, middle, middle)
-        if steps[start].operator.part(height) is None or not (follows and inside):
-            return
+    """Yield the streams whose stages go on with a window."""
+    window = window_of(steps[middle].operator)
+    assert window is not None
+    rows = window.output_size[0]
     for end in range(middle + 1, len(steps) + 1):
         if end > middle + 1 and not _continues(steps, middle, end - 1, rows):
             return
+        stage = Stage(steps[middle], tuple(steps[middle + 1 : end]), rows)
         if _closed(steps, readers, middle, end):
-            yield Stream(before, steps[middle], tuple(steps[middle + 1 : end]), rows)
+            yield Stream((*before, stage))
+        following = window_of(steps[end].operator) if end < len(steps) else None
+        if following is not None:
+            if following.size[0] == rows and _closed(steps, readers, middle, end, end):
+                yield from _from_window(steps, readers, end, (*before, stage))
+            return
 
 
 def _row_counts(steps: Sequence[IntegerStep], start: int) -> list[int]:
@@ -264,7 +297,7 @@ def _continues(steps: Sequence[IntegerStep], start: int, at: int, rows: int) -> 
 
 def _closed(
     steps: Sequence[IntegerStep],
-    readers: dict[int, set[int]],
+    readers: Readers,
     start: int,
     end: int,
     only: int | None = None,
