@@ -178,7 +178,10 @@ def with_copies(network: IntegerNetwork) -> IntegerNetwork:
 
 def _by_row(makers: Mapping[int, IntegerOperator], tensor: int, window: MapWindow) -> bool:
     """Return whether the rows of a map can be made one by one as a window needs them."""
-    return tensor in makers and makers[tensor].part(window.size[0]) is not None
+    maker = makers.get(tensor)
+    if maker is None:
+        return False
+    return window_of(maker) is not None or maker.part(window.size[0]) is not None
 
 
 def scheduled(network: IntegerNetwork) -> list[Stream]:
