@@ -22,7 +22,7 @@ from hwnas.deploy.microcontroller.convolution import (
 )
 from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep
 from hwnas.deploy.microcontroller.operator import IntegerOperator
-from hwnas.deploy.microcontroller.schedule import Stream, scheduled, with_copies
+from hwnas.deploy.microcontroller.schedule import Stream, scheduled
 
 __all__ = ["CSource"]
 
@@ -52,7 +52,6 @@ class CSource:
     def of(cls, network: IntegerNetwork, stem: str, labels: tuple[str, ...]) -> CSource:
         """Create the code with the stem of a file's name as the prefix of names."""
         name = re.sub(r"\W", "_", stem, flags=re.ASCII)
-        network = with_copies(network)
         return cls(network, f"network_{name}" if not name or name[0].isdigit() else name, labels)
 
     @cached_property

@@ -17,7 +17,7 @@ from hwnas.deploy.microcontroller.operator import (
     one_scale,
 )
 
-__all__ = ["IntegerAddition", "IntegerCopy", "IntegerProduct", "IntegerTable", "PixelTable"]
+__all__ = ["IntegerAddition", "IntegerProduct", "IntegerTable", "PixelTable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,34 +159,6 @@ class IntegerProduct(IntegerOperator):
     def rows_possible(self) -> int:
         """See `IntegerOperator.rows_possible`."""
         return self.size // self.period
-
-
-@dataclass(frozen=True, eq=False)
-class IntegerCopy(IntegerOperator):
-    """Copy of the rows of a map that a kernel still needs when its output stands in their place.
-
-    Attributes:
-        size: Number of values of a tensor.
-    """
-
-    kernel = "copy"
-    in_place = True
-    size: int
-
-    def run(self, *inputs: NDArray[np.integer]) -> Int8:
-        """See `IntegerOperator.run`."""
-        return inputs[0].astype(np.int8)
-
-    def constants(self) -> Constants:
-        """See `IntegerOperator.constants`."""
-        return (self.size,)
-
-    def part(self, rows: int) -> RowPart | None:
-        """See `IntegerOperator.part`."""
-        if self.size % rows:
-            return None
-        width = self.size // rows
-        return RowPart(replace(self, size=width), ((1, width),))
 
 
 def _part_of_pair(operator: IntegerAddition | IntegerProduct, rows: int) -> RowPart | None:

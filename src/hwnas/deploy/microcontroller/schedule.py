@@ -10,14 +10,13 @@ rows of memory each. Nothing is computed twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hwnas.deploy.microcontroller.convolution import MapWindow, window_of
-from hwnas.deploy.microcontroller.elementwise import IntegerCopy
 from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep
-from hwnas.deploy.microcontroller.operator import IntegerOperator, RowPart
+from hwnas.deploy.microcontroller.operator import RowPart
 
-__all__ = ["Stage", "Stream", "scheduled", "with_copies"]
+__all__ = ["Stage", "Stream", "scheduled"]
 
 Readers = Mapping[int, set[int]]
 
@@ -149,39 +148,6 @@ class Stream:
             needed = (done[0] - 1) * kernel.stride[0] - kernel.padding[0] + kernel.span
             done.insert(0, min(kernel.size[0], max(0, needed)))
         return done
-
-
-def with_copies(network: IntegerNetwork) -> IntegerNetwork:
-    """Return a network whose windows may write over their input, as they copy the rows they need.
-
-    A copy is added before a window that reads a map which nothing reads later, if the output could
-    stand in its place.
-    """
-    readers = _readers(network)
-    makers = {step.output: step.operator for step in network.steps}
-    tensors, steps = list(network.tensors), list[IntegerStep]()
-    for at, step in enumerate(network.steps):
-        window = window_of(step.operator)
-        source = step.inputs[0]
-        if window is not None and readers[source] == {at} and not _by_row(makers, source, window):
-            tensors.append(tensors[source])
-            number = len(tensors) - 1
-            copy = IntegerStep(IntegerCopy(tensors[source].size), (source,), number, step.layer)
-            reading = replace(step, inputs=(number,))
-            stages = Stage(None, (copy,), window.size[0]), Stage(reading, (), window.output_size[0])
-            if Stream(stages).may_replace(replace(network, tensors=tensors), source):
-                steps += [copy, reading]
-                continue
-        steps.append(step)
-    return replace(network, tensors=tensors, steps=steps)
-
-
-def _by_row(makers: Mapping[int, IntegerOperator], tensor: int, window: MapWindow) -> bool:
-    """Return whether the rows of a map can be made one by one as a window needs them."""
-    maker = makers.get(tensor)
-    if maker is None:
-        return False
-    return window_of(maker) is not None or maker.part(window.size[0]) is not None
 
 
 def scheduled(network: IntegerNetwork) -> list[Stream]:
