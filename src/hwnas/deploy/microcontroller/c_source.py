@@ -137,8 +137,7 @@ class CSource:
     def _notice(self) -> str:
         arena = self.arena
         text = (
-            "Written by hwnas. Integers alone: compilers and processors give the same bits, "
-            "provided that >> of negative numbers keeps their sign. "
+            "Written by hwnas. Integers alone: compilers and processors give the same bits. "
             f"Activations take {arena.bytes} bytes of memory, the most in {arena.largest_step}; "
             f"constants take {self.constant_bytes} bytes of flash."
         )

@@ -1,5 +1,10 @@
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#if INT_MAX < 2147483647 || -1 >> 1 != -1
+#error "the code needs an int of 32 bits, and >> that keeps the sign of negative numbers"
+#endif
 
 static inline int8_t clip8(int32_t value)
 {
