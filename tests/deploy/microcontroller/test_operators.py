@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hwnas.deploy.microcontroller.axes import (
+    IntegerConcatenation,
     IntegerLayerNorm,
     IntegerMatrixProduct,
     IntegerPermutation,
@@ -153,6 +154,11 @@ OPERATORS: dict[str, tuple[IntegerOperator, list[tuple[int, ...]], tuple[int, ..
         IntegerReduction(False, (1, 63, 6), FixedPoint(np.array(0.02)), (-9, 2)),
         [MAP],
         (1, 1, 6),
+    ),
+    "concatenation": (
+        IntegerConcatenation(9, (42, 5), (int8(256), None)),
+        [MAP, (1, 9, 5)],
+        (1, 9, 47),
     ),
     "maximum": (
         IntegerReduction(True, (9, 7, 6), FixedPoint(np.array(1)), (-9, -9)),

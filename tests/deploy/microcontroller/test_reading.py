@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from torch import nn
 
 from hwnas.deploy import Export, export_onnx
 from hwnas.deploy.io import Preprocessing
@@ -58,6 +59,27 @@ def test_network_gives_the_outputs_of_onnx_runtime(
     assert difference <= 1.01
 
 
+def checked(
+    network: nn.Module, input_shape: tuple[int, int, int], folder: Path, steps: float
+) -> None:
+    """Compare a network with ONNX Runtime, and its C code with the integer network."""
+    channels, height, width = input_shape
+    how = Preprocessing(height, width, channels, (0.5,) * channels, (0.25,) * channels)
+    pixels = np.random.default_rng(0).integers(0, 256, (6, height, width, channels), np.uint8)
+    path = folder / "network.onnx"
+    export_onnx(network.eval(), how.input_shape, path, how(pixels), how)
+    images = how(pixels).contiguous().numpy()
+    model = quantize_int8(path, folder / "int8.onnx", [images])
+    found, difference = compared(model, how, pixels)
+    assert difference <= steps
+    if missing_c_compiler() is None:
+        source = CSource.of(found, "network", ())
+        (folder / "network.c").write_text(source.code)
+        (folder / "network.h").write_text(source.header)
+        in_c = compiled_session(folder / "network.c").run(pixels)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(in_c, found.real(found.run(pixels)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 def test_networks_of_all_families_give_the_outputs_of_onnx_runtime(
@@ -67,22 +89,33 @@ def test_networks_of_all_families_give_the_outputs_of_onnx_runtime(
     torch.manual_seed(0)
     space = SPACES[name]()
     architecture = space.sample(random.Random(1))
-    channels, height, width = space.input_shape(architecture)
-    how = Preprocessing(height, width, channels, (0.5,) * channels, (0.25,) * channels)
-    pixels = np.random.default_rng(0).integers(0, 256, (6, height, width, channels), np.uint8)
-    path = tmp_path / "network.onnx"
-    export_onnx(space.build(architecture).eval(), how.input_shape, path, how(pixels), how)
-    images = how(pixels).contiguous().numpy()
-    model = quantize_int8(path, tmp_path / "int8.onnx", [images])
-    network, difference = compared(model, how, pixels)
     attends = name in ("vit", "mcuformer", "hiera")
-    assert difference <= (8 if attends else 2.01)
-    if missing_c_compiler() is None:
-        source = CSource.of(network, "network", tuple("abcde"))
-        (tmp_path / "network.c").write_text(source.code)
-        (tmp_path / "network.h").write_text(source.header)
-        found = compiled_session(tmp_path / "network.c").run(pixels)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(found, network.real(network.run(pixels)))
+    shape = space.input_shape(architecture)
+    checked(space.build(architecture), shape, tmp_path, 8 if attends else 2.01)
+
+
+class Fire(nn.Module):
+    """Branches side by side, pooled in two ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(3, 6, 3, stride=2, padding=1)
+        self.point = nn.Conv2d(6, 8, 1)
+        self.wide = nn.Conv2d(6, 8, 3, padding=1)
+        self.outputs = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.squeeze(x))
+        x = torch.cat([torch.relu(self.point(x)), torch.sigmoid(self.wide(x))], 1)
+        x = nn.functional.max_pool2d(x, 3, 2) + nn.functional.avg_pool2d(x, 3, 2)
+        outputs: torch.Tensor = self.outputs(x.mean((2, 3)))
+        return outputs
+
+
+@pytest.mark.slow
+def test_branches_of_a_network_are_put_side_by_side(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    checked(Fire(), (3, 20, 24), tmp_path, 2.01)
 
 
 def test_layer_in_floating_point_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,10 +14,12 @@ from hwnas.deploy.microcontroller.operator import (
     Int8,
     IntegerOperator,
     RowPart,
+    looked_up,
     one_scale,
 )
 
 __all__ = [
+    "IntegerConcatenation",
     "IntegerLayerNorm",
     "IntegerMatrixProduct",
     "IntegerPermutation",
@@ -221,6 +224,57 @@ class IntegerReduction(IntegerOperator):
     def constants(self) -> Constants:
         """See `IntegerOperator.constants`."""
         return int(self.largest), *one_scale(self.scale), *self.zeros, *self.sizes
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerConcatenation(IntegerOperator):
+    """Tensors side by side: (N, R, A), (N, R, B), ... -> (N, R, A + B + ...).
+
+    Attributes:
+        rows: R.
+        widths: A, B and so on.
+        tables: For each input its conversion to the grid of the output, see `IntegerTable`; None if
+            it has that grid.
+    """
+
+    kernel = "concatenate"
+    in_place = False
+    rows: int
+    widths: tuple[int, ...]
+    tables: tuple[Int8 | None, ...]
+
+    def run(self, *inputs: NDArray[np.integer]) -> Int8:
+        """See `IntegerOperator.run`."""
+        parts = [
+            each.astype(np.int8) if table is None else looked_up(table, each)
+            for each, table in zip(inputs, self.tables, strict=True)
+        ]
+        shaped = [part.reshape(len(inputs[0]), self.rows, -1) for part in parts]
+        return np.concatenate(shaped, axis=2)
+
+    def constants(self) -> Constants:
+        """Return the sizes that all calls share."""
+        return self.rows, sum(self.widths)
+
+    def calls(self, places: Sequence[str]) -> Iterator[tuple[Sequence[str], Constants]]:
+        """Yield a call for each input."""
+        start = 0
+        for place, width, table in zip(places[:-1], self.widths, self.tables, strict=True):
+            yield [place, places[-1]], (table, start, width, *self.constants())
+            start += width
+
+    def part(self, rows: int) -> RowPart | None:
+        """See `IntegerOperator.part`."""
+        if self.rows % rows:
+            return None
+        each = self.rows // rows
+        reads = tuple((1, each * width) for width in self.widths)
+        return RowPart(replace(self, rows=each), reads)
+
+    @property
+    def rows_possible(self) -> int:
+        """See `IntegerOperator.rows_possible`."""
+        return self.rows
 
 
 @dataclass(frozen=True, eq=False)

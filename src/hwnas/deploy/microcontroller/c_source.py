@@ -160,7 +160,9 @@ class CSource:
         yield f"/* {_comment(', '.join(dict.fromkeys(step.layer for step in stream.steps)))} */"
         if stream.rows == 1 and len(stream.steps) == 1 and stream.stages[0].window is None:
             (step,) = stream.steps
-            yield self._call(step.operator, [self._place(i) for i in (*step.inputs, step.output)])
+            yield from self._call(
+                step.operator, [self._place(i) for i in (*step.inputs, step.output)]
+            )
             return
         heights = [stage.kernel.kernel_size[0] for stage in stream.stages if stage.kernel]
         counters = [f"next{number} = 0" for number in range(len(stream.stages) - 1)]
@@ -178,7 +180,7 @@ class CSource:
         if stage.window is not None and stage.kernel is not None:
             yield from self._rows_before(stream, number, row)
             to = self._row_place(stream, number, stage.window, row)
-            yield self._call(stage.window.operator, ["rows", to])
+            yield from self._call(stage.window.operator, ["rows", to])
         made = {step.output for step in stage.steps}
         for step in stage.others:
             part = stage.part(step)
@@ -188,7 +190,7 @@ class CSource:
                 whole = tensor not in made and width
                 places.append(self._place(tensor, f" + {at} * {width}" if whole else ""))
             to = self._row_place(stream, number, step, row)
-            yield self._call(part.operator, [*places, to])
+            yield from self._call(part.operator, [*places, to])
 
     def _rows_before(self, stream: Stream, number: int, row: str) -> Iterator[str]:
         """Yield the lines that provide the rows which the window of a stage meets."""
@@ -217,9 +219,10 @@ class CSource:
             row = f"{row} % {stream.kept_rows(number)}"
         return self._place(tensor, f" + {row} * {self.network.tensors[tensor].size // stage.rows}")
 
-    def _call(self, operator: IntegerOperator, places: list[str]) -> str:
-        constants = [self._argument(each) for each in operator.constants()]
-        return f"{operator.kernel}({', '.join([*places, *constants])});"
+    def _call(self, operator: IntegerOperator, places: list[str]) -> Iterator[str]:
+        """Yield the lines that run an operator."""
+        for at, constants in operator.calls(places):
+            yield f"{operator.kernel}({', '.join([*at, *map(self._argument, constants)])});"
 
     def _place(self, tensor: int, row: str = "") -> str:
         """Return a pointer to a tensor, or to a row of it, as an expression in C."""

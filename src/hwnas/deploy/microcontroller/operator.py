@@ -7,6 +7,7 @@ give the same bits.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -40,6 +41,10 @@ class IntegerOperator(Protocol):
     @abstractmethod
     def constants(self) -> Constants:
         """Return the arguments of the kernel after its inputs and its output."""
+
+    def calls(self, places: Sequence[str]) -> Iterator[tuple[Sequence[str], Constants]]:
+        """Yield the arguments of each call of the kernel, given where inputs and output are."""
+        yield places, self.constants()
 
     def part(self, rows: int) -> RowPart | None:
         """Return what computes one of ``rows`` equal parts of the output; None if nothing can."""

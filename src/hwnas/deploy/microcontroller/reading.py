@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.microcontroller.axes import (
+    IntegerConcatenation,
     IntegerLayerNorm,
     IntegerMatrixProduct,
     IntegerReduction,
@@ -436,6 +437,23 @@ class _Reader:
         made = self._build.add(operator, [value], shape, map_order(), before if largest else grid)
         return self._build.on_grid(made, grid)
 
+    def _concatenation(self, node: Any) -> OnnxValue:
+        first, *others = [self._value(name) for name in node.input]
+        values = [first, *(self._build.in_order(each, first.order) for each in others)]
+        axis = _attributes(node)["axis"] % len(first.shape)
+        place = first.order.index(axis)
+        grid = self._grids.get(node.output[0], self._build.grid(first))
+        befores = [self._build.grid(each) for each in values]
+        tables = [
+            None if before == grid else grid.nearest(before.real(EVERY_INT8)) for before in befores
+        ]
+        widths = tuple(math.prod(each.stored[place:]) for each in values)
+        rows = math.prod(first.stored[:place])
+        shape = [*first.shape]
+        shape[axis] = sum(each.shape[axis] for each in values)
+        operator = IntegerConcatenation(rows, widths, tuple(tables))
+        return self._build.add(operator, values, tuple(shape), first.order, grid)
+
     # Operators over the last axis
 
     def _last_axis(self, node: Any) -> tuple[OnnxValue, int, int]:
@@ -520,6 +538,7 @@ _READERS: dict[str, Callable[[_Reader, Any], OnnxValue]] = {
     "MatMul": _Reader._matmul,
     "Add": _Reader._binary,
     "Mul": _Reader._binary,
+    "Concat": _Reader._concatenation,
     "ReduceMean": _Reader._reduction,
     "ReduceMax": _Reader._reduction,
     "GlobalAveragePool": _Reader._reduction,
