@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,17 @@ def test_streams_in_c_give_the_bits_of_the_network(seed: int, tmp_path: Path) ->
     pixels = np.random.default_rng(seed).integers(0, 256, (3, *shape), np.uint8)
     found = compiled_session(tmp_path / "network.c").run(pixels)  # type: ignore[arg-type]
     np.testing.assert_array_equal(found, network.run(pixels))
+
+
+def test_names_of_layers_cannot_end_a_comment() -> None:
+    """Names come from the ONNX file, which may be a stranger's."""
+    network = some_network(0)
+    bad = [replace(step, layer="*/ system(1); /*") for step in network.steps]
+    code = CSource.of(replace(network, steps=bad), "Odd name!", ('"; int x[] = {"',)).code
+    assert code.count("/*") == code.count("*/")
+    assert "system(1)" not in code
+    assert "odd_name__run" in code
+    assert r'"\042; int x[] = {\042"' in code
 
 
 def test_wide_maps_of_inverted_bottlenecks_take_a_few_rows() -> None:

@@ -43,7 +43,7 @@ class CCode:
         source = CSource.of(integers, to.stem, network.outputs.labels)
         _check_size(network, source.arena)
         to.write_text(source.code)
-        to.with_suffix(".h").write_text(source.header)
+        to.with_name(f"{source.name}.h").write_text(source.header)
         return {"arena_bytes": source.arena.bytes, "constant_bytes": source.constant_bytes}
 
     def cannot_run(self) -> str | None:

@@ -39,7 +39,7 @@ class CSource:
 
     Attributes:
         network: Network.
-        name: Prefix of all public names, an identifier in C.
+        name: Prefix of all public names, and name of the header; an identifier in lower case.
         labels: Names of the classes, if the outputs are their scores.
     """
 
@@ -51,7 +51,7 @@ class CSource:
     @classmethod
     def of(cls, network: IntegerNetwork, stem: str, labels: tuple[str, ...]) -> CSource:
         """Create the code with the stem of a file's name as the prefix of names."""
-        name = re.sub(r"\W", "_", stem, flags=re.ASCII)
+        name = re.sub(r"\W", "_", stem, flags=re.ASCII).lower()
         return cls(network, f"network_{name}" if not name or name[0].isdigit() else name, labels)
 
     @cached_property
@@ -138,7 +138,8 @@ class CSource:
         arena = self.arena
         text = (
             "Written by hwnas. Integers alone: compilers and processors give the same bits. "
-            f"Activations take {arena.bytes} bytes of memory, the most in {arena.largest_step}; "
+            f"Activations take {arena.bytes} bytes of memory, "
+            f"the most in {_comment(arena.largest_step)}; "
             f"constants take {self.constant_bytes} bytes of flash."
         )
         return "/* " + textwrap.fill(text, _WIDTH - 3, subsequent_indent="   ") + " */"

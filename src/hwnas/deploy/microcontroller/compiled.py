@@ -21,7 +21,7 @@ from hwnas.errors import ArtifactError
 __all__ = ["compiled_session", "missing_c_compiler"]
 
 _OPTIONS = ("-std=c99", "-O2", "-shared", "-fPIC")
-_NUMBER = re.compile(r"#define (\w+)_(HEIGHT|WIDTH|CHANNELS|OUTPUTS|ZERO|SCALE) (\S+?)f?$", re.M)
+_NUMBER = re.compile(r"#define \w+_(HEIGHT|WIDTH|CHANNELS|OUTPUTS|ZERO|SCALE) (\S+?)f?$", re.M)
 
 
 def missing_c_compiler() -> str | None:
@@ -44,9 +44,9 @@ def compiled_session(code: Path) -> ArraySession:
         ArtifactError: The files are damaged.
     """
     with loading(code):
-        found = _NUMBER.findall(code.with_suffix(".h").read_text())
-        numbers = {key: float(value) for _, key, value in found}
-        [name] = {prefix.lower() for prefix, _, _ in found}
+        [name] = re.findall(r'^#include "(\w+)\.h"$', code.read_text(), re.M)
+        found = _NUMBER.findall(code.with_name(f"{name}.h").read_text())
+        numbers = {key: float(value) for key, value in found}
         shape = tuple(int(numbers[key]) for key in ("HEIGHT", "WIDTH", "CHANNELS"))
         library = _library(code)
         place, run = library[f"{name}_pixels"], library[f"{name}_run"]
