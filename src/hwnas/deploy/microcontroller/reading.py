@@ -30,6 +30,7 @@ from hwnas.deploy.microcontroller.convolution import (
 )
 from hwnas.deploy.microcontroller.elementwise import IntegerAddition, IntegerProduct, PixelTable
 from hwnas.deploy.microcontroller.fixed_point import FixedPoint, clipped, fixed_point
+from hwnas.deploy.microcontroller.movements import MOVEMENTS, attributes_of
 from hwnas.deploy.microcontroller.network import IntegerNetwork
 from hwnas.deploy.microcontroller.operator import IntegerOperator
 from hwnas.deploy.microcontroller.values import (
@@ -137,7 +138,7 @@ class _Reader:
         values, scale = self._arrays[source].astype(np.int64), self._arrays[node.input[1]]
         zero = self._arrays[node.input[2]] if len(node.input) > 2 else np.zeros(1)
         if scale.size > 1:
-            axis = _attributes(node).get("axis", 1)
+            axis = attributes_of(node).get("axis", 1)
             shape = [-1 if each == axis else 1 for each in range(values.ndim)]
             scale, zero = scale.reshape(shape), zero.reshape(shape)
         self._constants[target] = QuantisedConstant(
@@ -209,7 +210,7 @@ class _Reader:
         )
 
     def _convolution(self, node: Any) -> OnnxValue:
-        attributes = _attributes(node)
+        attributes = attributes_of(node)
         value = self._value(node.input[0])
         if len(value.shape) != 4 or attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
             raise self._build.fault("is a convolution of another kind than two-dimensional")
@@ -244,7 +245,7 @@ class _Reader:
         return self._build.add(operator, [value], shape, value.order, self._grid(node.output[0]))
 
     def _gemm(self, node: Any) -> OnnxValue:
-        attributes = _attributes(node)
+        attributes = attributes_of(node)
         plain = attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1
         if attributes.get("transA", 0) or not plain:
             raise self._build.fault("is a Gemm with factors or a transposed input")
@@ -378,7 +379,7 @@ class _Reader:
     # Reductions
 
     def _reduction(self, node: Any) -> OnnxValue:
-        value, attributes = self._value(node.input[0]), _attributes(node)
+        value, attributes = self._value(node.input[0]), attributes_of(node)
         axes = self._axes(node, attributes, len(value.shape))
         largest = node.op_type == "ReduceMax"
         before = self._build.grid(value)
@@ -415,7 +416,7 @@ class _Reader:
         return {axis % rank for axis in given} if given else set(range(1, rank))
 
     def _pooling(self, node: Any) -> OnnxValue:
-        attributes = _attributes(node)
+        attributes = attributes_of(node)
         value = self._build.in_order(self._value(node.input[0]), map_order())
         kernel = attributes["kernel_shape"]
         window, _ = _window(attributes, value.shape[2:], kernel)
@@ -440,7 +441,7 @@ class _Reader:
     def _concatenation(self, node: Any) -> OnnxValue:
         first, *others = [self._value(name) for name in node.input]
         values = [first, *(self._build.in_order(each, first.order) for each in others)]
-        axis = _attributes(node)["axis"] % len(first.shape)
+        axis = attributes_of(node)["axis"] % len(first.shape)
         place = first.order.index(axis)
         grid = self._grids.get(node.output[0], self._build.grid(first))
         befores = [self._build.grid(each) for each in values]
@@ -459,7 +460,7 @@ class _Reader:
     def _last_axis(self, node: Any) -> tuple[OnnxValue, int, int]:
         """Return the input, stored with its last axis last, and the rows and columns of it."""
         value = self._value(node.input[0])
-        axis = _attributes(node).get("axis", -1)
+        axis = attributes_of(node).get("axis", -1)
         if axis % len(value.shape) != len(value.shape) - 1:
             raise self._build.fault(f"works over axis {axis}; it must be the last one")
         if not value.last_is_last:
@@ -483,7 +484,7 @@ class _Reader:
         beta = self._real(node.input[2]) if len(node.input) > 2 else None
         if gamma is None:
             raise self._build.fault("has factors that are not constant")
-        epsilon = _attributes(node).get("epsilon", 1e-5) * width**2 / step**2
+        epsilon = attributes_of(node).get("epsilon", 1e-5) * width**2 / step**2
         operator = IntegerLayerNorm.of(
             gamma.reshape(-1) / grid.scale,
             (np.zeros(width) if beta is None else beta.reshape(-1)) / grid.scale,
@@ -497,39 +498,17 @@ class _Reader:
 
     def _movement(self, node: Any) -> OnnxValue:
         value = self._value(node.input[0])
-        index = _MOVEMENTS[node.op_type](self, node, stored_index(value))
+        try:
+            index = MOVEMENTS[node.op_type](node, self._arrays, stored_index(value))
+        except ValueError as error:
+            raise self._build.fault(
+                f"cannot rearrange one image of shape {value.shape}; was it exported for another "
+                "batch size?"
+            ) from error
         plain = tuple(range(index.ndim))
         orders = [plain] if index.ndim != 4 else [map_order(), plain]
         made = self._build.arranged(value, index, orders)
         return self._build.on_grid(made, self._grids.get(node.output[0], self._build.grid(made)))
-
-    def _reshaped(self, node: Any, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        wanted = self._arrays[node.input[1]].tolist()
-        copies = not _attributes(node).get("allowzero", 0)
-        shape = [index.shape[i] if copies and not n else n for i, n in enumerate(wanted)]
-        try:
-            return index.reshape(shape)
-        except ValueError as error:
-            raise self._build.fault(
-                f"gives one image the shape {shape}; it was exported for another batch size"
-            ) from error
-
-    def _flattened(self, node: Any, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        axis = _attributes(node).get("axis", 1)
-        return index.reshape(math.prod(index.shape[:axis]), -1)
-
-    def _transposed(self, node: Any, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        return index.transpose(_attributes(node)["perm"])
-
-    def _squeezed(self, node: Any, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        axes = self._arrays[node.input[1]].tolist() if len(node.input) > 1 else None
-        return index.squeeze(None if axes is None else tuple(axes))
-
-    def _unsqueezed(self, node: Any, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.expand_dims(index, tuple(self._arrays[node.input[1]].tolist()))
-
-    def _same(self, node: Any, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        return index
 
 
 _READERS: dict[str, Callable[[_Reader, Any], OnnxValue]] = {
@@ -548,21 +527,7 @@ _READERS: dict[str, Callable[[_Reader, Any], OnnxValue]] = {
     "LayerNormalization": _Reader._layer_norm,
     **dict.fromkeys(_UNARY, _Reader._unary),
 }
-_MOVEMENTS: dict[str, Callable[[_Reader, Any, NDArray[np.int64]], NDArray[np.int64]]] = {
-    "Reshape": _Reader._reshaped,
-    "Flatten": _Reader._flattened,
-    "Transpose": _Reader._transposed,
-    "Squeeze": _Reader._squeezed,
-    "Unsqueeze": _Reader._unsqueezed,
-    "Identity": _Reader._same,
-}
-_READERS.update(dict.fromkeys(_MOVEMENTS, _Reader._movement))
-
-
-def _attributes(node: Any) -> dict[str, Any]:
-    from onnx import helper
-
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+_READERS.update(dict.fromkeys(MOVEMENTS, _Reader._movement))
 
 
 def _window(

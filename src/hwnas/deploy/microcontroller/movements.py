@@ -1,0 +1,62 @@
+"""Operators of ONNX that only arrange the values of a tensor in another way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["MOVEMENTS", "attributes_of"]
+
+Index = NDArray[np.int64]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def attributes_of(node: Any) -> dict[str, Any]:
+    """Return the attributes of a node by name."""
+    from onnx import helper
+
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+
+def _reshaped(node: Any, arrays: Arrays, index: Index) -> Index:
+    wanted = arrays[node.input[1]].tolist()
+    copies = not attributes_of(node).get("allowzero", 0)
+    return index.reshape([index.shape[i] if copies and not n else n for i, n in enumerate(wanted)])
+
+
+def _flattened(node: Any, arrays: Arrays, index: Index) -> Index:
+    axis = attributes_of(node).get("axis", 1)
+    return index.reshape(math.prod(index.shape[:axis]), -1)
+
+
+def _transposed(node: Any, arrays: Arrays, index: Index) -> Index:
+    return index.transpose(attributes_of(node)["perm"])
+
+
+def _squeezed(node: Any, arrays: Arrays, index: Index) -> Index:
+    axes = arrays[node.input[1]].tolist() if len(node.input) > 1 else None
+    return index.squeeze(None if axes is None else tuple(axes))
+
+
+def _unsqueezed(node: Any, arrays: Arrays, index: Index) -> Index:
+    return np.expand_dims(index, tuple(arrays[node.input[1]].tolist()))
+
+
+def _same(node: Any, arrays: Arrays, index: Index) -> Index:
+    return index
+
+
+MOVEMENTS: Mapping[str, Callable[[Any, Arrays, Index], Index]] = {
+    "Reshape": _reshaped,
+    "Flatten": _flattened,
+    "Transpose": _transposed,
+    "Squeeze": _squeezed,
+    "Unsqueeze": _unsqueezed,
+    "Identity": _same,
+}
+"""For each operator, the arrangement of the places of a tensor's values, given the constant inputs
+of the graph by name. A ValueError is raised for shapes that do not fit."""
