@@ -229,7 +229,7 @@ def test_runtimes_refuse_weights_outside_the_folder(
     (tmp_path / "model").mkdir()
     model = tmp_path / "model" / "a.onnx"
     onnx.save_model(whole, model, save_as_external_data=True, location="w.bin")
-    target = Target(Device(hardware, name))
+    target = Target(Device(hardware, name), RUNTIMES[name].formats[0])
     open_session(model, target).run(np.zeros((1, 1, 8, 8), np.float32))
     (model.parent / "w.bin").rename(tmp_path / "outside.bin")
     named = onnx.load(model, load_external_data=False)

@@ -13,7 +13,9 @@ from hwnas.deploy.onnx.node_names import block_of
 from hwnas.deploy.runtimes import RUNTIMES, open_session, unsupported
 from hwnas.errors import ArtifactError, UnsupportedOperator
 
-TARGETS = [f"{runtime.hardware[0]}-{name}-fp32-b1-t1" for name, runtime in RUNTIMES.items()]
+TARGETS = [
+    f"{runtime.hardware[0]}-{name}-{runtime.formats[0]}-b1-t1" for name, runtime in RUNTIMES.items()
+]
 
 
 @pytest.mark.parametrize(

@@ -43,3 +43,14 @@ def test_bias_of_two_layers_is_quantised_for_each(shared_bias: Path, tmp_path: P
     expected = outputs_of(shared_bias, [batch])
     error = np.abs(outputs_of(quantised, [batch]) - expected).max()
     assert error < 0.02 * np.abs(expected).max()
+
+
+def test_weights_in_another_file_are_quantised(shared_bias: Path, tmp_path: Path) -> None:
+    batch = np.random.default_rng(1).standard_normal((2, 4, 6, 6), dtype=np.float32)
+    expected = outputs_of(quantize_int8(shared_bias, tmp_path / "whole.onnx", [batch]), [batch])
+    apart = tmp_path / "apart" / "network.onnx"
+    apart.parent.mkdir()
+    external = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save_model(onnx.load(shared_bias), apart, **external)
+    found = quantize_int8(apart, tmp_path / "int8.onnx", [batch])
+    np.testing.assert_array_equal(outputs_of(found, [batch]), expected)

@@ -16,13 +16,13 @@ from hwnas.deploy.microcontroller.convolution import MapWindow, window_of
 from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep
 from hwnas.deploy.microcontroller.operator import RowPart
 
-__all__ = ["Stage", "Stream", "scheduled"]
+__all__ = ["Stream", "StreamStage", "scheduled"]
 
 Readers = Mapping[int, set[int]]
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class StreamStage:
     """Steps of a stream that compute the same rows.
 
     Attributes:
@@ -74,12 +74,12 @@ class Stream:
         stages: Stages; each but the first begins with a window over the rows of the one before.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StreamStage, ...]
 
     @classmethod
     def of(cls, step: IntegerStep) -> Stream:
         """Create a stream of one step that works on whole tensors."""
-        return cls((Stage(None, (step,), 1),))
+        return cls((StreamStage(None, (step,), 1),))
 
     @property
     def steps(self) -> tuple[IntegerStep, ...]:
@@ -213,7 +213,7 @@ def _streams(steps: Sequence[IntegerStep], readers: Readers, start: int) -> Iter
             if not _continues(steps, start, end - 1, rows):
                 break
             if _closed(steps, readers, start, end):
-                yield Stream((Stage(None, tuple(steps[start:end]), rows),))
+                yield Stream((StreamStage(None, tuple(steps[start:end]), rows),))
     middle = next(
         (at for at in range(start, len(steps)) if window_of(steps[at].operator) is not None), None
     )
@@ -224,12 +224,12 @@ def _streams(steps: Sequence[IntegerStep], readers: Readers, start: int) -> Iter
     if all(_continues(steps, start, at, height) for at in range(start + 1, middle)) and _closed(
         steps, readers, start, middle, middle
     ):
-        first = Stage(None, tuple(steps[start:middle]), height)
+        first = StreamStage(None, tuple(steps[start:middle]), height)
         yield from _from_window(steps, readers, middle, (first,))
 
 
 def _from_window(
-    steps: Sequence[IntegerStep], readers: Readers, middle: int, before: tuple[Stage, ...]
+    steps: Sequence[IntegerStep], readers: Readers, middle: int, before: tuple[StreamStage, ...]
 ) -> Iterator[Stream]:
     """Yield the streams whose stages go on with a window."""
     window = window_of(steps[middle].operator)
@@ -238,7 +238,7 @@ def _from_window(
     for end in range(middle + 1, len(steps) + 1):
         if end > middle + 1 and not _continues(steps, middle, end - 1, rows):
             return
-        stage = Stage(steps[middle], tuple(steps[middle + 1 : end]), rows)
+        stage = StreamStage(steps[middle], tuple(steps[middle + 1 : end]), rows)
         if _closed(steps, readers, middle, end):
             yield Stream((*before, stage))
         following = window_of(steps[end].operator) if end < len(steps) else None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hwnas.atomic import replacing
 from hwnas.deploy.error_line import first_line
-from hwnas.deploy.onnx.graph import check_graph, copy_model
+from hwnas.deploy.onnx.graph import check_graph, copy_model, external_files, read_whole_model
 from hwnas.deploy.quantization.grids import noted_grids
 from hwnas.deploy.quantization.ranges import RANGES, Range, activations
 from hwnas.deploy.quantization.saturation import LARGEST_REDUCED
@@ -211,8 +211,13 @@ def prepare(source: Path, to: Path) -> None:
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
+    import onnx
+
     with quantisation_errors(source), _quiet():
         check_graph(source)
+        if external_files(source):  # which ONNX Runtime's tool does not find
+            onnx.save(read_whole_model(source), to)
+            source = to
         quant_pre_process(source, to, skip_symbolic_shape=True)
         _tell_apart(to)
 

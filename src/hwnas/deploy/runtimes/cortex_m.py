@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.deploy.onnx.graph import check_graph, read_model
+from hwnas.deploy.onnx.node_names import foreign, in_words
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.onnx import OnnxSession, in_format
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.target import Target
+from hwnas.errors import UnsupportedOperator
 from hwnas.registry import Plugin
 
 if TYPE_CHECKING:
@@ -58,7 +61,22 @@ class CortexM:
         return missing_emulator()
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """Return the ONNX file in int8; see `hwnas.deploy.runtimes.onnx.in_format`."""
+        """Return the ONNX file in int8; see `hwnas.deploy.runtimes.onnx.in_format`.
+
+        Raises:
+            ArtifactError: The file is damaged or cannot be quantised.
+            UnsupportedOperator: An operator is not one of ONNX.
+        """
+        import onnx
+
+        check_graph(artifact)
+        known = {schema.name for schema in onnx.defs.get_all_schemas()}
+        if odd := foreign(read_model(artifact).graph, known):
+            raise UnsupportedOperator(
+                f"{artifact}: there is no integer version of {in_words(odd)}; build that block "
+                "from other operators or choose another runtime",
+                odd,
+            )
         return in_format(artifact, target.format, target.device.batch, folder)
 
     def load(self, executable: Path, target: Target) -> Session:
