@@ -50,7 +50,7 @@ def test_weights_in_another_file_are_quantised(shared_bias: Path, tmp_path: Path
     expected = outputs_of(quantize_int8(shared_bias, tmp_path / "whole.onnx", [batch]), [batch])
     apart = tmp_path / "apart" / "network.onnx"
     apart.parent.mkdir()
-    external = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    external = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 100}
     onnx.save_model(onnx.load(shared_bias), apart, **external)
     found = quantize_int8(apart, tmp_path / "int8.onnx", [batch])
     np.testing.assert_array_equal(outputs_of(found, [batch]), expected)
