@@ -209,9 +209,8 @@ def prepare(source: Path, to: Path) -> None:
     Raises:
         ArtifactError: The file is damaged or cannot be simplified.
     """
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
     import onnx
+    from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with quantisation_errors(source), _quiet():
         check_graph(source)
