@@ -22,6 +22,7 @@ from hwnas.deploy import (
     write_bundle,
 )
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
+from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes.ort_web_files import RuntimeFiles, runtime_files
 from hwnas.errors import HwnasError
 from hwnas.search_spaces import MobileNetSpace, mobilenet
@@ -77,6 +78,18 @@ def exported(
     path = tmp_path_factory.mktemp("export") / "network.onnx"
     shape = preprocessing.input_shape
     return export_onnx(network, shape, path, preprocessing(digits), preprocessing)
+
+
+@pytest.fixture(scope="session")
+def int8(
+    exported: Export,
+    preprocessing: Preprocessing,
+    digits: NDArray[np.uint8],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The network quantised to int8, as an ONNX file."""
+    images = preprocessing(digits).contiguous().numpy()
+    return quantize_int8(exported.path, tmp_path_factory.mktemp("int8") / "int8.onnx", [images])
 
 
 @pytest.fixture(scope="session")

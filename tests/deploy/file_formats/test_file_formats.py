@@ -23,7 +23,6 @@ from hwnas.deploy.file_formats.older_onnx import OlderOnnx
 from hwnas.deploy.file_formats.pixel_onnx import PixelOnnx
 from hwnas.deploy.file_formats.registry import FILE_FORMATS
 from hwnas.deploy.io import OutputMeaning, Preprocessing
-from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes.session import ArraySession
 from hwnas.errors import ArtifactError, ConfigError
 
@@ -42,17 +41,6 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def form(name: str) -> FileFormat:
     return FILE_FORMATS[name]
-
-
-@pytest.fixture(scope="session")
-def int8(
-    exported: Export,
-    preprocessing: Preprocessing,
-    digits: NDArray[np.uint8],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    images = preprocessing(digits).contiguous().numpy()
-    return quantize_int8(exported.path, tmp_path_factory.mktemp("int8") / "int8.onnx", [images])
 
 
 @pytest.fixture

@@ -9,25 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.deploy import Export
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.microcontroller import CSource, IntegerNetwork, read_integer_network
 from hwnas.deploy.microcontroller.compiled import missing_c_compiler
 from hwnas.deploy.microcontroller.emulated import BOARDS, emulated, missing_emulator
-from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.errors import ConfigError, DeviceError
 
 
 @pytest.fixture(scope="module")
-def integers(
-    exported: Export,
-    preprocessing: Preprocessing,
-    digits: NDArray[np.uint8],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> IntegerNetwork:
-    images = preprocessing(digits).contiguous().numpy()
-    model = tmp_path_factory.mktemp("emulated") / "int8.onnx"
-    return read_integer_network(quantize_int8(exported.path, model, [images]), preprocessing)
+def integers(int8: Path, preprocessing: Preprocessing) -> IntegerNetwork:
+    return read_integer_network(int8, preprocessing)
 
 
 @pytest.mark.parametrize("core", BOARDS)

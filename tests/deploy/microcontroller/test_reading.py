@@ -50,11 +50,9 @@ def compared(
 
 
 def test_network_gives_the_outputs_of_onnx_runtime(
-    exported: Export, preprocessing: Preprocessing, digits: NDArray[np.uint8], tmp_path: Path
+    int8: Path, preprocessing: Preprocessing, digits: NDArray[np.uint8]
 ) -> None:
-    images = preprocessing(digits).contiguous().numpy()
-    model = quantize_int8(exported.path, tmp_path / "int8.onnx", [images])
-    network, difference = compared(model, preprocessing, digits)
+    network, difference = compared(int8, preprocessing, digits)
     assert network.output_shape == (10,)
     assert difference <= 1.01
 

@@ -21,7 +21,6 @@ from hwnas.deploy import (
 )
 from hwnas.deploy.microcontroller import CSource, read_integer_network
 from hwnas.deploy.microcontroller.emulated import emulated
-from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes import open_session
 from hwnas.errors import DeviceError
 
@@ -29,17 +28,11 @@ Command = Callable[..., Any]
 TARGET = Target.parse("cpu-cortexm4-int8-b1-t1")
 
 
-@pytest.fixture(scope="module")
-def quantised(
-    exported: Export,
-    preprocessing: Preprocessing,
-    digits: NDArray[np.uint8],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+@pytest.fixture
+def quantised(int8: Path) -> Path:
     if (reason := RUNTIMES["cortexm4"].unavailable()) is not None:
         pytest.skip(reason)
-    images = preprocessing(digits).contiguous().numpy()
-    return quantize_int8(exported.path, tmp_path_factory.mktemp("m4") / "int8.onnx", [images])
+    return int8
 
 
 def test_time_is_that_of_the_counted_instructions(

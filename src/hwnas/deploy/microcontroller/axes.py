@@ -16,6 +16,7 @@ from hwnas.deploy.microcontroller.operator import (
     RowPart,
     looked_up,
     one_scale,
+    part_of_rows,
 )
 
 __all__ = [
@@ -118,10 +119,7 @@ class IntegerSoftmax(IntegerOperator):
 
     def part(self, rows: int) -> RowPart | None:
         """See `IntegerOperator.part`."""
-        if self.rows % rows:
-            return None
-        each = self.rows // rows
-        return RowPart(replace(self, rows=each), ((1, each * self.columns),))
+        return part_of_rows(self, rows, self.columns)
 
     @property
     def rows_possible(self) -> int:
@@ -185,10 +183,7 @@ class IntegerLayerNorm(IntegerOperator):
 
     def part(self, rows: int) -> RowPart | None:
         """See `IntegerOperator.part`."""
-        if self.rows % rows:
-            return None
-        each = self.rows // rows
-        return RowPart(replace(self, rows=each), ((1, each * len(self.gamma)),))
+        return part_of_rows(self, rows, len(self.gamma))
 
     @property
     def rows_possible(self) -> int:
@@ -265,11 +260,7 @@ class IntegerConcatenation(IntegerOperator):
 
     def part(self, rows: int) -> RowPart | None:
         """See `IntegerOperator.part`."""
-        if self.rows % rows:
-            return None
-        each = self.rows // rows
-        reads = tuple((1, each * width) for width in self.widths)
-        return RowPart(replace(self, rows=each), reads)
+        return part_of_rows(self, rows, *self.widths)
 
     @property
     def rows_possible(self) -> int:

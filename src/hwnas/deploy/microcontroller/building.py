@@ -62,12 +62,7 @@ class IntegerNetworkBuilder:
 
     def grid(self, value: OnnxValue) -> IntegerGrid:
         """Return the grid of a tensor."""
-        tensor = self._tensors[value.tensor]
-        return IntegerGrid(tensor.scale, tensor.zero)
-
-    def size(self, value: OnnxValue) -> int:
-        """Return the number of values of a tensor."""
-        return self._tensors[value.tensor].size
+        return self._tensors[value.tensor].grid
 
     def add(
         self,

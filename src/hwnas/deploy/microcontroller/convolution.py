@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hwnas.deploy.microcontroller.operator import (
     RowPart,
     looked_up,
     one_scale,
+    part_of_rows,
 )
 
 __all__ = [
@@ -155,10 +156,7 @@ class IntegerLinear(IntegerOperator):
 
     def part(self, rows: int) -> RowPart | None:
         """See `IntegerOperator.part`."""
-        if self.rows % rows:
-            return None
-        each = self.rows // rows
-        return RowPart(replace(self, rows=each), ((1, each * self.weights.values.shape[1]),))
+        return part_of_rows(self, rows, self.weights.values.shape[1])
 
     @property
     def rows_possible(self) -> int:

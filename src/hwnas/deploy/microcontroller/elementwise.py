@@ -15,6 +15,7 @@ from hwnas.deploy.microcontroller.operator import (
     RowPart,
     looked_up,
     one_scale,
+    part_of_values,
 )
 
 __all__ = ["IntegerAddition", "IntegerProduct", "IntegerTable", "PixelTable"]
@@ -44,10 +45,7 @@ class IntegerTable(IntegerOperator):
 
     def part(self, rows: int) -> RowPart | None:
         """See `IntegerOperator.part`."""
-        if self.size % rows:
-            return None
-        width = self.size // rows
-        return RowPart(replace(self, size=width), ((1, width),))
+        return part_of_values(self, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +73,7 @@ class PixelTable(IntegerOperator):
 
     def part(self, rows: int) -> RowPart | None:
         """See `IntegerOperator.part`."""
-        if self.size % rows:
-            return None
-        width = self.size // rows
-        return RowPart(replace(self, size=width), ((1, width),))
+        return part_of_values(self, rows)
 
 
 @dataclass(frozen=True, eq=False)

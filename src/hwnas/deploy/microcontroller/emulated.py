@@ -37,7 +37,7 @@ _SECONDS = 600
 
 @dataclass(frozen=True)
 class Emulation:
-    """What an emulated processor computed.
+    """Outputs and instruction counts of runs on an emulated processor.
 
     Attributes:
         outputs: int8 (N, ...).

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.microcontroller.fixed_point import clipped
 from hwnas.deploy.microcontroller.operator import IntegerOperator
+from hwnas.deploy.microcontroller.values import IntegerGrid
 
 __all__ = ["IntegerNetwork", "IntegerStep", "IntegerTensor"]
 
@@ -30,6 +30,11 @@ class IntegerTensor:
     scale: float
     zero: int
     data: NDArray[np.int8] | None = None
+
+    @property
+    def grid(self) -> IntegerGrid:
+        """Real numbers that the values stand for."""
+        return IntegerGrid(self.scale, self.zero)
 
     @property
     def size(self) -> int:
@@ -81,8 +86,7 @@ class IntegerNetwork:
         """
         first = self.steps[0].output
         tensor = self.tensors[first]
-        steps = np.rint(images / np.float32(tensor.scale)) + tensor.zero
-        values = clipped(steps.transpose(0, 2, 3, 1))
+        values = tensor.grid.nearest(images).transpose(0, 2, 3, 1)
         return self._run({first: values.reshape(-1, *tensor.shape)}, self.steps[1:])
 
     def _run(
@@ -103,7 +107,4 @@ class IntegerNetwork:
 
     def real(self, outputs: NDArray[np.int8]) -> NDArray[np.float32]:
         """Return the real numbers that outputs stand for."""
-        tensor = self.tensors[self.output]
-        return (np.float32(tensor.scale) * (outputs.astype(np.float32) - tensor.zero)).astype(
-            np.float32
-        )
+        return self.tensors[self.output].grid.real(outputs)

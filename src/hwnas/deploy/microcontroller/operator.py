@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.microcontroller.fixed_point import FixedPoint
 
-__all__ = ["Constants", "Int8", "IntegerOperator", "RowPart", "looked_up", "one_scale"]
+__all__ = [
+    "Constants",
+    "Int8",
+    "IntegerOperator",
+    "RowPart",
+    "looked_up",
+    "one_scale",
+    "part_of_rows",
+    "part_of_values",
+]
 
 Int8 = NDArray[np.int8]
 Constants = tuple[NDArray[np.integer] | int | None, ...]
@@ -78,3 +87,25 @@ def looked_up(table: Int8, values: NDArray[np.integer]) -> Int8:
 def one_scale(scale: FixedPoint) -> tuple[int, int]:
     """Return the arguments of a kernel for a scale of one number."""
     return int(scale.multiplier[0]), int(scale.shift[0])
+
+
+def part_of_values(operator: Any, rows: int) -> RowPart | None:
+    """Return one row of an operator on ``size`` single values, as `IntegerOperator.part` does."""
+    if operator.size % rows:
+        return None
+    width = operator.size // rows
+    return RowPart(replace(operator, size=width), ((1, width),))
+
+
+def part_of_rows(operator: Any, rows: int, *widths: int) -> RowPart | None:
+    """Return one row of an operator on ``rows`` vectors, as `IntegerOperator.part` does.
+
+    Args:
+        operator: Operator, a dataclass with the attribute ``rows``.
+        rows: Number of parts.
+        widths: Length of the vectors of each input.
+    """
+    if operator.rows % rows:
+        return None
+    each = operator.rows // rows
+    return RowPart(replace(operator, rows=each), tuple((1, each * width) for width in widths))
