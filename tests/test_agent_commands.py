@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 
 pytest.importorskip("cryptography", reason="cryptography is not installed: pip install .[agent]")
 
@@ -70,7 +70,7 @@ def token_file(agent: Agent, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    write_anchor(tmp_path / "model.onnx")
+    write_reference_model(tmp_path / "model.onnx")
     return tmp_path / "model.onnx"
 
 

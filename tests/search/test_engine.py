@@ -82,10 +82,10 @@ class TestEverySampler:
         for trial in trials:
             if trial.state is not TrialState.COMPLETE:
                 assert trial.state is TrialState.PRUNED
-                twin = trials[trial.user_attrs["twin"]]
-                assert twin.number < trial.number
-                assert twin.state is TrialState.COMPLETE
-                assert twin.user_attrs["candidate"] == trial.user_attrs["candidate"]
+                earlier = trials[trial.user_attrs["twin"]]
+                assert earlier.number < trial.number
+                assert earlier.state is TrialState.COMPLETE
+                assert earlier.user_attrs["candidate"] == trial.user_attrs["candidate"]
 
     @pytest.mark.slow
     def test_finds_the_same_trials_with_the_same_seed(self, sampler: str) -> None:

@@ -122,7 +122,7 @@ class ChainSpace(BlockSpace):
         return channels, height, width
 
     @cached_property
-    def places(self):
+    def block_specs(self):
         width = {"channels": "width"}
         stem = BlockSpec("stem", partial(nn.Conv2d, self.image_shape[2], kernel_size=3, padding=1),
                          {"out_channels": "width"})

@@ -134,7 +134,7 @@ class SiblingSpace(BlockSpace):
     choices = (Choice("width", (4, 8)), Choice("depth", (1, 2, 4)), Choice("kernel", (1, 3)))
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         width, sizes = {"width": "width"}, {"width": "width", "kernel_size": "kernel"}
         make = partial(GatedBlock, squeezed=0)
         blocks = (BlockSpec(f"block{b}", make, sizes, "depth", b + 1) for b in range(4))
@@ -394,7 +394,7 @@ every_space = pytest.mark.parametrize("space", EVERY.values(), ids=EVERY)
 CONDITIONAL = {n: s for n, s in EVERY.items() if any(c.when for c in s.choices)}
 conditional_space = pytest.mark.parametrize("space", CONDITIONAL.values(), ids=CONDITIONAL)
 runnable_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-BLOCKS = {name: space for name, space in SPACES.items() if space.places}
+BLOCKS = {name: space for name, space in SPACES.items() if space.block_specs}
 block_space = pytest.mark.parametrize("space", BLOCKS.values(), ids=BLOCKS)
 seeds = st.integers(0, 2**32 - 1)
 
@@ -795,7 +795,7 @@ def test_activate_makes_each_block_once_and_builds_no_network(
 def test_places_are_known_for_all_spaces_of_blocks() -> None:
     whole = {"gated", "quantised-gated", "elastic", "channels-resnet"}
     for name, space in (SPACES | LARGE).items():
-        assert (not space.places) == (name in whole)
+        assert (not space.block_specs) == (name in whole)
 
 
 @runnable_space
@@ -856,6 +856,6 @@ def test_extract_returns_a_plain_module_and_keeps_the_supernet(space: SearchSpac
 def test_trace_gives_equal_workloads_on_meta_and_on_a_real_device(space: SearchSpace) -> None:
     architecture = sampled(space, 5)
     with torch.device("meta"):
-        skeleton = space.build(architecture)
+        blank = space.build(architecture)
     shape = space.input_shape(architecture)
-    assert trace(skeleton, shape) == trace(space.build(architecture), shape)
+    assert trace(blank, shape) == trace(space.build(architecture), shape)

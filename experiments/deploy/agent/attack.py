@@ -46,7 +46,7 @@ from hwnas.deploy.agent.client.client import ask
 from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.agent.client.transport import HttpsTransport
 from hwnas.deploy.agent.signing import digest_of, key_of
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.errors import HwnasError
 
 __all__ = ["Found", "attack", "judged", "report"]
@@ -137,8 +137,8 @@ class Attack:
 
     def jobs(self) -> Iterator[Found]:
         """Send files that are no models, hostile models, and jobs that ask for too much."""
-        model = self._agent.folder.parent / "anchor.onnx"
-        write_anchor(model)
+        model = self._agent.folder.parent / "reference.onnx"
+        write_reference_model(model)
         models = {**hostile_uploads(), **hostile_graphs()}
         right = model.read_bytes()
         sent = [
@@ -170,7 +170,7 @@ class Attack:
 
     def in_the_end(self) -> dict[str, str]:
         """Return the outcomes of the checks that must still pass after the attack."""
-        model = self._agent.folder.parent / "anchor.onnx"
+        model = self._agent.folder.parent / "reference.onnx"
         target = Target.parse(f"{NAME}-onnxruntime-fp32-b1-t1")
 
         def left() -> object:

@@ -28,7 +28,7 @@ from experiments.record import Results, Row
 from experiments.timed_networks import exported
 from hwnas.deploy import Measurement, Target
 from hwnas.deploy.agent.client.pairing import add_device
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.errors import ConfigError, RunError
 from hwnas.search_spaces import mobilenet
 
@@ -153,8 +153,8 @@ def differences(recorded: Sequence[Row]) -> list[Row]:
 
 def kill(arguments: argparse.Namespace) -> Tally:
     with added_agent() as agent:
-        model = agent.folder.parent / "anchor.onnx"
-        write_anchor(model)
+        model = agent.folder.parent / "reference.onnx"
+        write_reference_model(model)
         counts = (arguments.jobs, arguments.kills, arguments.clients)
         return jobs_under_kills(agent, model, Target.parse(TARGETS[THERE]), counts)
 

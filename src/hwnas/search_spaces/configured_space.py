@@ -44,7 +44,7 @@ class ConfiguredSpace(BlockSpace, Generic[C]):
     """Family of networks that a configuration describes.
 
     Choices with a single option are fixed and do not appear in `choices`. A subclass defines the
-    structure of its networks (`decisions`, `places`, `frame`) and their operator counts
+    structure of its networks (`decisions`, `block_specs`, `frame`) and their operator counts
     (`part_table`, `chosen_parts`); all else follows.
 
     Args:
@@ -110,7 +110,7 @@ class ConfiguredSpace(BlockSpace, Generic[C]):
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the total number of blocks in rows that have a depth choice, of shape (N,)."""
-        indices, depths = self.indices(codes), {each.depth for each in self.places} - {""}
+        indices, depths = self.indices(codes), {each.depth for each in self.block_specs} - {""}
         total = np.zeros(len(codes), dtype=np.int64)
         for choice in self._decisions:
             if choice.name in depths:

@@ -18,7 +18,7 @@ from hwnas.deploy.agent.pack import write_pack
 from hwnas.deploy.agent.server.serve import AgentOptions, opened_door
 from hwnas.deploy.agent.server.server import AgentServer
 from hwnas.deploy.measurement.latency_timer import TimingSettings
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 
 pytest.importorskip("cryptography", reason="cryptography is not installed: pip install .[agent]")
 
@@ -40,8 +40,8 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "anchor.onnx"
-    write_anchor(path)
+    path = tmp_path_factory.mktemp("model") / "reference.onnx"
+    write_reference_model(path)
     return path
 
 

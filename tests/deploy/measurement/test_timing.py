@@ -9,7 +9,7 @@ import pytest
 from hwnas.deploy import Export, Target, TimingSettings, measure
 from hwnas.deploy.measurement.latency_timer import LatencyTimer, interleave
 from hwnas.deploy.measurement.measurement import TimedNetwork
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.deploy.measurement.timing import measure_together
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
@@ -36,7 +36,7 @@ class Machine:
         ms: float,
         threads: int = 1,
         parallel: float = 1.0,
-        anchor: LatencyTimer | None = None,
+        reference: LatencyTimer | None = None,
         usual_ms: float | None = None,
     ) -> LatencyTimer:
         def run() -> None:
@@ -46,15 +46,15 @@ class Machine:
             self.runs += 1
 
         clocks = (lambda: self.cpu, lambda: self.wall)
-        return LatencyTimer(run, SETTINGS, *clocks, threads == 1, anchor, usual_ms)
+        return LatencyTimer(run, SETTINGS, *clocks, threads == 1, reference, usual_ms)
 
 
 def test_interleave_takes_only_the_wanted_rounds_on_a_quiet_machine() -> None:
     machine = Machine(lambda _: 1.0)
-    anchor, network = machine.timer(1.0), machine.timer(2.0)
+    reference, network = machine.timer(1.0), machine.timer(2.0)
     before = machine.runs
     shares: list[float] = []
-    interleave([anchor], [network], SETTINGS.retries, shares.append)
+    interleave([reference], [network], SETTINGS.retries, shares.append)
     assert machine.runs - before == 10 * 4 + 10 * 2  # rounds of 4 ms
     assert network.clean == network.wanted == 10
     assert network.quantiles("cpu").p50 == pytest.approx(2.0)
@@ -64,16 +64,16 @@ def test_interleave_takes_only_the_wanted_rounds_on_a_quiet_machine() -> None:
 
 def test_interleave_repeats_disturbed_rounds() -> None:
     machine = Machine(lambda run: 3.0 if 60 <= run < 90 else 1.0)
-    anchor, network = machine.timer(1.0), machine.timer(2.0)
-    interleave([anchor], [network], SETTINGS.retries)
+    reference, network = machine.timer(1.0), machine.timer(2.0)
+    interleave([reference], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("wall").p80 == pytest.approx(2.0)
 
 
 def test_interleave_repeats_rounds_with_a_slow_reference_model() -> None:
     machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.4 if 20 <= run < 60 else 1.0)
-    anchor = machine.timer(1.0)
-    network = machine.timer(2.0, anchor=anchor)
+    reference = machine.timer(1.0)
+    network = machine.timer(2.0, reference=reference)
     interleave([], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("cpu").p80 == pytest.approx(2.0)
@@ -82,8 +82,8 @@ def test_interleave_repeats_rounds_with_a_slow_reference_model() -> None:
 
 def test_interleave_reports_permanent_load_by_other_processes() -> None:
     machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.0 + 0.2 * (run // 6 % 3))
-    anchor = machine.timer(1.0)
-    network = machine.timer(2.0, anchor=anchor)
+    reference = machine.timer(1.0)
+    network = machine.timer(2.0, reference=reference)
     interleave([], [network], SETTINGS.retries)
     assert network.clean < network.wanted
 
@@ -93,7 +93,7 @@ def test_interleave_waits_for_a_quiet_machine_with_patience() -> None:
         return 1.0 + 0.2 * (run // 6 % 3) if run < 400 else 1.0
 
     machines = [Machine(lambda _: 1.0, neighbours=busy) for _ in range(2)]
-    networks = [machine.timer(2.0, anchor=machine.timer(1.0)) for machine in machines]
+    networks = [machine.timer(2.0, reference=machine.timer(1.0)) for machine in machines]
     for patience_s, machine, network in zip((0.0, 2.0), machines, networks, strict=True):
         clock = partial(getattr, machine, "wall")
         interleave([], [network], SETTINGS.retries, patience_s=patience_s, clock=clock)
@@ -115,8 +115,8 @@ def test_interleave_accepts_only_rounds_near_the_usual_latency() -> None:
 
 def test_interleave_reports_disturbance_and_keeps_the_cpu_time_right() -> None:
     machine = Machine(lambda _: 2.0)
-    anchor, network = machine.timer(1.0), machine.timer(2.0)
-    interleave([anchor], [network], SETTINGS.retries)
+    reference, network = machine.timer(1.0), machine.timer(2.0)
+    interleave([reference], [network], SETTINGS.retries)
     assert network.clean == 0
     assert network.quantiles("cpu").p50 == pytest.approx(2.0)
     assert network.quantiles("wall").p50 == pytest.approx(4.0)
@@ -124,18 +124,18 @@ def test_interleave_reports_disturbance_and_keeps_the_cpu_time_right() -> None:
 
 def test_interleave_judges_multithreaded_rounds_by_the_best_round() -> None:
     machine = Machine(lambda run: 2.0 if run % 40 < 10 else 1.0)
-    anchor = machine.timer(1.0, threads=2, parallel=1.6)
+    reference = machine.timer(1.0, threads=2, parallel=1.6)
     network = machine.timer(8.0, threads=2, parallel=1.6)
-    interleave([anchor], [network], SETTINGS.retries)
+    interleave([reference], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("wall").p80 == pytest.approx(5.0)
 
 
 def test_interleave_retries_slow_networks_less_often() -> None:
     machine = Machine(lambda _: 2.0)
-    anchor, slow = machine.timer(1.0), machine.timer(2_000.0)
+    reference, slow = machine.timer(1.0), machine.timer(2_000.0)
     before = machine.cpu
-    interleave([anchor], [slow], SETTINGS.retries)
+    interleave([reference], [slow], SETTINGS.retries)
     assert machine.cpu - before == pytest.approx(2.0 * 3 * 5 + 0.002 * 3 * 10)
 
 
@@ -157,17 +157,17 @@ def test_timing_settings_refuse_impossible_values(options: dict[str, float]) -> 
 def test_measure_gives_a_complete_measurement_of_each_network(
     exported: Export, tmp_path: Path
 ) -> None:
-    write_anchor(tmp_path / "anchor.onnx")
+    write_reference_model(tmp_path / "reference.onnx")
     shares: list[float] = []
-    models = {"network": exported.path, "anchor": tmp_path / "anchor.onnx"}
+    models = {"network": exported.path, "reference": tmp_path / "reference.onnx"}
     found = measure(models, ONE, TimingSettings(rounds=15), shares.append)
-    assert list(found) == ["network", "anchor"]
-    network, anchor = found["network"], found["anchor"]
+    assert list(found) == ["network", "reference"]
+    network, reference = found["network"], found["reference"]
     assert (network.target, network.clock, network.n) == (ONE.name, "cpu", 15)
     assert network.latency_ms > 0
     assert network.settings["graph_optimization_level"] == "ORT_ENABLE_ALL"
     assert "onnxruntime" in network.versions
-    assert anchor.latency_ms == pytest.approx(anchor.anchor_ms, rel=0.3)
+    assert reference.latency_ms == pytest.approx(reference.anchor_ms, rel=0.3)
     assert shares[-1] == 1.0
 
 
@@ -192,8 +192,8 @@ def test_measure_together_has_a_reference_model_for_each_target(exported: Export
     subjects = {target.name: TimedNetwork(exported.path, target) for target in targets}
     found = measure_together(subjects, TimingSettings(rounds=5))
     assert [found[name].target for name in subjects] == list(subjects)
-    anchors = {measurement.anchor_ms for measurement in found.values()}
-    assert len(anchors) == len(targets)  # each target has its own reference model
+    references = {measurement.anchor_ms for measurement in found.values()}
+    assert len(references) == len(targets)  # each target has its own reference model
 
 
 def test_measure_accepts_an_empty_dictionary() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hwnas.deploy import RUNTIMES, Target, export_onnx
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces import Stage, mobilenet
 
@@ -31,7 +31,7 @@ def test_openvino_sessions_leave_ctrl_c_working(tmp_path: Path) -> None:
     if reason := RUNTIMES["openvino"].unavailable():
         pytest.skip(reason)
     model = tmp_path / "model.onnx"
-    write_anchor(model)
+    write_reference_model(model)
     done = subprocess.run([sys.executable, "-c", SCRIPT, model], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "handled\n"), done
 

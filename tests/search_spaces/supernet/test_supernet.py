@@ -192,7 +192,7 @@ def test_supernet_rebuilds_blocks_beyond_its_cache(monkeypatch: pytest.MonkeyPat
     seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
     for _ in range(40):
         supernet.activate(SPACE.sample(rng))
-        seen.update(supernet.active.get_submodule(place.name) for place in SPACE.places[:2])
+        seen.update(supernet.active.get_submodule(place.name) for place in SPACE.block_specs[:2])
     gc.collect()
     assert len(seen) <= 2 * 2
     agrees_with_itself(supernet)

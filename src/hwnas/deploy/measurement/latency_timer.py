@@ -109,7 +109,7 @@ class LatencyTimer:
         cpu: Clock of the CPU time that the network uses.
         wall: Wall clock.
         one_thread: True if one thread of the processor does all the work.
-        anchor: Timer of the reference model on the same target, which times a round after each
+        reference: Timer of the reference model on the same target, which times a round after each
             round of the network.
         usual_ms: Quick time of the network in earlier sessions, if known; rounds then have to be as
             quick.
@@ -122,11 +122,11 @@ class LatencyTimer:
         cpu: Clock,
         wall: Clock = time.perf_counter,
         one_thread: bool = True,
-        anchor: LatencyTimer | None = None,
+        reference: LatencyTimer | None = None,
         usual_ms: float | None = None,
     ) -> None:
         self._run, self._cpu, self._wall, self._one_thread = run, cpu, wall, one_thread
-        self._settings, self._anchor = settings, anchor
+        self._settings, self._reference = settings, reference
         self._usual_ms = math.inf if usual_ms is None else usual_ms
         # Without the latest round; the most disturbed rounds are dropped if there are many.
         self._rounds: list[TimingRound] = []
@@ -169,9 +169,9 @@ class LatencyTimer:
     def time_round(self) -> None:
         """Time one more round."""
         timed, before = self._time(self._repeats), self._latest
-        if self._anchor is not None:
-            self._anchor.time_round()
-            timed = replace(timed, anchor_ms=self._anchor.latest_ms)
+        if self._reference is not None:
+            self._reference.time_round()
+            timed = replace(timed, anchor_ms=self._reference.latest_ms)
         ms = self._headline_ms(timed)
         if before is not None:
             timed = replace(timed, beside_ms=self.latest_ms)

@@ -38,7 +38,7 @@ from statistics import median
 import numpy as np
 
 from hwnas.atomic import storage_errors
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.runtime import Session
@@ -107,12 +107,12 @@ def peak_memory(
     if not model.is_file():
         raise ArtifactError(f"there is no ONNX file {model}; give the path of an existing one")
     with tempfile.TemporaryDirectory() as name:
-        anchor = Path(name, "anchor.onnx")
-        with storage_errors(anchor):
-            write_anchor(anchor)
+        reference = Path(name, "reference.onnx")
+        with storage_errors(reference):
+            write_reference_model(reference)
         # Prepared in this process, so that it does not count in the measured ones.
         executable = runtime.prepare(model, target, Path(name))
-        tiny = runtime.prepare(anchor, _one_image(target), Path(name))
+        tiny = runtime.prepare(reference, _one_image(target), Path(name))
         readings = [_measure(executable, tiny, target, timeout_s) for _ in range(processes)]
     peaks = [reading.peak_bytes for reading in readings]
     loaded = [reading.loaded_bytes for reading in readings]
@@ -138,10 +138,10 @@ class _Reading:
     loaded_bytes: int
 
 
-def _measure(executable: Path, anchor: Path, target: Target, timeout_s: float) -> _Reading:
+def _measure(executable: Path, reference: Path, target: Target, timeout_s: float) -> _Reading:
     """Start a process that measures, and return the reading that it prints."""
     command = [sys.executable, "-m", "hwnas.deploy.measurement.memory"]
-    command += [os.fspath(executable), os.fspath(anchor), target.name]
+    command += [os.fspath(executable), os.fspath(reference), target.name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
@@ -160,10 +160,10 @@ def _measure(executable: Path, anchor: Path, target: Target, timeout_s: float) -
     return _Reading(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def _main(executable: Path, anchor: Path, target: Target) -> None:
+def _main(executable: Path, reference: Path, target: Target) -> None:
     """Measure in the fresh process, and print the reading as JSON."""
     runtime = RUNTIMES[target.device.runtime]
-    tiny = runtime.load(anchor, _one_image(target))
+    tiny = runtime.load(reference, _one_image(target))
     _run(tiny, 1)
     _give_back_free_memory()
     before = _anonymous_bytes()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["write_anchor"]
+__all__ = ["write_reference_model"]
 
 _SIDE = 48
 _CONVOLUTIONS = (
@@ -23,7 +23,7 @@ _OPSET, _IR_VERSION = 17, 8
 """Fixed, old versions, so that every runtime gets the same file, now and later."""
 
 
-def write_anchor(path: Path) -> None:
+def write_reference_model(path: Path) -> None:
     """Write the reference model as ONNX: 1.5 million MACs in six convolutions and a linear layer.
 
     Its weights are values of a cosine, since a library may change the stream of its random
@@ -62,7 +62,7 @@ def write_anchor(path: Path) -> None:
     ]
     graph = helper.make_graph(
         nodes,
-        "anchor",
+        "anchor",  # the name of earlier versions, so that the file stays the same
         [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, _SIDE, _SIDE])],
         [helper.make_tensor_value_info("outputs", TensorProto.FLOAT, ["batch", 10])],
         weights,

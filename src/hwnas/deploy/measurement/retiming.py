@@ -91,5 +91,5 @@ def _compared(now: Measurement, before: Measurement) -> str:
     if before.anchor_ms == 0:  # measured without the reference model
         return text
     # The reference model is the same everywhere, so a change of its time is due to the machine.
-    anchor = now.anchor_ms / before.anchor_ms - 1
-    return f"{text}; the reference model, which shows the machine's own drift, {anchor:+.1%}"
+    reference = now.anchor_ms / before.anchor_ms - 1
+    return f"{text}; the reference model, which shows the machine's own drift, {reference:+.1%}"

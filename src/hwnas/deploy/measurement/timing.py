@@ -23,7 +23,7 @@ from hwnas.deploy.bundles.checksums import sha256
 from hwnas.deploy.measurement.latency_history import LatencyHistory
 from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.catalogue import processor_of, versions
@@ -113,14 +113,14 @@ def _measure_here(
 ) -> dict[str, Measurement]:
     with tempfile.TemporaryDirectory() as folder:
         targets = [subject.target for subject in subjects.values()]
-        anchors = _start_anchors(targets, settings, Path(folder))
+        references = _start_references(targets, settings, Path(folder))
         lasting = {n: _lasting_name(s) for n, s in subjects.items() if settings.patience_s}
         known = LatencyHistory()
         started = {
             name: _start(
                 subject,
                 settings,
-                anchors[_one_image(subject.target)],
+                references[_one_image(subject.target)],
                 known.usual_ms(lasting[name]) if lasting else None,
             )
             for name, subject in subjects.items()
@@ -164,13 +164,13 @@ def prepared_run(model: Path, target: Target) -> Callable[[], object]:
     return lambda: session.run(images)
 
 
-def _start_anchors(
+def _start_references(
     targets: Iterable[Target], settings: TimingSettings, folder: Path
 ) -> dict[Target, LatencyTimer]:
     """Return timers of the reference model on each of these targets, at one image."""
-    model = folder / "anchor.onnx"
+    model = folder / "reference.onnx"
     with storage_errors(model):
-        write_anchor(model)
+        write_reference_model(model)
     wanted = dict.fromkeys(_one_image(target) for target in targets)
     brief = replace(settings, round_ms=settings.round_ms / 4)
     return {target: _start(TimedNetwork(model, target), brief)[1] for target in wanted}
@@ -196,7 +196,7 @@ def _one_image(target: Target) -> Target:
 def _start(
     subject: TimedNetwork,
     settings: TimingSettings,
-    anchor: LatencyTimer | None = None,
+    reference: LatencyTimer | None = None,
     usual_ms: float | None = None,
 ) -> tuple[Session, LatencyTimer]:
     """Load a network, give it random images and warm it up."""
@@ -206,7 +206,7 @@ def _start(
         settings,
         session.cpu_clock,
         one_thread=_clock(subject.target) == "cpu",
-        anchor=anchor,
+        reference=reference,
         usual_ms=usual_ms,
     )
 

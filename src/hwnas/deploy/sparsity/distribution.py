@@ -96,7 +96,7 @@ def additive(grid: Grid, start: Vector) -> Vector:
     ]
     vector: Vector = tuple(len(levels) - 1 for levels in grid.levels)
 
-    def price(place: int) -> float:
+    def error_by_saving(place: int) -> float:
         new, old = vector[place] - 1, vector[place]
         saved = costs[names[place]] * (grid.levels[place][old] - grid.levels[place][new])
         return (errors[place][new] - errors[place][old]) / saved
@@ -105,7 +105,7 @@ def additive(grid: Grid, start: Vector) -> Vector:
         able = [place for place, level in enumerate(vector) if level > 0]
         if not able:
             return start
-        vector = grid.moved(vector, min(able, key=price), -1) or vector
+        vector = grid.moved(vector, min(able, key=error_by_saving), -1) or vector
     return vector
 
 

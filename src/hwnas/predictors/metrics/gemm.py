@@ -165,16 +165,16 @@ def time_gemms(
     return measured
 
 
-def steady_ms(latencies_ms: Sequence[float], anchors_ms: Sequence[float]) -> Numbers:
+def steady_ms(latencies_ms: Sequence[float], references_ms: Sequence[float]) -> Numbers:
     """Return latencies corrected for drift of the machine's speed between measurements.
 
     Args:
         latencies_ms: Latencies of products.
-        anchors_ms: Latencies of the reference model in the same rounds, `Measurement.anchor_ms`.
+        references_ms: Latencies of the reference model in the same rounds, `Measurement.anchor_ms`.
 
     Returns:
         Latencies over those of the reference model, times the median of the latter.
     """
-    anchors = np.asarray(anchors_ms, dtype=np.float64)
-    steady: Numbers = np.asarray(latencies_ms) * np.median(anchors) / anchors
+    references = np.asarray(references_ms, dtype=np.float64)
+    steady: Numbers = np.asarray(latencies_ms) * np.median(references) / references
     return steady

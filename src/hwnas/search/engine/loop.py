@@ -298,16 +298,16 @@ class _Search:
                 values = self.space.parameters(unseen, rng)
             trial = study.ask(values)
             candidate = self.space.candidate(self.space.suggest(trial))
-            twin = self._seen.get(candidate.id)
+            earlier = self._seen.get(candidate.id)
             trial.set_user_attr("candidate", candidate.id)
             for name, value in described(candidate).items():
                 trial.set_user_attr(name, value)
-            claim = study.claim(trial, self.options.trials) if twin is None else "theirs"
+            claim = study.claim(trial, self.options.trials) if earlier is None else "theirs"
             if claim == "ours":
                 self._seen[candidate.id] = trial.number
                 return trial, candidate
-            if twin is not None:
-                trial.set_user_attr("twin", twin)
+            if earlier is not None:
+                trial.set_user_attr("twin", earlier)
             elif claim == "theirs":
                 self._seen[candidate.id] = self._elsewhere[candidate.id] = trial.number
             study.tell(trial, None)

@@ -55,7 +55,7 @@ class GDAS(Strategy):
         choices = work.supernet.space.choices
 
         def gate_of(choice: str) -> _HardGate:
-            index = work.places[choice]
+            index = work.index_of[choice]
             option = chosen[index]
             return _HardGate(str(choices[index].options[option]), factor[index, option])
 

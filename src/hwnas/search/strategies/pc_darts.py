@@ -83,10 +83,10 @@ class PCDarts(Strategy):
     ) -> tuple[Tensor, Mapping[str, Option]]:
         space = work.supernet.space
         probabilities = work.distribution.of_logits(logits)
-        shares = self._shares(space, work.places, edges)
+        shares = self._shares(space, work.index_of, edges)
 
         def gate_of(choice: str) -> _Mixture:
-            index = work.places[choice]
+            index = work.index_of[choice]
             options = map(str, space.choices[index].options)
             weights = dict(zip(options, probabilities[index], strict=False))
             return _Mixture(weights, shares.get(choice), self.divisor)

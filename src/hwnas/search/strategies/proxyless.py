@@ -34,7 +34,7 @@ class Proxyless(Strategy):
         choices = operator_choices(work.supernet.space)
         pairs, shares, gates = {}, {}, {}
         rows = distribution.probabilities[direction].tolist()
-        for index in map(work.places.__getitem__, choices):
+        for index in map(work.index_of.__getitem__, choices):
             first, second = _two(rows[index], moment)
             share = rows[index][first] / (rows[index][first] + rows[index][second])
             if moment.rng.random() >= share:
@@ -43,7 +43,7 @@ class Proxyless(Strategy):
             gates[index] = torch.tensor([1.0, 0.0], device=batch.images.device, requires_grad=True)
 
         def gate_of(choice: str) -> _BinaryGate:
-            index, options = work.places[choice], choices[choice].options
+            index, options = work.index_of[choice], choices[choice].options
             first, second = (str(options[place]) for place in pairs[index])
             return _BinaryGate(first, second, gates[index])
 

@@ -271,7 +271,7 @@ class StrategyStep:
         return Supernet(space, self.supernet.shared).train()
 
     @cached_property
-    def places(self) -> Mapping[str, int]:
+    def index_of(self) -> Mapping[str, int]:
         """Index of each choice of the space, by its name."""
         return {choice.name: i for i, choice in enumerate(self.supernet.space.choices)}
 

@@ -42,15 +42,15 @@ class _Variant:
 
     Attributes:
         numbers: Values of all numbers that the module stores, by name.
-        piece: Slots of its tensors.
+        binding: Slots of its tensors.
     """
 
     numbers: Mapping[str, Any]
-    piece: WeightBinding
+    binding: WeightBinding
 
 
 @dataclass(frozen=True)
-class _Site:
+class _ElasticPart:
     """Module that has tensors or numbers of its own.
 
     Attributes:
@@ -69,7 +69,7 @@ class _Site:
 class ElasticModules:
     """Networks of an elastic space without weights; see `SharedModules`.
 
-    The newest skeleton replaces the one before.
+    The newest module replaces the one before.
 
     Args:
         space: Space of the networks.
@@ -100,7 +100,7 @@ class ElasticModules:
             )
         self._frame = copy.deepcopy(whole).train()
         self._nothing = PassThrough()
-        self._sites = self._found(groups)
+        self._parts = self._found(groups)
         self._switches = [
             (name, rank, self._frame.get_submodule(_parent(block))._modules, block)
             for name, run in runs.items()
@@ -108,12 +108,12 @@ class ElasticModules:
         ]
         self._blocks = {block: self._frame.get_submodule(block) for *_, block in self._switches}
         self._around = {
-            site.name: tuple(b for b in self._blocks if f"{site.name}.".startswith(f"{b}."))
-            for site in self._sites
+            part.name: tuple(b for b in self._blocks if f"{part.name}.".startswith(f"{b}."))
+            for part in self._parts
         }
 
     def of(self, architecture: Architecture) -> SharedModule:
-        """Return the skeleton of a network.
+        """Return the module of a network, without weights.
 
         Raises:
             ConfigError: The network is of another space.
@@ -121,28 +121,28 @@ class ElasticModules:
         if architecture.space != self._fingerprint:
             self._space.check(architecture)
         values = dict(architecture.values)
-        pieces: list[WeightBinding] = []
+        bindings: list[WeightBinding] = []
         skipped = set()
         for name, rank, holder, block in self._switches:
             key = block.rpartition(".")[2]
             if rank < values[name]:  # type: ignore[operator]  # depths are numbers
                 holder[key] = self._blocks[block]
-                pieces.append(WeightBinding(self._blocks[block], (), ()))
+                bindings.append(WeightBinding(self._blocks[block], (), ()))
             else:
                 holder[key] = self._nothing
                 skipped.add(block)
-        for site in self._sites:
-            if skipped and not skipped.isdisjoint(self._around[site.name]):
+        for part in self._parts:
+            if skipped and not skipped.isdisjoint(self._around[part.name]):
                 continue
-            options = tuple([values[name] for name in site.groups if name in values])
-            variant = site.variants.get(options)
+            options = tuple([values[name] for name in part.groups if name in values])
+            variant = part.variants.get(options)
             if variant is None:
-                variant = site.variants[options] = self._variant(site, values)
-            site.module.__dict__.update(variant.numbers)
-            pieces.append(variant.piece)
-        return SharedModule(self._frame, tuple(pieces))
+                variant = part.variants[options] = self._variant(part, values)
+            part.module.__dict__.update(variant.numbers)
+            bindings.append(variant.binding)
+        return SharedModule(self._frame, tuple(bindings))
 
-    def _found(self, groups: Mapping[str, ChannelGroup]) -> list[_Site]:
+    def _found(self, groups: Mapping[str, ChannelGroup]) -> list[_ElasticPart]:
         within: dict[str, dict[str, ChannelGroup]] = defaultdict(dict)
         for choice, group in groups.items():
             names = {module_of(member.axis) for member in group.members}
@@ -150,30 +150,30 @@ class ElasticModules:
             for name in names:
                 within[name][choice] = _part(group, name)
         return [
-            _Site(name, module, within.get(name, {}))
+            _ElasticPart(name, module, within.get(name, {}))
             for name, module in self._frame.named_modules()
             if name in within or module._parameters or module._buffers
         ]
 
-    def _variant(self, site: _Site, values: Mapping[str, Option]) -> _Variant:
+    def _variant(self, part: _ElasticPart, values: Mapping[str, Option]) -> _Variant:
         widths = {
             group: self._width(name, values[name])
-            for name, group in site.groups.items()
+            for name, group in part.groups.items()
             if name in values
         }
         what = plan(self._whole, widths, shapes=self._shapes)
-        slots = tuple(self._slots(site, what))
-        piece = WeightBinding(
-            site.module, slots, tuple(s for s in slots if s.segments and s.buffer)
+        slots = tuple(self._slots(part, what))
+        binding = WeightBinding(
+            part.module, slots, tuple(s for s in slots if s.segments and s.buffer)
         )
-        return _Variant(self._numbers(site, what), piece)
+        return _Variant(self._numbers(part, what), binding)
 
-    def _slots(self, site: _Site, what: Cut) -> list[WeightView]:
+    def _slots(self, part: _ElasticPart, what: Cut) -> list[WeightView]:
         found = []
-        for holder in (site.module._parameters, site.module._buffers):
+        for holder in (part.module._parameters, part.module._buffers):
             for key, tensor in holder.items():
                 if tensor is not None:
-                    name = f"{site.name}.{key}" if site.name else key
+                    name = f"{part.name}.{key}" if part.name else key
                     dims, shape = what.tensors.get(name, {}), list(self._shapes[name])
                     for dim, positions in dims.items():
                         shape[dim] = len(positions)
@@ -184,25 +184,25 @@ class ElasticModules:
                             name,
                             torch.Size(shape),
                             segments_of(dims),
-                            holder is site.module._buffers,
+                            holder is part.module._buffers,
                         )
                     )
         return found
 
-    def _numbers(self, site: _Site, what: Cut) -> dict[str, Any]:
+    def _numbers(self, part: _ElasticPart, what: Cut) -> dict[str, Any]:
         """Return all numbers of a module whose sizes change; empty for other modules."""
-        if not site.groups:
+        if not part.groups:
             return {}
-        resized = copy.copy(self._whole.get_submodule(site.name))
-        if site.name in what.sides:
-            resize(resized, dict(what.sides[site.name]))
+        resized = copy.copy(self._whole.get_submodule(part.name))
+        if part.name in what.sides:
+            resize(resized, dict(what.sides[part.name]))
         numbers = {
             key: value
             for key, value in vars(resized).items()
             if type(value) in (int, tuple) and not key.startswith("_")
         }
         return numbers | {
-            key: number for (name, key), number in what.attributes.items() if name == site.name
+            key: number for (name, key), number in what.attributes.items() if name == part.name
         }
 
 

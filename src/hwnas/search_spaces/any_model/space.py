@@ -120,10 +120,10 @@ class ElasticSpace(SearchSpace):
         found = {name: segments_of(dims) for name, dims in tensors}
         return {name: segments for name, segments in found.items() if segments}
 
-    def skeletons(self, shared: Container[str]) -> ElasticModules:
-        """See `SearchSpace.skeletons`.
+    def shared_modules(self, shared: Container[str]) -> ElasticModules:
+        """See `SearchSpace.shared_modules`.
 
-        Skeletons are assembled in microseconds.
+        Modules are assembled in microseconds.
         """
         return ElasticModules(self, self._blank, self._groups, self._width, self._runs, shared)
 

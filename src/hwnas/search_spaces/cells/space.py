@@ -98,7 +98,7 @@ class CellSpace(BlockSpace):
         return channels, height, width
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Stem, edges of each cell, blocks that halve the resolution, and head."""
         found = [BlockSpec("stem", partial(stem, self.image_shape[2], self.channels))]
         own: dict[str, Any] = {}

@@ -61,7 +61,7 @@ class DecoderSpace(ConfiguredSpace[DecoderConfig]):
                 yield Choice(f"block{b}.{name}", getattr(config, name), when)
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Blocks, head and embedding; all depend on the width."""
         config, width = self.config, {"width": "width"}
         blocks = (

@@ -64,7 +64,7 @@ class EdsrSpace(ConfiguredSpace[EdsrConfig]):
         return self.config.aspect
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Stem, residual blocks and tail."""
         config, channels = self.config, {"channels": "channels"}
         operators = config.blocks if len(config.blocks) > 1 else ()

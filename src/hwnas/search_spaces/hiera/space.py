@@ -65,7 +65,7 @@ class HieraSpace(ConfiguredSpace[HieraConfig]):
                 yield Choice(f"stage{stage}.block{b}.mlp_ratio", config.mlp_ratio, when)
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Blocks, head and embedding; all depend on the width."""
         config, width = self.config, {"width": "width"}
         blocks = (

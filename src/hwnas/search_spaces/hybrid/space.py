@@ -64,7 +64,7 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
         return self.config.aspect
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Blocks, stem, and head or dense head; most depend on the width."""
         config, width = self.config, {"width": "width"}
         found = []

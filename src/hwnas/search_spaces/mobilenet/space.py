@@ -78,7 +78,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         return self.config.aspect
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Stem, blocks, and head and classifier or dense head; most depend on the width."""
         config, width = self.config, {"width": "width"}
         own = config.operator_weights == "own"

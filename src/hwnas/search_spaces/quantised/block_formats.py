@@ -36,16 +36,16 @@ class BlockFormat:
 def block_formats(networks: SearchSpace, config: QuantisationConfig) -> Mapping[str, BlockFormat]:
     """Return the choices of each block of a space's networks, by the name of the block.
 
-    A block is one of the `places` of the space with a layer that can be quantised, or such a layer
-    if the space has no places. The first and the last block have other options.
+    A block is one of the `block_specs` of the space with a layer that can be quantised; if
+    the space has no specifications, such a layer. The first and the last block have other options.
     """
-    places = {place.name: place for place in networks.places}
+    blocks = {block.name: block for block in networks.block_specs}
     with blueprint():
         largest = networks.build(networks.largest())
-    names = list(dict.fromkeys(block_of(name, places) for name, _ in quantisable(largest)))
+    names = list(dict.fromkeys(block_of(name, blocks) for name, _ in quantisable(largest)))
     found = {}
     for name in names:
-        when = _presence(networks, places.get(name))
+        when = _presence(networks, blocks.get(name))
         weights, inputs = config.weight_bits, config.activation_bits
         if name in (names[0], names[-1]):
             weights, inputs = config.at_the_ends(weights), config.at_the_ends(inputs)
@@ -64,12 +64,12 @@ def block_of(layer: str, blocks: Container[str]) -> str:
     return name or layer
 
 
-def _presence(networks: SearchSpace, place: BlockSpec | None) -> ChoiceCondition | None:
-    """Return the condition that a network has the block at a place."""
+def _presence(networks: SearchSpace, block: BlockSpec | None) -> ChoiceCondition | None:
+    """Return the condition that a network has the block."""
     for choice in networks.choices:
-        if place is not None and choice.name == place.depth:
+        if block is not None and choice.name == block.depth:
             depths = [int(option) for option in choice.options]
-            return ChoiceCondition.deeper(place.depth, depths, place.position - 1)
+            return ChoiceCondition.deeper(block.depth, depths, block.position - 1)
     return None
 
 
@@ -78,7 +78,7 @@ class PackedWeights:
     """Count of the bits that packed weights save, for many networks at once.
 
     Attributes:
-        networks: Space of the networks in single precision, which has `places`.
+        networks: Space of the networks in single precision, which has `block_specs`.
         formats: Choices of the blocks, by name.
     """
 
@@ -98,24 +98,24 @@ class PackedWeights:
         own, index = np.unique(networks, axis=0, return_inverse=True)
         values = [self.networks.values(self.networks.decode(code)) for code in own]
         saved = np.zeros(len(networks), dtype=np.int64)
-        for place in self.networks.places:
-            if place.name in self.formats:
-                choice = self.formats[place.name].weights
+        for block in self.networks.block_specs:
+            if block.name in self.formats:
+                choice = self.formats[block.name].weights
                 bits = np.array(choice.options)[chosen.get(choice.name, 0)]
-                saved += self._weights(place, values)[index.ravel()] * (FLOAT_BITS - bits)
+                saved += self._weights(block, values)[index.ravel()] * (FLOAT_BITS - bits)
         return saved
 
     def _weights(
-        self, place: BlockSpec, values: Sequence[Mapping[str, Any]]
+        self, block: BlockSpec, values: Sequence[Mapping[str, Any]]
     ) -> npt.NDArray[np.int64]:
-        """Return the number of weights in the layers at a place, in each of some networks."""
+        """Return the number of weights in the layers of a block, in each of some networks."""
         return np.array(
-            [self._size(place, place.key(each)) if place.taken(each) else 0 for each in values]
+            [self._size(block, block.key(each)) if block.taken(each) else 0 for each in values]
         )
 
-    def _size(self, place: BlockSpec, key: Key) -> int:
-        if (place.name, key) not in self._sizes:
+    def _size(self, block: BlockSpec, key: Key) -> int:
+        if (block.name, key) not in self._sizes:
             with blueprint():
-                layers = list(quantisable(place.module(key)))
-            self._sizes[place.name, key] = sum(layer.weight.numel() for _, layer in layers)
-        return self._sizes[place.name, key]
+                layers = list(quantisable(block.module(key)))
+            self._sizes[block.name, key] = sum(layer.weight.numel() for _, layer in layers)
+        return self._sizes[block.name, key]

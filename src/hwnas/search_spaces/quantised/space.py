@@ -54,9 +54,9 @@ _WHOLE = ("granularity", "symmetry")
 class QuantisedSpace(SearchSpace):
     """Space of quantised networks: those of a space, with bit widths for each of their blocks.
 
-    A block is one of the `places` of the space or, if it has none, a layer. Its choices are named
-    after it (``"stages.0.1.weight_bits"``). Networks compute with rounded weights and activations,
-    in training, too.
+    A block is one of the `block_specs` of the space or, if it has none, a layer. Its choices are
+    named after it (``"stages.0.1.weight_bits"``). Networks compute with rounded weights and
+    activations, in training, too.
 
     Args:
         networks: Space of the networks in single precision.
@@ -142,16 +142,16 @@ class QuantisedSpace(SearchSpace):
         return network
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
-        """Places of the networks, whose blocks have quantisers."""
+    def block_specs(self) -> tuple[BlockSpec, ...]:
+        """Specifications of the blocks, which have quantisers."""
         return tuple(
-            dataclasses.replace(place, make=partial(_attached, place.make))
-            for place in self.networks.places
+            dataclasses.replace(block, make=partial(_attached, block.make))
+            for block in self.networks.block_specs
         )
 
-    def skeletons(self, shared: Container[str]) -> SharedModuleSource:
-        """See `SearchSpace.skeletons`; blocks are kept for all bit widths."""
-        return _WithPrecision(self, super().skeletons(shared))
+    def shared_modules(self, shared: Container[str]) -> SharedModuleSource:
+        """See `SearchSpace.shared_modules`; blocks are kept for all bit widths."""
+        return _WithPrecision(self, super().shared_modules(shared))
 
     def values(self, architecture: Architecture) -> Mapping[str, Any]:
         """See `SearchSpace.values`."""
@@ -196,7 +196,7 @@ class QuantisedSpace(SearchSpace):
     def counted(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
         """Return the exact costs of the networks; ``weight_bytes`` counts packed weights."""
         found = self.networks.counted(self._own(codes))
-        if "weight_bytes" not in found or not self.places:
+        if "weight_bytes" not in found or not self.block_specs:
             return {}
         chosen = {choice.name: codes[:, i] for i, choice in enumerate(self.choices)}
         saved = self._packed.saved_bits(self._own(codes), chosen)
@@ -215,16 +215,16 @@ class QuantisedSpace(SearchSpace):
 
 
 class _WithPrecision:
-    """Source of skeletons that have the bit widths of their networks."""
+    """Source of modules that have the bit widths of their networks."""
 
     def __init__(self, space: QuantisedSpace, source: SharedModuleSource) -> None:
         self._space, self._source = space, source
 
     def of(self, architecture: Architecture) -> SharedModule:
-        """Return the skeleton of a network."""
-        skeleton = self._source.of(architecture)
-        set_precision(skeleton.module, self._space.precision_of(architecture))
-        return skeleton
+        """Return the module of a network, without weights."""
+        shared = self._source.of(architecture)
+        set_precision(shared.module, self._space.precision_of(architecture))
+        return shared
 
 
 def _attached(make: Callable[..., nn.Module], **arguments: Any) -> nn.Module:

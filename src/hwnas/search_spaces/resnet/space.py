@@ -73,7 +73,7 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
         return self.config.aspect
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Stem, blocks, and classifier or dense head.
 
         A first block also depends on the width before it.

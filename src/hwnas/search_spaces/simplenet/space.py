@@ -71,7 +71,7 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
         return self.config.aspect
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Layers, which depend on their channels and those before, and classifier."""
         found, inputs = [], "channels"
         for g, group in enumerate(self.config.groups):

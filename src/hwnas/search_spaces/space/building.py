@@ -15,7 +15,7 @@ from hwnas.search_spaces.supernet.block_specs import BlockSpec
 __all__ = ["NetworkBuilder", "Segments", "StageOutline"]
 
 Segments = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
-"""Used pieces of a tensor: pairs of a dimension and its pieces, which are (start, length) pairs."""
+"""Used segments of a tensor: a dimension, and the (start, length) pairs of its segments."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class NetworkBuilder(ABC):
         """Return channels, height and width of one input image."""
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
-        """Return the pieces of the shared network's tensors that a network uses.
+        """Return the segments of the shared network's tensors that a network uses.
 
         Returns:
             Segments by tensor name. Tensors of which the network uses the corner, that is the first
@@ -72,17 +72,17 @@ class NetworkBuilder(ABC):
         return {}
 
     @property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Specifications of the blocks of all networks; empty if networks are built as a whole.
 
-        A network is then a frame with a module at each place that is taken. The frame is the same
-        for all networks and has no tensors of its own. The places of the largest network are all
-        there are. A supernet thus need not build each network anew.
+        A network is then a frame with the modules of its blocks. The frame is the same for all
+        networks and has no tensors of its own. The largest network has all blocks. A supernet
+        thus need not build each network anew.
         """
         return ()
 
     def values(self, architecture: Architecture) -> Mapping[str, Any]:
-        """Return the values that decide which modules stand at the `places`.
+        """Return the values that decide the modules of the `block_specs`.
 
         They are the options of the architecture and the values derived from them.
         """

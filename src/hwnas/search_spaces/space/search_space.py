@@ -66,7 +66,7 @@ class SearchSpace(ChoiceSpace, NetworkCosts):
         """
         return self.build(self.largest())
 
-    def skeletons(self, shared: Container[str]) -> SharedModuleSource:
+    def shared_modules(self, shared: Container[str]) -> SharedModuleSource:
         """Return the source of the networks without weights that a supernet runs.
 
         Args:

@@ -25,7 +25,7 @@ class BlockSpace(SearchSpace):
 
     @property
     @abstractmethod
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Specifications of all blocks of the largest network, in the order of construction."""
 
     @property
@@ -35,7 +35,7 @@ class BlockSpace(SearchSpace):
 
     @abstractmethod
     def frame(self, blocks: Mapping[str, nn.Module]) -> nn.Module:
-        """Return a network of these blocks, which are given by place name.
+        """Return a network of these blocks, which are given by name.
 
         The network has no tensors other than those of the blocks.
         """
@@ -43,7 +43,7 @@ class BlockSpace(SearchSpace):
     def build(self, architecture: Architecture) -> nn.Module:
         """Return a plain, freshly initialised module: float32 (N, *input_shape) -> (N, outputs)."""
         values = self.values(self.check(architecture))
-        return self._network(self.places, values)
+        return self._network(self.block_specs, values)
 
     def shared_network(self) -> nn.Module:
         """Return the largest network, with all candidate operators where a choice selects one."""
@@ -51,11 +51,11 @@ class BlockSpace(SearchSpace):
         for choice in self.choices:
             if values.get(choice.name) is None:  # has an effect with another operator only
                 values[choice.name] = choice.options[-1]
-        return self._network([place.with_all_operators() for place in self.places], values)
+        return self._network([spec.with_all_operators() for spec in self.block_specs], values)
 
-    def _network(self, places: Sequence[BlockSpec], values: Values) -> nn.Module:
+    def _network(self, specs: Sequence[BlockSpec], values: Values) -> nn.Module:
         return self.frame(
-            {each.name: each.module(each.key(values)) for each in places if each.taken(values)}
+            {each.name: each.module(each.key(values)) for each in specs if each.taken(values)}
         )
 
 

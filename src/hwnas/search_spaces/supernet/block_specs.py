@@ -1,4 +1,4 @@
-"""Block specifications: places in the networks of a space, and the modules that may stand there."""
+"""Block specifications: where blocks are in the networks of a space, and their modules."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class ChannelSpace(SearchSpace):
         section 2.2) requires.
         """
         what = self._cut(architecture)
-        # A skeleton is cut from the blank copy: the factory may read values, which meta lacks.
+        # A module is cut from the blank copy: the factory may read values, which meta lacks.
         if torch.empty(0).is_meta:
             return cut(self._blank, what)
         model = cut(self.config.make(), what)
@@ -146,13 +146,13 @@ class ChannelSpace(SearchSpace):
             )
         return {name: segments for name, segments in found.items() if segments}
 
-    def skeletons(self, shared: Container[str]) -> SharedModuleSource:
-        """See `SearchSpace.skeletons`.
+    def shared_modules(self, shared: Container[str]) -> SharedModuleSource:
+        """See `SearchSpace.shared_modules`.
 
-        If the largest ratio is 1, skeletons are assembled in microseconds.
+        If the largest ratio is 1, modules are assembled in microseconds.
         """
         if self.config.ratios[-1] < 1:
-            return super().skeletons(shared)
+            return super().shared_modules(shared)
         groups = {_choice(group): group for group in self.groups}
         return ElasticModules(self, self._blank, groups, self._width, {}, shared)
 

@@ -21,7 +21,7 @@ __all__ = ["RelaxedSpace", "operator_choices"]
 
 def operator_choices(space: Any) -> dict[str, Choice]:
     """Return the choices that select among operators with weights of their own, by name."""
-    deciding = {place.decided_by[place.operator] for place in space.places if place.operator}
+    deciding = {block.decided_by[block.operator] for block in space.block_specs if block.operator}
     return {choice.name: choice for choice in space.choices if choice.name in deciding}
 
 
@@ -29,7 +29,7 @@ class RelaxedSpace(BlockSpace):
     """Space like another one, without the choices of operators: its networks have all of them.
 
     A supernet of this space shares the weights of a supernet of the other. Gates on its
-    `CandidateOperators` say how the operators of a place are combined.
+    `CandidateOperators` say how the operators of a block are combined.
 
     Args:
         space: Space with choices among operators that have weights of their own.
@@ -49,7 +49,7 @@ class RelaxedSpace(BlockSpace):
                 'set space.operator_weights = "own" in space nasbench201, or in mobilenet with '
                 "operators, such as its preset fbnet"
             )
-        unable = [p.name for p in space.places if p.operator and not p.partial_channels]
+        unable = [b.name for b in space.block_specs if b.operator and not b.partial_channels]
         if divisor > 1 and unable:
             raise ConfigError(
                 f"the operators of {unable[0]} in space {space.name!r} change the shape of their "
@@ -74,25 +74,27 @@ class RelaxedSpace(BlockSpace):
         return {"space": self.original.fingerprint, "divisor": self.divisor}
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Places of the other space, each with all operators."""
-        return tuple(self._place(place).with_all_operators() for place in self.original.places)
+        return tuple(
+            self._with_divisor(block).with_all_operators() for block in self.original.block_specs
+        )
 
-    def _place(self, place: BlockSpec) -> BlockSpec:
-        if not place.operator or self.divisor == 1:
-            return place
-        return dataclasses.replace(place, make=partial(place.make, divisor=self.divisor))
+    def _with_divisor(self, block: BlockSpec) -> BlockSpec:
+        if not block.operator or self.divisor == 1:
+            return block
+        return dataclasses.replace(block, make=partial(block.make, divisor=self.divisor))
 
     def gated(self, network: nn.Module) -> Iterator[tuple[CandidateOperators, str]]:
-        """Yield the operators of each place of a network, and the choice that decides the place.
+        """Yield the operators of each block of a network, and the choice that decides the block.
 
         Places with a single operator are left out.
         """
         modules = dict(network.named_modules())
-        for place in self.original.places:
-            module = modules.get(place.name)
-            if place.operator and isinstance(module, CandidateOperators):
-                choice = place.decided_by[place.operator]
+        for block in self.original.block_specs:
+            module = modules.get(block.name)
+            if block.operator and isinstance(module, CandidateOperators):
+                choice = block.decided_by[block.operator]
                 if choice in self.deciding:
                     yield module, choice
 

@@ -16,12 +16,12 @@ from hwnas.search_spaces.space.building import Segments
 from hwnas.search_spaces.space.search_space import SearchSpace
 from hwnas.search_spaces.supernet.block_specs import BlockSpec, Values
 from hwnas.search_spaces.supernet.blueprint import blueprint
-from hwnas.search_spaces.supernet.weight_views import WeightBinding, slots_of
+from hwnas.search_spaces.supernet.weight_views import WeightBinding, weight_views
 
 __all__ = ["SharedModule", "SharedModuleSource", "SharedModules"]
 
-_KEPT = 64  # networks kept whole, for spaces that define no `places`
-_KEPT_BLOCKS = 128  # blocks kept at each place; bounds the memory of spaces with very many options
+_KEPT = 64  # networks kept whole, for spaces that define no `block_specs`
+_KEPT_BLOCKS = 128  # modules kept of each block; bounds the memory of spaces with very many options
 
 
 @dataclass(frozen=True)
@@ -29,29 +29,29 @@ class SharedModule:
     """Network without weights, and its connection to the shared tensors.
 
     Attributes:
-        module: Module that computes the network once all slots are filled.
-        pieces: Blocks of the network, each with its slots.
+        module: Module that computes the network once its views are set.
+        bindings: Blocks of the network, each with its views of the shared tensors.
     """
 
     module: nn.Module
-    pieces: tuple[WeightBinding, ...]
+    bindings: tuple[WeightBinding, ...]
 
 
 class SharedModuleSource(Protocol):
-    """Source of the skeletons of a space's networks; a new one may invalidate the previous one."""
+    """Source of the modules for a space's networks; a new one may invalidate the previous one."""
 
     def of(self, architecture: Architecture) -> SharedModule:
-        """Return the skeleton of a network."""
+        """Return the module of a network, without weights."""
         ...
 
 
 class SharedModules:
-    """Skeletons of a space's networks.
+    """Modules without weights for the networks of a space.
 
-    If the space defines the blocks of its networks (`SearchSpace.places`), each block is made once
-    and inserted into a frame that all networks share; the newest skeleton then replaces the one
-    before. For other spaces, the most recently used networks are kept whole. In both cases memory
-    is bounded, whatever the number of networks.
+    If the space defines the blocks of its networks (`SearchSpace.block_specs`), each block is
+    made once and inserted into a frame that all networks share; the newest module then replaces
+    the one before. For other spaces, the most recently used networks are kept whole. In both cases
+    memory is bounded, whatever the number of networks.
 
     Args:
         space: Space of the networks.
@@ -63,11 +63,11 @@ class SharedModules:
         self._fingerprint = space.fingerprint
         self._whole: OrderedDict[Architecture, SharedModule] = OrderedDict()
         self._frame = None
-        if space.places:
-            self._frame = _Frame(self._built(space.largest()), space.places, self._piece)
+        if space.block_specs:
+            self._frame = _Frame(self._built(space.largest()), space.block_specs, self._binding)
 
     def of(self, architecture: Architecture) -> SharedModule:
-        """Return the skeleton of a network.
+        """Return the module of a network, without weights.
 
         Raises:
             ConfigError: The network is of another space, or has a tensor that is not shared.
@@ -83,8 +83,8 @@ class SharedModules:
             self._whole.move_to_end(architecture)
             return self._whole[architecture]
         built = self._built(architecture)
-        piece = self._piece(built, "", self._space.segments(architecture))
-        self._whole[architecture] = SharedModule(built, (piece,))
+        binding = self._binding(built, "", self._space.segments(architecture))
+        self._whole[architecture] = SharedModule(built, (binding,))
         if len(self._whole) > _KEPT:
             self._whole.popitem(last=False)
         return self._whole[architecture]
@@ -93,17 +93,17 @@ class SharedModules:
         with blueprint():
             return self._space.build(architecture)
 
-    def _piece(
-        self, module: nn.Module, place: str, segments: Mapping[str, Segments] | None = None
+    def _binding(
+        self, module: nn.Module, name: str, segments: Mapping[str, Segments] | None = None
     ) -> WeightBinding:
-        slots = tuple(slots_of(module, place, segments))
-        for slot in slots:
-            if slot.name not in self._shared:
+        views = tuple(weight_views(module, name, segments))
+        for view in views:
+            if view.name not in self._shared:
                 raise ConfigError(
-                    f"{self._space.name}: the largest network has no {slot.name!r}; name the "
+                    f"{self._space.name}: the largest network has no {view.name!r}; name the "
                     "parts of every network as the largest one names them"
                 )
-        return WeightBinding(module, slots, tuple(s for s in slots if s.segments and s.buffer))
+        return WeightBinding(module, views, tuple(v for v in views if v.segments and v.buffer))
 
 
 class _Frame:
@@ -111,63 +111,63 @@ class _Frame:
 
     Args:
         module: Largest network.
-        places: Specifications of its blocks; no network has a block at any other place.
-        piece: Function that makes a piece of a block and the name of its place.
+        blocks: Specifications of its blocks; no network has any other block.
+        bind: Function that binds a block to the shared tensors, by its name in the network.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        places: Sequence[BlockSpec],
-        piece: Callable[[nn.Module, str], WeightBinding],
+        blocks: Sequence[BlockSpec],
+        bind: Callable[[nn.Module, str], WeightBinding],
     ) -> None:
-        self._module, self._piece = module, piece
-        names = {place.name for place in places}
+        self._module, self._bind = module, bind
+        names = {block.name for block in blocks}
         self._rows = {
             parent: _Row(module.get_submodule(parent), parent, names)
-            for parent in dict.fromkeys(p.name.rpartition(".")[0] for p in places if p.depth)
+            for parent in dict.fromkeys(b.name.rpartition(".")[0] for b in blocks if b.depth)
         }
-        self._sites = [self._site(place) for place in places]
+        self._entries = [self._entry(block) for block in blocks]
 
     def filled(self, values: Values) -> SharedModule:
-        """Return the skeleton of the network that these values define."""
-        pieces = []
+        """Return the module of the network that these values define."""
+        bindings = []
         for row in self._rows.values():
             row.present.clear()
-        for place, depth, position, key_of, kept, siblings, child in self._sites:
+        for block, depth, position, key_of, kept, siblings, child in self._entries:
             if not depth or values[depth] >= position:
                 key = key_of(values)
-                piece = kept.get(key)
-                if piece is None:
-                    piece = self._made(place, values)
+                binding = kept.get(key)
+                if binding is None:
+                    binding = self._made(block, values)
                     if len(kept) >= _KEPT_BLOCKS:
                         del kept[next(iter(kept))]
-                    kept[key] = piece
-                siblings[child] = piece.module
-                pieces.append(piece)
+                    kept[key] = binding
+                siblings[child] = binding.module
+                bindings.append(binding)
         for row in self._rows.values():
             row.fill()
-        return SharedModule(self._module, tuple(pieces))
+        return SharedModule(self._module, tuple(bindings))
 
-    def _made(self, place: BlockSpec, values: Values) -> WeightBinding:
+    def _made(self, block: BlockSpec, values: Values) -> WeightBinding:
         with blueprint():
-            module = place.module(place.key(values))
-        return self._piece(module, place.name)
+            module = block.module(block.key(values))
+        return self._bind(module, block.name)
 
-    def _site(self, place: BlockSpec) -> _Site:
-        """Return a place with all that `filled` needs for it, as a tuple.
+    def _entry(self, block: BlockSpec) -> _BlockEntry:
+        """Return a block with all that `filled` needs for it, as a tuple.
 
         The tuple avoids look-ups in `filled`, which runs many times in every training step.
         """
-        parent, _, child = place.name.rpartition(".")
+        parent, _, child = block.name.rpartition(".")
         row = self._rows.get(parent)
         siblings = self._module.get_submodule(parent)._modules if row is None else row.present
-        names = place.decided_by.values()
+        names = block.decided_by.values()
         key_of = itemgetter(*names) if names else _nothing
-        return place, place.depth, place.position, key_of, {}, siblings, child
+        return block, block.depth, block.position, key_of, {}, siblings, child
 
 
-_Site = tuple[
+_BlockEntry = tuple[
     BlockSpec,
     str,
     int,
@@ -176,7 +176,7 @@ _Site = tuple[
     dict[str, nn.Module | None],
     str,
 ]
-"""Place, depth, position, function of the key, kept blocks, sibling blocks, name among them."""
+"""Block, depth, position, function of the key, kept blocks, sibling blocks, name among them."""
 
 
 def _nothing(values: Values) -> None:
@@ -189,15 +189,15 @@ class _Row:
     Args:
         module: Module that contains all of its blocks.
         name: Name of the module.
-        places: Names of all blocks.
+        blocks: Names of all blocks.
     """
 
-    def __init__(self, module: nn.Module, name: str, places: Container[str]) -> None:
+    def __init__(self, module: nn.Module, name: str, blocks: Container[str]) -> None:
         self._module = module
         self.present: dict[str, nn.Module | None] = {}
         prefix = f"{name}." if name else ""
         self._children = [
-            (child, None if prefix + child in places else own)
+            (child, None if prefix + child in blocks else own)
             for child, own in module.named_children()
         ]
 

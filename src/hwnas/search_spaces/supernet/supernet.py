@@ -4,7 +4,7 @@ The shared weights are the state of the space's shared network. Every network us
 each tensor of its own names: the first channels of every channel dimension, and the centre of every
 kernel (once-for-all, Cai et al., ICLR 2020, section 3; without its kernel transformation matrices,
 as in BigNAS, Yu et al., ECCV 2020). The rule reads only shapes and names, so it serves every space
-whose networks nest. A space whose networks use other pieces of a tensor defines them
+whose networks nest. A space whose networks use other segments of a tensor defines them
 (`SearchSpace.segments`).
 
 Sizes of a layer share a tensor in this way. Operators that stand side by side, among which a choice
@@ -24,7 +24,12 @@ from torch import Tensor, nn
 from hwnas.search_spaces.layers.quantisers import ActivationQuantiser
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.search_space import SearchSpace
-from hwnas.search_spaces.supernet.weight_views import WeightBinding, corner, pieces_of, slots_of
+from hwnas.search_spaces.supernet.weight_views import (
+    WeightBinding,
+    corner,
+    joined_segments,
+    weight_views,
+)
 
 __all__ = ["KeepsStatistics", "Supernet", "batch_norms", "with_statistics"]
 
@@ -51,19 +56,19 @@ class Supernet(nn.Module):
         self.space = space
         self.shared = space.shared_network() if shared is None else shared
         self._tensors = self._shared_tensors()
-        self._skeletons = space.skeletons(frozenset(self._tensors))
-        self._pieces: tuple[WeightBinding, ...] = ()
+        self._modules_of = space.shared_modules(frozenset(self._tensors))
+        self._bindings: tuple[WeightBinding, ...] = ()
         self.activate(space.largest())
 
     def activate(self, architecture: Architecture) -> None:
         """Make ``forward`` compute this architecture."""
-        skeleton = self._skeletons.of(architecture)
-        # Kept out of nn.Module's registry: a skeleton has no weights of its own.
-        self.__dict__["active"], self._pieces = skeleton.module, skeleton.pieces
+        module = self._modules_of.of(architecture)
+        # Kept out of nn.Module's registry: the module has no weights of its own.
+        self.__dict__["active"], self._bindings = module.module, module.bindings
         training = self.training
-        for piece in skeleton.pieces:
-            if piece.module.training is not training:
-                piece.module.train(training)
+        for binding in module.bindings:
+            if binding.module.training is not training:
+                binding.module.train(training)
 
     active: nn.Module
     """Active network without weights; its modules carry the modes of the forward pass."""
@@ -71,14 +76,14 @@ class Supernet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return outputs of the active architecture for images of shape (N, *input_shape)."""
         tensors = self._tensors
-        for piece in self._pieces:
-            for slot in piece.slots:
-                slot.fill(tensors[slot.name])
+        for binding in self._bindings:
+            for view in binding.views:
+                view.fill(tensors[view.name])
         outputs: Tensor = self.active(images)
         with torch.no_grad():
-            for piece in self._pieces:
-                for slot in piece.written:
-                    slot.write_back(tensors[slot.name])
+            for binding in self._bindings:
+                for view in binding.written:
+                    view.write_back(tensors[view.name])
         return outputs
 
     def extract(self, architecture: Architecture) -> nn.Module:
@@ -92,7 +97,7 @@ class Supernet(nn.Module):
         segments = self.space.segments(architecture)
         network.load_state_dict(
             {
-                n: corner(pieces_of(tensors[n], segments.get(n, ())), value.shape)
+                n: corner(joined_segments(tensors[n], segments.get(n, ())), value.shape)
                 for n, value in needed.items()
             }
         )
@@ -115,7 +120,7 @@ class Supernet(nn.Module):
         return self
 
     def _shared_tensors(self) -> dict[str, Tensor]:
-        return {slot.name: slot.holder[slot.key] for slot in slots_of(self.shared)}
+        return {view.name: view.holder[view.key] for view in weight_views(self.shared)}
 
 
 def with_statistics(network: nn.Module) -> list[KeepsStatistics]:

@@ -1,4 +1,4 @@
-"""Slots: places in a module for views of shared tensors."""
+"""Views of shared tensors that serve as the weights of a module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.space.building import Segments
 
-__all__ = ["WeightBinding", "WeightView", "corner", "pieces_of", "slots_of"]
+__all__ = ["WeightBinding", "WeightView", "corner", "joined_segments", "weight_views"]
 
 
 def corner(tensor: Tensor, shape: torch.Size) -> Tensor:
@@ -44,8 +44,8 @@ def corner(tensor: Tensor, shape: torch.Size) -> Tensor:
     return tensor
 
 
-def pieces_of(tensor: Tensor, segments: Segments) -> Tensor:
-    """Return the pieces of a tensor, concatenated."""
+def joined_segments(tensor: Tensor, segments: Segments) -> Tensor:
+    """Return the segments of a tensor, concatenated."""
     for dim, pieces in segments:
         tensor = torch.cat([tensor.narrow(dim, start, n) for start, n in pieces], dim)
     return tensor
@@ -53,7 +53,7 @@ def pieces_of(tensor: Tensor, segments: Segments) -> Tensor:
 
 @dataclass(frozen=True)
 class WeightView:
-    """Place in a skeleton for a part of a shared tensor.
+    """Parameter or buffer of a module that is a view of a part of a shared tensor.
 
     Attributes:
         holder: A module's dictionary of parameters or of buffers.
@@ -73,7 +73,7 @@ class WeightView:
 
     def fill(self, shared: Tensor) -> None:
         """Set the module's parameter or buffer to its part of a shared tensor."""
-        whole = pieces_of(shared, self.segments) if self.segments else shared
+        whole = joined_segments(shared, self.segments) if self.segments else shared
         self.holder[self.key] = corner(whole, self.shape)
 
     def write_back(self, shared: Tensor) -> None:
@@ -88,10 +88,10 @@ class WeightView:
             at += length
 
 
-def slots_of(
+def weight_views(
     module: nn.Module, prefix: str = "", segments: Mapping[str, Segments] | None = None
 ) -> Iterator[WeightView]:
-    """Yield a slot for each parameter and buffer of a module.
+    """Yield a view for each parameter and buffer of a module.
 
     Args:
         module: Network or a part of one.
@@ -111,14 +111,14 @@ def slots_of(
 
 @dataclass(frozen=True)
 class WeightBinding:
-    """Block of a skeleton, or a whole skeleton, with its slots.
+    """Block of a network, or a whole network, without weights, and its views of shared tensors.
 
     Attributes:
         module: Module without weights.
-        slots: Slots of all of its parameters and buffers.
-        written: Slots that a forward pass writes although they hold no views of shared tensors.
+        views: Views for all of its parameters and buffers.
+        written: Buffers that a forward pass writes although they are copies of shared tensors.
     """
 
     module: nn.Module
-    slots: tuple[WeightView, ...]
+    views: tuple[WeightView, ...]
     written: tuple[WeightView, ...]

@@ -63,7 +63,7 @@ class VitSpace(ConfiguredSpace[VitConfig]):
                 yield Choice(f"block{b}.{name}", getattr(self.config, name), when)
 
     @cached_property
-    def places(self) -> tuple[BlockSpec, ...]:
+    def block_specs(self) -> tuple[BlockSpec, ...]:
         """Blocks, head and embedding; all depend on the width."""
         config, width = self.config, {"width": "width"}
         of_patches = width | {"patch_size": "patch_size"}

@@ -20,7 +20,7 @@ from hwnas.deploy.agent.web.page_server import PairingCode
 from hwnas.deploy.agent.web.serve import WebOptions, opened
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import Measurement
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
@@ -196,7 +196,7 @@ def test_bodies_of_wrong_lengths_are_refused(web: Web, length: str) -> None:
 
 def test_host_measures_with_a_page(web: Web, model: Path) -> None:
     page = web.pair("phone")
-    page.ms = lambda key, repeats: (0.2 if key.startswith("anchor") else 0.5) * repeats
+    page.ms = lambda key, repeats: (0.2 if key.startswith("reference") else 0.5) * repeats
     added(web, "phone")
     with working(page):
         found = timed("phone", model)
@@ -319,7 +319,7 @@ def test_browser_is_calibrated_and_predicted_like_any_device(
         answer = hwnas("calibrate", "--target", target, *space, "--samples", 5)
         assert answer.status == 0, answer.err
     model = tmp_path / "model.onnx"
-    write_anchor(model)
+    write_reference_model(model)
     answer = hwnas("predict", model, "--target", target, "--json")
     assert answer.status == 0, answer.err
     [predicted] = json.loads(answer.out)

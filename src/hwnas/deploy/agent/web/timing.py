@@ -30,7 +30,7 @@ from hwnas.deploy.measurement.latency_timer import (
     interleave,
 )
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
-from hwnas.deploy.measurement.reference_model import write_anchor
+from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError, DeviceError
 
@@ -76,17 +76,19 @@ class BrowserTimer(LatencyTimer):
     Args:
         run: Function of a number of runs that returns their total time in milliseconds.
         settings: Timing settings.
-        anchor: Timer of the reference model.
+        reference: Timer of the reference model.
     """
 
     def __init__(
         self,
         run: Callable[[int], float],
         settings: TimingSettings,
-        anchor: BrowserTimer | None = None,
+        reference: BrowserTimer | None = None,
     ) -> None:
         self._run_there = run
-        super().__init__(lambda: run(1), settings, cpu=lambda: 0.0, one_thread=False, anchor=anchor)
+        super().__init__(
+            lambda: run(1), settings, cpu=lambda: 0.0, one_thread=False, reference=reference
+        )
 
     def _time(self, repeats: int) -> TimingRound:
         each = self._run_there(repeats) / repeats
@@ -133,11 +135,11 @@ class BrowserTiming:
                 return None
         raise DeviceError(f"the page was opened {_MOST_VISITS} times during the job")
 
-    def anchor(self) -> str:
+    def reference(self) -> str:
         """Return the reference model's digest, after storing it among the models."""
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "anchor.onnx"
-            write_anchor(path)
+            path = Path(folder) / "reference.onnx"
+            write_reference_model(path)
             content = path.read_bytes()
         digest = digest_of(content)
         if digest not in self.models:
@@ -156,24 +158,24 @@ class BrowserTiming:
         self, job: TimingJob, progress: Callable[[float], None], stop: threading.Event
     ) -> JobState:
         self.channel.wait_for_page(stop)
-        anchor = self.anchor()
-        self.allowed = {*job.models, anchor}
+        reference = self.reference()
+        self.allowed = {*job.models, reference}
         page = _Page(self.channel, stop, self.seconds)
         try:
             page.ask({"do": "reset"})
-            return JobState("done", measurements=self._measured(job, anchor, page, progress))
+            return JobState("done", measurements=self._measured(job, reference, page, progress))
         finally:
             self.allowed = set()
 
     def _measured(
-        self, job: TimingJob, anchor: str, page: _Page, progress: Callable[[float], None]
+        self, job: TimingJob, reference: str, page: _Page, progress: Callable[[float], None]
     ) -> dict[str, Measurement]:
         engines: dict[tuple[str, int], _Engine] = {}
-        anchors: dict[Target, BrowserTimer] = {}
+        references: dict[Target, BrowserTimer] = {}
         loaded: dict[str, _Loaded] = {}
         timers: dict[str, BrowserTimer] = {}
         targets = {name: Target.parse(asked.target) for name, asked in job.subjects.items()}
-        shapes = {model: self._shape(model) for model in {*job.models, anchor}}
+        shapes = {model: self._shape(model) for model in {*job.models, reference}}
 
         def load(asked: TimingRequest, key: str) -> _Loaded:
             device = Target.parse(asked.target).device
@@ -185,14 +187,14 @@ class BrowserTiming:
         for number, (name, asked) in enumerate(job.subjects.items()):
             target = targets[name]
             one = Target(replace(target.device, batch=1), target.format)
-            if one not in anchors:
-                key = f"anchor{len(anchors)}"
-                beside = load(TimingRequest(anchor, one.name), key)
+            if one not in references:
+                key = f"reference{len(references)}"
+                beside = load(TimingRequest(reference, one.name), key)
                 brief = _settings(job.settings, beside.engine.grain_ms, 0.25)
-                anchors[one] = BrowserTimer(page.runner(beside), brief)
+                references[one] = BrowserTimer(page.runner(beside), brief)
             loaded[name] = load(asked, f"network{number}")
             settings = _settings(job.settings, loaded[name].engine.grain_ms)
-            timers[name] = BrowserTimer(page.runner(loaded[name]), settings, anchors[one])
+            timers[name] = BrowserTimer(page.runner(loaded[name]), settings, references[one])
             progress(0.1 * (number + 1) / len(job.subjects))
         given = job.settings
         interleave(
