@@ -102,7 +102,7 @@ def _option(module: ModuleType, name: str) -> str:
     """Return the description of a function or class that gives a plug-in its options."""
     found = getattr(module, name)
     short = module.__name__.removeprefix("hwnas.")
-    signature = f"{short}.{name}{inspect.signature(found)}".replace("hwnas.recipe.", "")
+    signature = re.sub(r"hwnas\.recipe\.(\w+\.)?", "", f"{short}.{name}{inspect.signature(found)}")
     parts = [f"### {short}.{name}", f"```python\n{signature}\n```"]
     for section in Docstring(inspect.getdoc(found) or "").parse("google", warnings=False):
         if isinstance(section.value, str):

@@ -22,8 +22,6 @@ LAYERS = (  # a package may import from lower layers, and from its own without a
         "planning",
         "progress",
         "recipe",
-        "recipe_keys",
-        "recipe_text",
         "report",
         "run_folder",
         "stages",

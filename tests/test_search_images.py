@@ -11,7 +11,7 @@ from PIL import Image
 
 from hwnas.experiment.from_images import recipe_for_images
 from hwnas.recipe import parse_recipe
-from hwnas.recipe_text import completed
+from hwnas.recipe.text import completed
 
 Command = Callable[..., Any]
 

@@ -20,7 +20,7 @@ from hwnas.deploy import Bundle
 from hwnas.deploy.targets.catalogue import machine
 from hwnas.errors import RunError
 from hwnas.progress import make_reporter
-from hwnas.recipe_keys import decides, redone_by
+from hwnas.recipe.keys import decides, redone_by
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.converted import Executed
 from hwnas.search.evaluation.scoring import score

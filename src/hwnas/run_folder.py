@@ -24,9 +24,9 @@ from hwnas.deploy.targets.catalogue import machine, versions
 from hwnas.errors import ConfigError, RunError
 from hwnas.given_objects import GivenObjects
 from hwnas.identity import Identity, InputChange, may_reuse
-from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
 from hwnas.recipe import Recipe, read_recipe
-from hwnas.recipe_keys import parts_of, redone_by
+from hwnas.recipe.keys import parts_of, redone_by
+from hwnas.recipe.reading import SCHEMA as RECIPE_SCHEMA
 
 __all__ = ["IMAGES", "PLAN", "RunFolder", "StageRecord", "all_or_nothing"]
 

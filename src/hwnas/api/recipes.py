@@ -19,7 +19,7 @@ from hwnas.experiment.from_images import DEFAULT_TARGET
 from hwnas.given_objects import GivenObjects, unnamed
 from hwnas.hashing import differing_fields
 from hwnas.recipe import Named, parse_recipe
-from hwnas.recipe_text import recipe_text
+from hwnas.recipe.text import recipe_text
 from hwnas.search import EVALUATORS, SAMPLERS, TASKS, Evaluator, Objective, Task, TrainConfig
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.registry import ROLES, SPACES

@@ -29,7 +29,7 @@ from hwnas.experiment import (
 from hwnas.given_objects import GivenObjects
 from hwnas.progress import Reporter
 from hwnas.recipe import Recipe
-from hwnas.recipe_text import toml_text
+from hwnas.recipe.text import toml_text
 from hwnas.run_folder import RunFolder
 from hwnas.search import Evaluator, ImageData, Task
 from hwnas.search_spaces import SearchSpace

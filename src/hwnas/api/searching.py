@@ -18,7 +18,7 @@ from hwnas.api.recipes import (
 from hwnas.api.run import Run
 from hwnas.experiment import Experiment
 from hwnas.progress import Reporter
-from hwnas.recipe_text import toml_text
+from hwnas.recipe.text import toml_text
 from hwnas.run_folder import RunFolder
 from hwnas.search import Objective, TrainConfig
 

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from hwnas.errors import ConfigError
-from hwnas.recipe_text import recipe_text
+from hwnas.recipe.text import recipe_text
 from hwnas.search.data.layouts.coco_folder import has_coco
 from hwnas.search.data.layouts.image_records import (
     has_records,

@@ -11,7 +11,7 @@ from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.deploy.targets.target import RUNTIMES, Device, Target
 from hwnas.errors import ConfigError
 from hwnas.experiment.from_images import data_table, is_image_source, name_of, task_tables
-from hwnas.recipe_text import recipe_text
+from hwnas.recipe.text import recipe_text
 from hwnas.search.objectives.objective import Objective
 
 __all__ = [

@@ -33,8 +33,9 @@ from hwnas.planning import (
 from hwnas.planning.plan import BATCH_SIZE
 from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
-from hwnas.recipe import Recipe, SpaceConfig, compute_values, parse_recipe, read_recipe
-from hwnas.recipe_text import completed, set_by_text
+from hwnas.recipe import Recipe, SpaceConfig, parse_recipe, read_recipe
+from hwnas.recipe.budget import compute_values
+from hwnas.recipe.text import completed, set_by_text
 from hwnas.run_folder import PLAN
 from hwnas.search.data.image_data import ImageData
 from hwnas.search.engine.cluster import local_ray

@@ -21,7 +21,7 @@ from hwnas.given_objects import GivenObjects
 from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Recipe, parse_recipe, read_recipe
-from hwnas.recipe_keys import parts_of
+from hwnas.recipe.keys import parts_of
 from hwnas.run_folder import IMAGES, RunFolder, all_or_nothing
 from hwnas.search.data.image_archive import write_npz
 from hwnas.stages.goal import SearchGoal, goals_of

@@ -15,7 +15,7 @@ from hwnas.hashing import content_hash
 from hwnas.identity import Identity
 from hwnas.progress import ProgressCallback, Reporter, make_reporter
 from hwnas.recipe import Recipe
-from hwnas.recipe_keys import (
+from hwnas.recipe.keys import (
     RecipeStage,
     code_of,
     continues,

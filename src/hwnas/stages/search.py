@@ -16,7 +16,7 @@ from hwnas.errors import InfeasibleError
 from hwnas.predictors import CostSource
 from hwnas.progress import ProgressCallback, Reporter
 from hwnas.recipe import SearchConfig
-from hwnas.recipe_keys import RecipeStage
+from hwnas.recipe.keys import RecipeStage
 from hwnas.search import (
     Executor,
     InProcess,

@@ -17,7 +17,7 @@ from hwnas.errors import HwnasError
 from hwnas.given_objects import is_unnamed
 from hwnas.identity import Identity, InputChange
 from hwnas.plugin import imports_from
-from hwnas.recipe_keys import AFTER, RecipeStage, code_of, decides, parts_of, settings_of
+from hwnas.recipe.keys import AFTER, RecipeStage, code_of, decides, parts_of, settings_of
 from hwnas.run_folder import RunFolder, StageRecord
 from hwnas.search.data.image_data import data_manifest
 from hwnas.search.data.manifest import DataManifest, manifest_difference

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from hwnas.errors import RunError
 from hwnas.plugin import imports_from
-from hwnas.recipe_keys import parts_of
+from hwnas.recipe.keys import parts_of
 from hwnas.run_folder import RunFolder
 from hwnas.stages.goal import goals_of
 from hwnas.stages.job import START, Job

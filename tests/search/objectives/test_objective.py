@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hwnas.errors import ConfigError
 from hwnas.predictors import Estimate
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
-from hwnas.recipe_keys import parts_of
+from hwnas.recipe.keys import parts_of
 from hwnas.search.objectives.objective import (
     COUNTED,
     Direction,

@@ -12,7 +12,7 @@ from hwnas.errors import ArtifactError, HwnasError, RunError
 from hwnas.hashing import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.progress import ProgressCallback
-from hwnas.recipe_keys import code_of
+from hwnas.recipe.keys import code_of
 from hwnas.search import Scored
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.engine.devices import device_here, working_device

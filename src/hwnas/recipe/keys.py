@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from hwnas.recipe import Recipe
+from hwnas.recipe.recipe import Recipe
 
 __all__ = [
     "AFTER",

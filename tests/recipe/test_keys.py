@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hwnas.recipe import read_recipe
-from hwnas.recipe_keys import (
+from hwnas.recipe.keys import (
     AFTER,
     DECIDES,
     code_of,
@@ -20,7 +20,7 @@ from hwnas.recipe_keys import (
 )
 from hwnas.search.training.config import CONTINUABLE, NO_EFFECT
 
-GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "resume.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "resume.md"
 
 
 def test_recipe_keys_and_table_rows_match() -> None:
