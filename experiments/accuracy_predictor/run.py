@@ -28,8 +28,8 @@ from hwnas.plugin import resolve
 from hwnas.predictors.features.blocks import places
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.predictors.models.surrogate import Surrogate
-from hwnas.search.samplers.posterior import scale_of
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.space_features import SpaceFeatures
+from hwnas.search.samplers.guided.posterior import scale_of
 from hwnas.search.tables import ObjectiveTable, read_objective_table
 from hwnas.search.tables.benchmark import features_of_table
 from hwnas.search.tables.hypervolume_metric import Rows

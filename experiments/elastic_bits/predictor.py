@@ -8,7 +8,7 @@ import numpy as np
 import scipy.stats
 
 from hwnas.predictors.models.surrogate import Surrogate
-from hwnas.search.samplers.computed_features import features_of_space
+from hwnas.search.samplers.base.computed_features import features_of_space
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.quantised import QuantisedSpace
 from hwnas.search_spaces.tabular import Codes

@@ -22,7 +22,7 @@ from hwnas.errors import ConfigError
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search.engine.threads import one_thread
 from hwnas.search.samplers import BatchSampler, SpaceFeatures, features_of_space, make_sampler
-from hwnas.search.samplers.batch import History, keys_of
+from hwnas.search.samplers.base.batch import History, keys_of
 from hwnas.search.tables import read_objective_table
 from hwnas.search.tables.benchmark import features_of_table
 from hwnas.search_spaces import mobilenet

@@ -13,16 +13,16 @@ from optuna.samplers import BaseSampler
 
 from hwnas.api.options import named_with_options
 from hwnas.recipe import Named
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search.samplers.botorch import QLogNEHVI as _QLogNEHVI
 from hwnas.search.samplers.eas import EAS as _EAS
 from hwnas.search.samplers.from_optuna import gp, nsga2, nsga3, random, tpe
 from hwnas.search.samplers.generative.sampler import Generative as _Generative
 from hwnas.search.samplers.growth import Growth as _Growth
-from hwnas.search.samplers.guided import GuidedSampler
+from hwnas.search.samplers.guided.sampler import GuidedSampler
 from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
 from hwnas.search.samplers.proxy_order import ProxyOrder as _ProxyOrder
 from hwnas.search.samplers.reinforce import Reinforce as _Reinforce
-from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search.samplers.stratified import Stratified as _Stratified
 
 __all__ = [

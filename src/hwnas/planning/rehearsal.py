@@ -19,8 +19,8 @@ from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.engine.devices import working_device
 from hwnas.search.engine.threads import torch_threads
 from hwnas.search.objectives.objective import Objective
-from hwnas.search.samplers.batch import History
-from hwnas.search.samplers.computed_features import features_of_space
+from hwnas.search.samplers.base.batch import History
+from hwnas.search.samplers.base.computed_features import features_of_space
 from hwnas.search.samplers.stratified import Stratified
 from hwnas.search.tasks.task import Task
 from hwnas.search.training import NetworkStep, TrainConfig, fit

@@ -14,7 +14,7 @@ from hwnas.progress import ProgressCallback
 from hwnas.search.evaluation.evaluate import weights_hash
 from hwnas.search.objectives.candidate_costs import predict_costs
 from hwnas.search.objectives.objective import Objective, stored_label
-from hwnas.search.samplers.computed_features import features_of_space
+from hwnas.search.samplers.base.computed_features import features_of_space
 from hwnas.search.strategies.additive_cost import AdditiveCost
 from hwnas.search.strategies.learning import (
     DISTRIBUTIONS,

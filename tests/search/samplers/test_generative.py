@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from hwnas.errors import ConfigError
+from hwnas.search.samplers.base.space_features import PredictedObjective, SpaceFeatures
 from hwnas.search.samplers.generative import ConditionalDensity, Generative
-from hwnas.search.samplers.space_features import PredictedObjective, SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 POSITIONS, OPTIONS = 16, 4

@@ -11,7 +11,7 @@ import pytest
 from hwnas.errors import ConfigError
 from hwnas.search.objectives.objective import Objective
 from hwnas.search.samplers import SpaceFeatures, make_sampler
-from hwnas.search.samplers.computed_features import features_of_space
+from hwnas.search.samplers.base.computed_features import features_of_space
 from hwnas.search_spaces import Architecture, ProductSpace, resnet, union
 from hwnas.search_spaces.space.precision import PrecisionSpace
 

@@ -17,11 +17,11 @@ from hwnas.errors import ConfigError
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.registry import Plugin
 from hwnas.search.objectives.front import Losses
-from hwnas.search.samplers.batch import BatchSampler, History
+from hwnas.search.samplers.base.batch import BatchSampler, History
+from hwnas.search.samplers.base.replay import Replay
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search.samplers.growth import existing, filled_up, planted
 from hwnas.search.samplers.reinforce import directions_of, rewards_of
-from hwnas.search.samplers.replay import Replay
-from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["EAS", "PLUGINS"]

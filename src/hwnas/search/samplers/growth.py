@@ -14,10 +14,10 @@ from hwnas.errors import ConfigError
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.registry import Plugin
 from hwnas.search.objectives.front import Losses, non_dominated
-from hwnas.search.samplers.batch import BatchSampler, History
-from hwnas.search.samplers.pool import random_start
-from hwnas.search.samplers.replay import Replay
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.batch import BatchSampler, History
+from hwnas.search.samplers.base.pool import random_start
+from hwnas.search.samplers.base.replay import Replay
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["PLUGINS", "Growth", "existing", "filled_up", "planted"]

@@ -14,9 +14,9 @@ from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.predictors.models.surrogate import Surrogate
 from hwnas.registry import Plugin
 from hwnas.search.objectives.front import Losses, pick_spread
-from hwnas.search.samplers.batch import BatchSampler, History
-from hwnas.search.samplers.pool import pool, random_start
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.batch import BatchSampler, History
+from hwnas.search.samplers.base.pool import pool, random_start
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["PLUGINS", "PredictedFront", "forest", "linas", "surrogate_nsga2"]

@@ -6,9 +6,9 @@ import numpy as np
 
 from hwnas.registry import Plugin
 from hwnas.search.objectives.front import front_by_front
-from hwnas.search.samplers.batch import BatchSampler, History
-from hwnas.search.samplers.pool import pool
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.batch import BatchSampler, History
+from hwnas.search.samplers.base.pool import pool
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["PLUGINS", "ProxyOrder"]

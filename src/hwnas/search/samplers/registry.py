@@ -11,8 +11,8 @@ from optuna.samplers import BaseSampler
 
 from hwnas.plugin import build
 from hwnas.registry import Registry
-from hwnas.search.samplers.batch import BatchSampler
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.batch import BatchSampler
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 
 __all__ = ["SAMPLERS", "make_sampler"]
 

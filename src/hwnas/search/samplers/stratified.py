@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from hwnas.errors import ConfigError
 from hwnas.registry import Plugin
-from hwnas.search.samplers.batch import BatchSampler, History
-from hwnas.search.samplers.pool import random_start
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.batch import BatchSampler, History
+from hwnas.search.samplers.base.pool import random_start
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search_spaces.space.precision import FORMAT_CHOICE
 from hwnas.search_spaces.tabular import Codes
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hwnas.predictors.models.gaussian_process import Numbers
-from hwnas.search.samplers.batch import BatchSampler, History
-from hwnas.search.samplers.pool import random_start
+from hwnas.search.samplers.base.batch import BatchSampler, History
+from hwnas.search.samplers.base.pool import random_start
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search.samplers.reinforce import drawn_from
-from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search.strategies.distribution import Table
 from hwnas.search_spaces.tabular import Codes
 

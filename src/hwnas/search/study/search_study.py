@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from hwnas.search.engine.rungs import RUNGS
 from hwnas.search.objectives.objective import Objective
-from hwnas.search.samplers.batch import BATCH
+from hwnas.search.samplers.base.batch import BATCH
 from hwnas.search.study.shared_study import Claim, SharedStudy
 from hwnas.search.study.study_file import StudyFile
 from hwnas.search.study.trial_identity import IDENTITY, STALE, TrialIdentity

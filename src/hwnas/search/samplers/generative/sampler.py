@@ -15,10 +15,10 @@ from hwnas.errors import ConfigError
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.registry import Plugin
 from hwnas.search.objectives.front import front_by_front
-from hwnas.search.samplers.batch import BatchSampler, History
+from hwnas.search.samplers.base.batch import BatchSampler, History
+from hwnas.search.samplers.base.pool import random_start
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search.samplers.generative.density import ConditionalDensity
-from hwnas.search.samplers.pool import random_start
-from hwnas.search.samplers.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["PLUGINS", "Generative", "NetworkGenerator"]

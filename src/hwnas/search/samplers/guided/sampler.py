@@ -10,11 +10,11 @@ import numpy as np
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.registry import Plugin
 from hwnas.search.objectives.front import Losses, front_by_front, non_dominated
-from hwnas.search.samplers.acquisition import BoxDecomposition
-from hwnas.search.samplers.batch import BatchSampler, History
-from hwnas.search.samplers.pool import pool, random_start
-from hwnas.search.samplers.posterior import Draws, Posterior
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.batch import BatchSampler, History
+from hwnas.search.samplers.base.pool import pool, random_start
+from hwnas.search.samplers.base.space_features import SpaceFeatures
+from hwnas.search.samplers.guided.acquisition import BoxDecomposition
+from hwnas.search.samplers.guided.posterior import Draws, Posterior
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["PLUGINS", "GuidedSampler"]

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hwnas.errors import ConfigError
 from hwnas.search.engine.threads import one_thread
 from hwnas.search.objectives.front import Losses
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["BATCH", "BatchSampler", "History", "keys_of"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.search.objectives.front import hypervolume
-from hwnas.search.samplers.acquisition import BoxDecomposition, expected_improvement
+from hwnas.search.samplers.guided.acquisition import BoxDecomposition, expected_improvement
 
 
 def cloud(seed: int, count: int, objectives: int) -> np.ndarray:

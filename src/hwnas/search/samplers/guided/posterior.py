@@ -16,8 +16,8 @@ from scipy.special import ndtr
 from hwnas.predictors.models.gaussian_process import Numbers, Parts, covariances
 from hwnas.predictors.models.surrogate import Surrogate
 from hwnas.search.objectives.front import Losses
-from hwnas.search.samplers.batch import History
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.batch import History
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["LossScale", "Posterior", "scale_of"]

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.search.samplers.batch import History
-from hwnas.search.samplers.replay import Replay
+from hwnas.search.samplers.base.batch import History
+from hwnas.search.samplers.base.replay import Replay
 
 
 def history(values: list[int]) -> History:

@@ -16,7 +16,7 @@ from hwnas.predictors.features.blocks import Blocks, blocks_of_steps
 from hwnas.predictors.features.shipped_scores import shipped_scores
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search.objectives.objective import Objective
-from hwnas.search.samplers.space_features import PredictedObjective, SpaceFeatures
+from hwnas.search.samplers.base.space_features import PredictedObjective, SpaceFeatures
 from hwnas.search_spaces import OperatorCountTable, SearchSpace
 from hwnas.search_spaces.space.precision import FORMAT_CHOICE
 from hwnas.search_spaces.tabular import Codes

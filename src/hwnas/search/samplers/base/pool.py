@@ -9,8 +9,8 @@ import numpy as np
 
 from hwnas.search.evolution import evolve
 from hwnas.search.objectives.front import Losses, non_dominated
-from hwnas.search.samplers.batch import History
-from hwnas.search.samplers.space_features import SpaceFeatures
+from hwnas.search.samplers.base.batch import History
+from hwnas.search.samplers.base.space_features import SpaceFeatures
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["pool", "random_start"]

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from hwnas.search.samplers.batch import History
+from hwnas.search.samplers.base.batch import History
 
 __all__ = ["Replay"]
 
