@@ -192,7 +192,7 @@ def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path =
         folder: Folder of the experiments.
     """
     lines = [
-        "| question | wanted | found | strongest simple baseline | recorded in |",
+        "| question | goal | result: median (range) | strongest simple baseline | recorded in |",
         "|---|---|---|---|---|",
     ]
     for headline in lines_of:

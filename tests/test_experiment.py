@@ -288,7 +288,7 @@ def test_specialise_refuses_own_and_unknown_targets(finished: Path) -> None:
 def test_specialise_adds_no_target_on_which_nothing_keeps_the_limit(
     tiny_recipe: Path, tmp_path: Path
 ) -> None:
-    """Networks keep the limit at batch size 1, but not at 4,096."""
+    """Networks meet the limit at batch size 1, but not at 4,096."""
     run = tmp_path / "run"
     small = ["search.trials=4", "deploy.top=1", "deploy.finetune_epochs=0", "predictor.networks=4"]
     experiment.run(tiny_recipe, run, ["objective.1.limit=2", *small], QUIET)

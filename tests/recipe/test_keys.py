@@ -42,7 +42,7 @@ def test_recipe_key_rows_agree_with_training_settings() -> None:
 
 def table() -> str:
     """Make the table of the guide from the code."""
-    lines = ["| key | what depends on it | is | what stays |", "|---|---|---|---|"]
+    lines = ["| key | stages that depend on it | effect | what is reused |", "|---|---|---|---|"]
     rows: dict[tuple[str, str, str], list[str]] = {}
     for pattern, row in DECIDES.items():
         key = next(key for key in recipe_keys() if decides(key) is row)

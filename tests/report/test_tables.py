@@ -35,7 +35,7 @@ def test_finalists_table_marks_a_finalist_that_breaks_a_limit(report_data):
     assert not any("a limit" in row[0] for row in others)
     close = replace(broken, limit_state="within noise")
     table = finalists_table(replace(report_data, finalists=(close,)))
-    assert "misses a limit, within noise" in table
+    assert "violates a limit, within noise" in table
 
 
 def test_finalists_table_shows_an_interval_for_a_perfect_score(report_data):

@@ -290,7 +290,7 @@ class TestLimits:
         with pytest.raises(InfeasibleError) as caught:
             searched(729, objectives=limited, dials=2, study=tmp_path / "study.db")
         assert str(caught.value) == (
-            "none of 5 candidates keeps the limits: params at most -4 (nearest found: 0). "
+            "none of 5 candidates meets the limits: params at most -4 (nearest found: 0). "
             "Relax the limit of the objective, or allow smaller networks in [space]"
         )
         assert sum(t.state is TrialState.COMPLETE for t in plain(tmp_path / "study.db")) == 5

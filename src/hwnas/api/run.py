@@ -225,7 +225,7 @@ class Run:
 
         Raises:
             ConfigError: There is no such pick.
-            InfeasibleError: No finalist is fast enough, or none keeps the limits.
+            InfeasibleError: No finalist is fast enough, or none meets the limits.
             RunError: The run is not finished, or is stale.
         """
         return Network(self, picked_network(self.folder, pick, max_latency_ms, target), target)
@@ -266,7 +266,7 @@ class Run:
 
         Raises:
             ConfigError: A target is unknown, or is the run's own.
-            InfeasibleError: No network keeps the limits on a target.
+            InfeasibleError: No network meets the limits on a target.
             RunError: The run is not finished, or is stale.
         """
         names = [targets] if isinstance(targets, str) else list(targets)

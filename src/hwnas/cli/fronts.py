@@ -144,7 +144,7 @@ def _print_comparison(found: Comparison) -> None:
         if row.left_out:
             out.print(
                 f"{row.run}: {', '.join(row.left_out)} left out, because the measured values do "
-                "not keep the limits",
+                "not meet the limits",
                 soft_wrap=True,
                 markup=False,
             )

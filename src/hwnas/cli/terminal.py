@@ -92,7 +92,7 @@ def print_summary(console: Console, summary: RunResult) -> None:
 
 
 def mark_of(row: FrontRow) -> str:
-    """Return the mark in a table of a network that does not keep a limit; empty for others."""
+    """Return the mark in a table of a network that does not meet a limit; empty for others."""
     return " ✗" if row.missed_limits else ""
 
 

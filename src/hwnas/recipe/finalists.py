@@ -21,8 +21,8 @@ class DeployConfig:
 
     Attributes:
         top: Number of finalists that become bundles.
-        replacements: Number of rounds in which finalists that fail or miss a limit are replaced by
-            the next candidates.
+        replacements: Number of rounds in which finalists that fail or violate a limit are
+            replaced by the next candidates.
         finetune_epochs: Passes over the training images in which each finalist is fine-tuned alone;
             1 if ``finetune_minutes`` is not given either; 0 for no fine-tuning.
         finetune_minutes: Fine-tuning time of each finalist, which gives small networks more

@@ -68,7 +68,7 @@ class TrialRow:
         standard_error: Standard errors by the label of the objective, where known.
         architecture: Options by the name of the choice, e.g. ``{"stage0.depth": 2}``.
         on_front: True if the candidate is feasible and no feasible candidate dominates it.
-        feasible: True if the candidate keeps every limit.
+        feasible: True if the candidate meets every limit.
         sampler: Name of the sampler that proposed the candidate.
         images: Number of images of the evaluation; None if not recorded.
     """

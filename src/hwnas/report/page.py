@@ -106,7 +106,7 @@ def _headline(data: ReportData) -> Iterable[str]:
         yield element("strong", f"{number(_latency_ms(slowest))} ms")
         yield f", a span of {_latency_ms(slowest) / _latency_ms(fastest):.1f} × in speed"
     if broken := sum(each.limit_state in ("within noise", "broken") for each in measured):
-        yield f"; {broken} of them do{'es' * (broken == 1)} not keep a limit as measured"
+        yield f"; {broken} of them do{'es' * (broken == 1)} not meet a limit as measured"
     yield "."
 
 

@@ -76,7 +76,7 @@ def trust(data: ReportData) -> Iterable[Html]:
             plots.calibration(rows),
             "Each network that was left out in turn was predicted from the other measured "
             "networks; each finalist was predicted before it was measured. Bars are 90\u00a0% "
-            "prediction intervals, whose upper end has to keep a limit; they are log-normal, "
+            "prediction intervals, whose upper end has to meet a limit; they are log-normal, "
             "because errors of costs are factors." + _finalists_error(rows),
         )
     if not data.calibration:
@@ -120,7 +120,7 @@ def progress(data: ReportData) -> Iterable[Html]:
         f"the reference point ({point}); {_counting(data)}{compared}.",
         (
             "Hypervolume over trials",
-            "No hypervolume was computed: it needs a finished trial that keeps the limits.",
+            "No hypervolume was computed: it needs a finished trial that meets the limits.",
         ),
     )
     training = _figure_or_reason(
@@ -156,7 +156,7 @@ def _counting(data: ReportData) -> str:
     """Describe which candidates the hypervolume counts if there are limits."""
     if all(objective.limit is None for objective in data.objectives):
         return ""
-    return "only candidates that keep the limits count, finalists with their measured values; "
+    return "only candidates that meet the limits count, finalists with their measured values; "
 
 
 def pictures(data: ReportData) -> Iterable[Html]:

@@ -23,11 +23,11 @@ from hwnas.report.quantities import (
 __all__ = ["choices_table", "finalists_table", "front_table", "properties_table", "stages_table"]
 
 LIMIT_MARKS = {
-    "kept": "misses a limit on test images",
-    "within noise": "misses a limit, within noise",
+    "kept": "violates a limit on test images",
+    "within noise": "violates a limit, within noise",
     "broken": "breaks a limit as measured",
 }
-"""Mark of a finalist that misses a limit, by its `Finalist.limit_state`."""
+"""Mark of a finalist that violates a limit, by its `Finalist.limit_state`."""
 
 Head = str | tuple[str, str]  # name of a column, or its name and a note
 
@@ -116,7 +116,7 @@ def _delivered(finalist: Finalist, objective: ObjectiveInfo) -> str:
 
 
 def _missed(finalist: Finalist) -> Iterable[Html]:
-    """Yield the mark of a finalist that misses a limit, and its missed limits."""
+    """Yield the mark of a finalist that violates a limit, and its violated limits."""
     if finalist.missed_limits:
         yield element("small", LIMIT_MARKS[finalist.limit_state or "kept"], class_="flag mark")
     for line in finalist.missed_limits:

@@ -195,10 +195,10 @@ def _timed(target: str, out: Path) -> list[Timed]:
 
 
 def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, CostSource]) -> None:
-    """Raise if no network of the space can keep a limit, before hours of training.
+    """Raise if no network of the space can meet a limit, before hours of training.
 
     Raises:
-        InfeasibleError: The smallest network and a random sample all miss a limit, even at the
+        InfeasibleError: The smallest network and a random sample all violate a limit, even at the
             lower end of the 95 % interval of their predictions; counted costs are exact.
     """
     space, rng = job.run_inputs.space, random.Random(job.recipe.seed)
@@ -227,7 +227,7 @@ def check_limits(job: Job, goal: SearchGoal, predictors: Mapping[str, CostSource
 
 
 def _all_miss(objective: Objective, costs: Sequence[CandidateCosts]) -> bool:
-    """Return whether all networks miss a limit, even at the lower ends of their intervals."""
+    """Return whether all networks violate a limit, even at the lower ends of their intervals."""
     assert objective.limit is not None
     return all(_least(objective, each)[1] > objective.limit for each in costs)
 

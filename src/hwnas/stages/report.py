@@ -369,7 +369,7 @@ def _hypervolumes(
 ) -> tuple[dict[str, float], tuple[Hypervolume, ...]]:
     """Return the reference point by label, and a hypervolume curve for each sampler.
 
-    Only networks that keep the limits count, both by the values of the search and, once they were
+    Only networks that meet the limits count, both by the values of the search and, once they were
     measured, by the measured values.
     """
     searches = [(job.recipe.search.sampler, result)]

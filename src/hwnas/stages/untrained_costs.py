@@ -65,7 +65,7 @@ def excesses(
 def most_macs(
     space: SearchSpace, kinds: Mapping[Architecture, str], objectives: Sequence[Objective]
 ) -> float | None:
-    """Return multiply-accumulates of the largest networks that keep the limits.
+    """Return multiply-accumulates of the largest networks that meet the limits.
 
     The costs of the smallest and the largest network of each kind are counted and measured; in
     between, a cost is a power of the multiply-accumulates.
@@ -76,10 +76,10 @@ def most_macs(
         objectives: Objectives of the recipe.
 
     Returns:
-        None if all networks keep the limits.
+        None if all networks meet the limits.
 
     Raises:
-        InfeasibleError: All networks miss a limit by far.
+        InfeasibleError: All networks violate a limit by far.
     """
     objectives = limited(objectives)
     if not objectives:
@@ -92,7 +92,7 @@ def most_macs(
     if (least := min(over.values())) > _HOPELESS:
         labels = " and ".join(objective.label for objective in objectives)
         raise InfeasibleError(
-            f"no network of the space keeps the limit of {labels}: the closest that was measured "
+            f"no network of the space meets the limit of {labels}: the closest that was measured "
             f"has {least:.3g} times the limit. Raise the limit, or allow smaller networks in "
             "[space]"
         )

@@ -217,5 +217,5 @@ def test_make_cascade_leaves_out_finalists_that_break_a_limit(
     assert found.cascade is None
     assert found.single.expected == times[0]
     assert sum("is left out" in note for note in notes) == 2
-    with pytest.raises(InfeasibleError, match="none of 3 finalists keeps the limits"):
+    with pytest.raises(InfeasibleError, match="none of 3 finalists meets the limits"):
         make_cascade(job, limited(latency_ms=times[0] / 10), finalists(0.01, 0.0), tmp_path / "two")

@@ -119,7 +119,7 @@ def test_none_keeps_names_the_closest_finalist() -> None:
         str(ms): limit_checks([at_most(0.1)], [], [measured(ms)]) for ms in (0.62, 0.415, 0.5)
     }
     text = str(none_keeps(checks))
-    assert "none of 3 finalists keeps the limits, and the closest is 0.415" in text
+    assert "none of 3 finalists meets the limits, and the closest is 0.415" in text
     assert f"latency_ms@{HERE} is 0.415 (measured); the limit is 0.1" in text
     assert "--pick 0.415" in text
     assert "--pick" not in str(none_keeps(checks, "cascade"))

@@ -77,7 +77,7 @@ def test_picked_refuses_names_if_no_finalist_keeps_the_limits(
     for pick in (None, "knee"):
         with pytest.raises(InfeasibleError, match=f"none of 3 .* closest is {fastest}: .*--pick"):
             picked(job, goal, pick, None)
-    with pytest.raises(InfeasibleError, match="none of 3 finalists keeps the limits"):
+    with pytest.raises(InfeasibleError, match="none of 3 finalists meets the limits"):
         picked(job, goal, None, 1e6)
     assert picked(job, goal, fastest, None) == bundles[fastest]
     assert any("the limit is 0.0001" in note for note in notes)

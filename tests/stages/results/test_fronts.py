@@ -78,7 +78,7 @@ def test_read_front_gives_the_reason_if_there_is_no_front(finished: Path, tmp_pa
 def test_read_front_refuses_a_run_in_which_nothing_keeps_the_limits(finished: Path) -> None:
     """A search with such limits can be in this state while it runs."""
     limited(finished, 0.99999)
-    with pytest.raises(InfeasibleError, match=r"none of 12 networks keeps the limits \(accuracy 0"):
+    with pytest.raises(InfeasibleError, match=r"none of 12 networks meets the limits \(accuracy 0"):
         read_front(finished)
 
 

@@ -183,6 +183,6 @@ def nearest_miss(result: SearchResult) -> str:
         if o.limits_candidates
     ]
     return (
-        f"none of {len(result.trials)} candidates keeps the limits: {'; '.join(wanted)}. "
+        f"none of {len(result.trials)} candidates meets the limits: {'; '.join(wanted)}. "
         "Relax the limit of the objective, or allow smaller networks in [space]"
     )

@@ -35,7 +35,7 @@ class Reinforce(BatchSampler):
     categorical distribution for each choice, whose logits follow ``(reward - baseline) * gradient
     of log p``. The baseline is a moving average of the rewards. An entropy bonus (Williams and
     Peng, Connection Science 1991) keeps the policy from converging early. As in NASAIC (Yang et
-    al., DAC 2020) the reward of a network that misses a limit is below that of every feasible
+    al., DAC 2020) the reward of a network that violates a limit is below that of every feasible
     network, and it falls with the violation.
 
     A single reward would lead to a single network of the front, so there is a policy for each of K

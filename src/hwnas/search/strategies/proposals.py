@@ -23,7 +23,7 @@ _WIDEST = 4.0  # largest temperature of a draw
 class FromDistributions(BatchSampler):
     """Sampler that draws from distributions in turn, the most probable network of each first.
 
-    A draw that was proposed before, or that does not keep a limit, is replaced by a draw at a
+    A draw that was proposed before, or that does not meet a limit, is replaced by a draw at a
     higher temperature.
 
     Args:

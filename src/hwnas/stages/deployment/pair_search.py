@@ -34,7 +34,7 @@ class PairSearch:
     """Result of comparing the pairs of all scored networks.
 
     Attributes:
-        networks: Number of networks that the search scored and that keep the limits on costs.
+        networks: Number of networks that the search scored and that meet the limits on costs.
         scored: Number of them that were compared; others have no kept weights, no predicted cost or
             are too many.
         predicted: Cost by which they were compared: ``"latency"`` or ``"energy"``.
@@ -117,7 +117,7 @@ def make_pairs(
 
 
 def _affordable(job: Job, goal: SearchGoal) -> dict[str, Scored]:
-    """Return the scored networks that are predicted to keep all limits on costs, by id.
+    """Return the scored networks that are predicted to meet all limits on costs, by id.
 
     Limits on scores do not apply to the parts of a cascade: its accuracy is that of both together.
     """

@@ -127,7 +127,7 @@ def _fine_tuning(recipe: Recipe, minutes: float | None) -> TrainConfig | None:
     if minutes is None:
         return recipe.fine_tuning
     deploy = replace(recipe.deploy, finetune_epochs=None, finetune_minutes=minutes)
-    return replace(recipe, deploy=deploy).fine_tuning
+    return deploy.fine_tuning(recipe.train)
 
 
 def _swept(

@@ -100,8 +100,8 @@ def picks(
     ``knee`` of accuracy and the first of these costs. Costs are as measured, and accuracy is the
     validation score after fine-tuning; the test score is not used to choose. If an objective was
     not measured for all bundles, the next of `device_objectives` takes its place. A bundle that
-    breaks a limit is never picked. One that misses a limit within noise is picked only if no bundle
-    keeps all limits. So there may be no picks at all.
+    breaks a limit is never picked. One that violates a limit within noise is picked only if no
+    bundle meets all limits. So there may be no picks at all.
     """
     able = best_kept({name: of_bundle(bundle, objectives) for name, bundle in bundles.items()})
     bundles = {name: bundles[name] for name in able}

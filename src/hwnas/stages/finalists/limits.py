@@ -3,8 +3,8 @@
 A search uses predicted costs, and scores with the weights of the search. The delivered network
 differs, so each limit is checked again on its final measurements and evaluations.
 
-A limit is ``kept`` if the value itself keeps it. If the value misses it but part of the interval
-keeps it, it is missed ``within noise``; otherwise it is ``broken``. The interval of a latency is
+A limit is ``kept`` if the value itself meets it. If the value violates it but part of the interval
+meets it, it is violated ``within noise``; otherwise it is ``broken``. The interval of a latency is
 the range of the middle 60 % of its timing rounds (p20 to p80), that of another measured cost the
 range of its repetitions, that of a score its 95 % confidence interval. Test images are not used to
 choose: their values are shown, but decide nothing. A limit that comes from another network's score
@@ -162,7 +162,7 @@ def overall(checks: Iterable[LimitCheck]) -> LimitState:
 
 
 def shortfall(checks: Iterable[LimitCheck]) -> tuple[int, float]:
-    """Return a sort key for missed limits: the worst state, then the sum of the excesses."""
+    """Return a sort key for violated limits: the worst state, then the sum of the excesses."""
     decisive = [check for check in checks if check.decides]
     return _STATES.index(overall(decisive)), sum(check.excess for check in decisive)
 
@@ -173,7 +173,7 @@ def limit_messages(checks: Iterable[LimitCheck]) -> list[str]:
 
 
 def best_kept(checks: Mapping[str, Sequence[LimitCheck]]) -> list[str]:
-    """Return the ids of networks that keep the limits, or else of those that miss within noise."""
+    """Return the ids of networks that meet the limits, or else meet them within noise."""
     states = {name: overall(found) for name, found in checks.items()}
     for wanted in _STATES[:2]:
         if able := [name for name, state in states.items() if state == wanted]:
@@ -191,7 +191,7 @@ def none_keeps(
     if purpose == "pick":
         advice = f"take it anyway with --pick {name}, or {advice}"
     return InfeasibleError(
-        f"none of {len(checks)} finalists keeps the limits, and the closest is {name}: {missed}; "
+        f"none of {len(checks)} finalists meets the limits, and the closest is {name}: {missed}; "
         f"{advice}"
     )
 

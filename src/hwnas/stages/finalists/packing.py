@@ -257,7 +257,7 @@ def _predictions(goal: SearchGoal, trial: Scored) -> list[dict[str, Any]]:
 def _provenance(
     job: Job, goal: SearchGoal, trial: Scored, checks: Sequence[LimitCheck]
 ) -> dict[str, Any]:
-    """Return the origin of a finalist, and how it keeps the limits."""
+    """Return the origin of a finalist, and how it meets the limits."""
     recipe, data = job.recipe, job.run_inputs.data
     limits = {"limits": [check.to_json() for check in checks]} if checks else {}
     return {

@@ -40,7 +40,7 @@ def picked(
 
     Raises:
         ConfigError: There is no such pick.
-        InfeasibleError: No finalist is fast enough, or none keeps the limits of the run, and the
+        InfeasibleError: No finalist is fast enough, or none meets the limits of the run, and the
             message names the closest; or the picked network was not measured to be fast enough.
     """
     references = references_of(job, goal)
@@ -100,4 +100,4 @@ def make_bundle(job: Job, goal: SearchGoal, trial: Scored, out: Path) -> None:
 def _tell(job: Job, name: str, missed: Sequence[str]) -> None:
     """Warn of each limit that a picked network does not keep."""
     for line in missed:
-        job.reporter.note(f"warning: network {name} does not keep a limit: {line}")
+        job.reporter.note(f"warning: network {name} does not meet a limit: {line}")

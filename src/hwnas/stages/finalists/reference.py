@@ -60,7 +60,7 @@ GIVEN_MODEL = "the given model"
 """Name of the reference network for the user, if the networks start from its weights."""
 
 WIDTHS = (0.35, 0.5, 0.75, 1.0)
-"""Width multipliers; the largest one that keeps the limits is used."""
+"""Width multipliers; the largest one that meets the limits is used."""
 
 _SPACE = "mobilenet"
 _PRESET = "mobilenet-v3-small"
@@ -191,13 +191,13 @@ def _trained(
 def _choose_width(
     run_inputs: RunInputs, goal: SearchGoal, advance: ProgressCallback
 ) -> Architecture:
-    """Return the widest network that keeps the limits, or else the narrowest."""
+    """Return the widest network that meets the limits, or else the narrowest."""
     space, objectives = run_inputs.space, limited(goal.objectives)
     if not objectives:
         return space.largest()
     for width in reversed(WIDTHS):
         architecture = space.architecture({**space.largest().as_dict(), "width": width})
-        advance(0.0, f"measuring whether width {width:g} keeps the limits")
+        advance(0.0, f"measuring whether width {width:g} meets the limits")
         if excesses(space, [architecture], objectives)[0] <= 1:
             return architecture
     return space.smallest()

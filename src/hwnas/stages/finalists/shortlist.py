@@ -127,7 +127,8 @@ def is_own_fault(error: HwnasError) -> bool:
 def choose(result: SearchResult, count: int) -> list[Scored]:
     """Return candidates that cover the front, from further fronts if it has too few.
 
-    Candidates that are expected to miss a limit after the fine-tuning come last, the closest first.
+    Candidates that are expected to violate a limit after the fine-tuning come last, the closest
+    first.
     """
     misses = _expected_misses(result)
     ranked = sorted(zip(misses, result.feasible, strict=True), key=lambda pair: pair[0])
@@ -139,7 +140,7 @@ def choose(result: SearchResult, count: int) -> list[Scored]:
 
 
 def _expected_misses(result: SearchResult) -> list[float]:
-    """Return by how much each feasible candidate is expected to miss limits after the fine-tuning.
+    """Return by how much each feasible candidate is expected to violate limits once fine-tuned.
 
     These are limits on scores. The best candidate is expected to reach the limit at least, others
     to keep a share of what they lose to it in the search. Two standard errors are granted.
@@ -164,9 +165,9 @@ def fill_shortlist(
     note: Callable[[str], None] = lambda text: None,
     replacements: int = 2,
 ) -> Shortlist:
-    """Make finalists until ``count`` of them keep the limits, or until the rounds are used up.
+    """Make finalists until ``count`` of them meet the limits, or until the rounds are used up.
 
-    Finalists that keep the limits come first. The remaining places are filled with those that come
+    Finalists that meet the limits come first. The remaining places are filled with those that come
     closest; they are marked wherever they are shown.
 
     Args:
@@ -226,7 +227,7 @@ def _next(
     made: Mapping[str, Sequence[LimitCheck]],
     failed: Mapping[str, HwnasError],
 ) -> list[Scored]:
-    """Return untried candidates, those first that are likely to keep the limits.
+    """Return untried candidates, those first that are likely to meet the limits.
 
     The values of the search are corrected by the delivered values of the finalists so far: costs by
     the median ratio, scores by a line through at least three, or by the median difference.

@@ -38,7 +38,7 @@ class ComparedRun:
         best: Best value of each objective, by label.
         covered_by: Share of this front that some network of another run equals or dominates, by
             the name of that run.
-        left_out: Ids of networks that are not counted, since they did not keep the limits when
+        left_out: Ids of networks that are not counted, since they did not meet the limits when
             they were measured.
     """
 
@@ -75,7 +75,7 @@ class Comparison:
 def compare_runs(runs: Sequence[Path], target: str | None = None) -> Comparison:
     """Compare the fronts of runs by the values of their searches, finished or not.
 
-    Only networks that keep the limits count: by the values of the search, and for finalists also by
+    Only networks that meet the limits count: by the values of the search, and for finalists also by
     the delivered values.
 
     Args:
@@ -84,7 +84,7 @@ def compare_runs(runs: Sequence[Path], target: str | None = None) -> Comparison:
 
     Raises:
         ConfigError: There are fewer than two runs, one is given twice, or their objectives differ.
-        InfeasibleError: No network of a run keeps the limits.
+        InfeasibleError: No network of a run meets the limits.
         RunError: A folder holds no run, no such target or no finished trial.
     """
     names = [str(run) for run in runs]
@@ -134,13 +134,13 @@ class _Counted:
 
 
 def _counted(folder: RunFolder, goal: SearchGoal) -> _Counted:
-    """Return the front of a run without the networks that do not keep the limits as measured."""
+    """Return the front of a run without the networks that do not meet the limits as measured."""
     result, out = results_of(folder, goal), folder.output(goal.target)
     broken = breaking(out, goal, read_bundles(out / "bundles"))
     front = without(result, broken).front
     if not front:
         raise InfeasibleError(
-            f"{folder.path}: every network that was predicted to keep the limits broke one when "
+            f"{folder.path}: every network that was predicted to meet the limits broke one when "
             "it was measured; relax the limits"
         )
     return _Counted(len(result.trials), front, tuple(sorted(broken)))

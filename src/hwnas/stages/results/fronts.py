@@ -46,7 +46,7 @@ def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ())
 
     Raises:
         ConfigError: A wanted network does not exist.
-        InfeasibleError: No evaluated network keeps the limits, or a pick such as ``"knee"`` is
+        InfeasibleError: No evaluated network meets the limits, or a pick such as ``"knee"`` is
             wanted and no finalist keeps them.
         RunError: There is no run, no such target or no finished trial.
     """
@@ -97,7 +97,7 @@ def results_of(folder: RunFolder, goal: SearchGoal) -> SearchResult:
     """Return the finished trials of a goal.
 
     Raises:
-        InfeasibleError: None of them keeps the limits.
+        InfeasibleError: None of them meets the limits.
         RunError: There is none yet.
     """
     result = found(folder.path, goal) if (folder.path / "study.db").exists() else None
@@ -109,7 +109,7 @@ def results_of(folder: RunFolder, goal: SearchGoal) -> SearchResult:
     if not result.feasible:
         limits = ", ".join(f"{o.label} {o.limit:g}" for o in goal.objectives if o.limit is not None)
         raise InfeasibleError(
-            f"{folder.path}: none of {len(result.trials)} networks keeps the limits ({limits}) so "
+            f"{folder.path}: none of {len(result.trials)} networks meets the limits ({limits}) so "
             "far"
         )
     return result

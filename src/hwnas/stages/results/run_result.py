@@ -417,7 +417,7 @@ def checks_of(
 
 
 def breaking(out: Path, goal: SearchGoal, bundles: Mapping[str, Bundle]) -> set[str]:
-    """Return the ids of the candidates that do not keep the limits; arguments as in `checks_of`."""
+    """Return the ids of the candidates that do not meet the limits; arguments as in `checks_of`."""
     checks = checks_of(out, goal, bundles)
     return {name for name, found in checks.items() if overall(found) != "kept"}
 

@@ -67,7 +67,7 @@ def random_start(
 ) -> Codes:
     """Return random networks that were not proposed and meet the limits on known costs.
 
-    If a small space has no such network left, random ones that miss these limits are returned.
+    If a small space has no such network left, random ones that violate these limits are returned.
     """
     drawn = features.draw(_DRAWN, rng)
     drawn = history.unseen(drawn[features.allowed(drawn)])

@@ -239,7 +239,7 @@ def _log_costs(features: SpaceFeatures, codes: Codes) -> Numbers:
 
 
 def _best(history: History, count: int) -> Codes:
-    """Return the indices of the trials of the best fronts; those that miss a limit come last."""
+    """Return the indices of the trials of the best fronts; those that violate a limit come last."""
     feasible, order = history.feasible, list[int]()
     for rows in (np.flatnonzero(feasible), np.flatnonzero(~feasible)):
         if len(rows):
