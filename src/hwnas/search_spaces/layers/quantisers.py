@@ -4,8 +4,7 @@ A quantiser of N levels spaces them evenly, with the step that is optimal for a 
 (Max, "Quantizing for minimum distortion", IRE Transactions on Information Theory 1960, table II) of
 the tensor's own standard deviation, but no wider than the tensor's range needs. The step follows
 from the tensor, so it needs no parameter that the networks of a supernet would have to share.
-Gradients pass straight through the rounding (Bengio et al., 2013). One bit is a sign, see
-`hwnas.search_spaces.layers.binary`.
+Gradients pass straight through the rounding (Bengio et al., 2013).
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from hwnas.search_spaces.layers.binary import Binarisation, InputSign, weight_signs
 
 __all__ = [
     "FLOAT_BITS",
@@ -66,20 +63,18 @@ class LayerPrecision:
     """Number format of a layer.
 
     Attributes:
-        weight_bits: Bits of a weight, 1 to 8, or 32 for single precision.
+        weight_bits: Bits of a weight, 2 to 8, or 32 for single precision.
         activation_bits: Bits of an element of the layer's input, likewise.
         granularity: ``"channel"`` if the weights have a scale for each output channel, ``"tensor"``
             if they have one for all.
         symmetry: ``"symmetric"`` if the integers of the weights are from -n to n, as those of 8
             bits always are, and ``"asymmetric"`` if they have a zero point.
-        binary: How one bit stands for a number.
     """
 
     weight_bits: int = FLOAT_BITS
     activation_bits: int = FLOAT_BITS
     granularity: Granularity = "channel"
     symmetry: Symmetry = "symmetric"
-    binary: Binarisation = "xnor"
 
 
 @lru_cache(maxsize=64)
@@ -133,8 +128,6 @@ class WeightQuantiser(nn.Module):
         precision = self.precision
         first = 1 if precision.granularity == "channel" else 0
         dims = tuple(range(first, weight.dim()))
-        if precision.weight_bits == 1:
-            return weight_signs(weight, dims, precision.binary)
         if precision.symmetry == "symmetric" or precision.weight_bits == _WHOLE_BITS:
             most = 2 ** (precision.weight_bits - 1) - 1
             spread = weight.square().mean(dims, keepdim=True).sqrt()
@@ -156,25 +149,20 @@ class WeightQuantiser(nn.Module):
 class ActivationQuantiser(nn.Module):
     """Rounding of a layer's input to few bits, with one scale and one zero point.
 
-    One bit is a sign, 1 or -1. With more bits, in training mode, the range follows from each batch,
-    and running means of its ends are kept, as a batch normalisation keeps its statistics. In
-    evaluation mode, these means are the range.
+    In training mode, the range follows from each batch, and running means of its ends are kept, as
+    a batch normalisation keeps its statistics. In evaluation mode, these means are the range.
 
     Attributes:
         precision: Number format of the layer; single precision at first.
         momentum: Weight of the newest batch in the running means, in (0, 1].
-        sign: Sign of the input, for one bit; None if the space has no inputs of one bit.
-
-    Args:
-        sign: The same.
     """
 
     low: Tensor
     high: Tensor
 
-    def __init__(self, sign: InputSign | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.precision, self.sign = LayerPrecision(), sign
+        self.precision = LayerPrecision()
         self.momentum: float | None = 0.1
         self.register_buffer("low", torch.zeros(()))
         self.register_buffer("high", torch.ones(()))
@@ -183,9 +171,6 @@ class ActivationQuantiser(nn.Module):
         """Return the rounded input, of the same shape."""
         if self.precision.activation_bits == FLOAT_BITS or x.is_meta:
             return x
-        if self.precision.activation_bits == 1:
-            assert self.sign is not None
-            return self.sign(x)
         if self.training:
             low, high = self._range(x.detach())
             momentum = 1.0 if self.momentum is None else self.momentum
