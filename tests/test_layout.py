@@ -30,7 +30,17 @@ LAYERS = (  # a package may import from lower layers, and from its own without a
     ("predictors",),
     ("deploy",),
     ("search_spaces", "kernels"),
-    ("errors", "plugin", "registry", "atomic", "hashing", "home", "identity", "interval"),
+    (
+        "errors",
+        "plugin",
+        "registry",
+        "atomic",
+        "config_class",
+        "hashing",
+        "home",
+        "identity",
+        "interval",
+    ),
 )
 PACKAGES = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 KNOWN_CYCLES = {  # a space knows how to make its own supernet

@@ -25,14 +25,22 @@ if TYPE_CHECKING:
     from hwnas.api.conversion import convert
     from hwnas.api.devices import calibrate, measure, predict, search_space
     from hwnas.api.objectives import maximize, minimize
-    from hwnas.api.run import Front, Network, Run, open
+    from hwnas.api.run import Front, Network, Run, compare, export, open
     from hwnas.api.searching import search, search_recipe
     from hwnas.deploy.bundles.bundle import Bundle
     from hwnas.errors import HwnasError
-    from hwnas.experiment import export
     from hwnas.progress import Reporter, SilentReporter
-    from hwnas.recipe import ComputeConfig, DeployConfig, Named, PredictorConfig, SearchConfig
+    from hwnas.recipe import (
+        ComputeConfig,
+        DeployConfig,
+        Named,
+        PredictorConfig,
+        Recipe,
+        RunConfig,
+        SearchConfig,
+    )
     from hwnas.search.data.image_data import DataConfig, ImageData, Split
+    from hwnas.search.engine.rungs import Rungs
     from hwnas.search.evaluation.evaluate import Evaluator
     from hwnas.search.objectives.objective import Objective
     from hwnas.search.tasks.task import Task
@@ -52,8 +60,11 @@ __all__ = [
     "Network",
     "Objective",
     "PredictorConfig",
+    "Recipe",
     "Reporter",
     "Run",
+    "RunConfig",
+    "Rungs",
     "SearchConfig",
     "SearchSpace",
     "SilentReporter",
@@ -62,6 +73,7 @@ __all__ = [
     "TrainConfig",
     "__version__",
     "calibrate",
+    "compare",
     "compress",
     "convert",
     "errors",
@@ -96,8 +108,11 @@ _MODULES = {
     "Network": "api.run",
     "Objective": "search.objectives.objective",
     "PredictorConfig": "recipe",
+    "Recipe": "recipe",
     "Reporter": "progress",
     "Run": "api.run",
+    "RunConfig": "recipe",
+    "Rungs": "search.engine.rungs",
     "SearchConfig": "recipe",
     "SearchSpace": "search_spaces",
     "SilentReporter": "progress",
@@ -105,9 +120,10 @@ _MODULES = {
     "Task": "search.tasks.task",
     "TrainConfig": "search.training",
     "calibrate": "api.devices",
+    "compare": "api.run",
     "compress": "api.compression",
     "convert": "api.conversion",
-    "export": "experiment",
+    "export": "api.run",
     "maximize": "api.objectives",
     "measure": "api.devices",
     "minimize": "api.objectives",
@@ -120,16 +136,18 @@ _MODULES = {
 """Module of each name, below this package; other names are modules."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'hwnas' has no attribute {name!r}")
-    if name not in _MODULES:
-        return import_module(f"hwnas.{name}")
-    return getattr(import_module(f"hwnas.{_MODULES[name]}"), name)
+if not TYPE_CHECKING:  # else a misspelt name would be of type Any
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'hwnas' has no attribute {name!r}")
+        if name not in _MODULES:
+            return import_module(f"hwnas.{name}")
+        return getattr(import_module(f"hwnas.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
 
 
 class _CallablePackage(ModuleType):
@@ -139,8 +157,16 @@ class _CallablePackage(ModuleType):
         return self.__wrapped__(*args, **options)
 
     @property
-    def __wrapped__(self) -> Any:  # where `inspect.signature` and `help` look for the function
+    def __wrapped__(self) -> Any:  # where `inspect.signature` looks for the function
         return import_module("hwnas.api.searching").search
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]  # what `help` shows first
+        import inspect
+
+        function = self.__wrapped__
+        signature = str(inspect.signature(function)).replace(", ", ",\n    ")
+        return f"hwnas.search{signature}\n\n{inspect.getdoc(function)}"
 
 
 class _TopPackage(ModuleType):

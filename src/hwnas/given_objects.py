@@ -10,10 +10,11 @@ from optuna.samplers import BaseSampler
 
 from hwnas.errors import ConfigError
 from hwnas.plugin import UNNAMED, resolve
+from hwnas.recipe import Recipe
 from hwnas.search import Evaluator, ImageData, Task
 from hwnas.search_spaces import SearchSpace
 
-__all__ = ["GivenObjects", "given_object", "is_unnamed", "unnamed"]
+__all__ = ["GivenObjects", "given_object", "is_unnamed", "unnamed", "unnamed_parts"]
 
 T = TypeVar("T")
 
@@ -51,6 +52,14 @@ def unnamed(kind: str) -> str:
 def is_unnamed(name: object) -> bool:
     """Return whether a name of a recipe stands for an object without a name."""
     return isinstance(name, str) and name.partition(":")[0] == UNNAMED
+
+
+def unnamed_parts(recipe: Recipe) -> list[str]:
+    """Return the kinds of the objects without a name that a recipe needs."""
+    search = recipe.search
+    names = {"data": recipe.data.source, "task": recipe.task.name, "space": recipe.space.names[0]}
+    names |= {"sampler": search.sampler, "evaluator": search.evaluator}
+    return [kind for kind, name in names.items() if is_unnamed(name)]
 
 
 def given_object(kind: str, name: str, given: T) -> T | None:

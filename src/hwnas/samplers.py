@@ -82,3 +82,7 @@ Reinforce = _of_batches("reinforce", _Reinforce)
 Stratified = _of_batches("stratified", _Stratified)
 SurrogateNSGA2 = _of_batches("surrogate-nsga2", surrogate_nsga2)
 TPE = _of_trials("tpe", tpe)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 from hwnas.api.elastic_model import Elastic
-from hwnas.api.options import named_with_options
+from hwnas.api.options import named, named_with_options
+from hwnas.errors import ConfigError
 from hwnas.recipe import Named
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.cells.space import nasbench201
@@ -51,6 +52,7 @@ __all__ = [
     "TrainingSettings",
     "Union",
     "ViT",
+    "labelled",
 ]
 
 P = ParamSpec("P")
@@ -79,13 +81,36 @@ TrainingSettings = _role("recipe", recipe_space)
 ViT = _space("vit", vit)
 
 
+def _table(of: str, given: object) -> dict[str, Any]:
+    """Return the table of a space within another one."""
+    given = Named(given) if isinstance(given, str) else named(given)
+    if not isinstance(given, Named):
+        raise ConfigError(
+            f"{of} has the space {given!r}, which other processes cannot import by a name; give a "
+            "space of hwnas.spaces, or a model that is defined in a module"
+        )
+    return given.table
+
+
+def labelled(label: str, space: Named | str) -> Named:
+    """Return a member of a `Union` with a name for its choices.
+
+    Args:
+        label: Name of the member, instead of the name of its space.
+        space: Space of this module, or the name of a space.
+    """
+    table = _table("labelled", space)
+    return Named(table.pop("name"), {**table, "label": label})
+
+
 def Union(
-    *members: Named, preset: str | None = None, resolution: Sequence[int] | None = None
+    *members: Named | str, preset: str | None = None, resolution: Sequence[int] | None = None
 ) -> Named:
     """Return the union of several spaces of networks.
 
     Args:
-        *members: Spaces of this module; the option ``label`` names a member in its choices.
+        *members: Spaces of this module, or names of spaces. To name a member in the choices, give
+            `labelled`.
         preset: ``"cpu"``, in place of members: residual networks that CPUs run fast on small
             images.
         resolution: Options for the input's height and width in pixels, for members that have none
@@ -93,7 +118,7 @@ def Union(
     """
     options: dict[str, Any] = {}
     if members:
-        options["members"] = [each.table for each in members]
+        options["members"] = [_table("Union", each) for each in members]
     if preset is not None:
         options["preset"] = preset
     if resolution is not None:
@@ -102,7 +127,7 @@ def Union(
 
 
 def Quantised(
-    network: Named | None = None,
+    network: Named | str | None = None,
     *,
     weight_bits: Sequence[int] = (2, 4, 8),
     activation_bits: Sequence[int] = (4, 8),
@@ -112,7 +137,7 @@ def Quantised(
     """Return the space of the networks of another space, with searched bit widths.
 
     Args:
-        network: Space of this module; `MobileNet` if None.
+        network: Space of this module, or the name of a space; `MobileNet` if None.
         weight_bits: Options for the bits of each block's weights, 2 to 8.
         activation_bits: Options for the bits of each block's inputs, 2 to 8.
         granularity: ``"tensor"``, ``"channel"`` or both: one scale for each layer's weights, or one
@@ -120,7 +145,11 @@ def Quantised(
         symmetry: ``"symmetric"``, ``"asymmetric"`` or both: whether weights of fewer than 8 bits
             have a zero point.
     """
-    options: dict[str, Any] = {} if network is None else {"network": network.table}
+    options: dict[str, Any] = {} if network is None else {"network": _table("Quantised", network)}
     options |= {"weight_bits": tuple(weight_bits), "activation_bits": tuple(activation_bits)}
     options |= {"granularity": tuple(granularity), "symmetry": tuple(symmetry)}
     return Named("quantised", options)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -41,3 +41,7 @@ MultiLabel = _task("multilabel", multilabel)
 Regression = _task("regression", regression)
 Segmentation = _task("segmentation", segmentation)
 SuperResolution = _task("super-resolution", super_resolution)
+
+
+def __dir__() -> list[str]:
+    return __all__

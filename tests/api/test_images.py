@@ -68,6 +68,17 @@ def test_data_set_of_torch_keeps_its_pixels_and_class_names(
     assert all_pixels(data) == sorted(image.tobytes() for image in PIXELS)
 
 
+def test_list_of_two_arrays_is_a_pair(tmp_path: Path) -> None:
+    assert all_pixels(stored([PIXELS, LABELS], tmp_path)) == all_pixels(
+        stored((PIXELS, LABELS), tmp_path / "again")
+    )
+
+
+def test_item_that_is_no_pair_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"item 0 of the data set is a int; expected \(image, lab"):
+        GivenImages.of([1, 2], tmp_path, None)  # type: ignore[arg-type]
+
+
 def test_pair_of_arrays_holds_out_a_fifth_of_each_class(tmp_path: Path) -> None:
     data = stored((PIXELS, LABELS), tmp_path)
     assert len(data.test) == 8

@@ -20,7 +20,7 @@ def test_public_name_is_the_one_that_editors_see(name: str) -> None:
     """The block under TYPE_CHECKING and the lazy import must agree."""
     if name == "__version__":
         return
-    [block] = [node for node in ast.parse(TOP.read_text()).body if isinstance(node, ast.If)]
+    block = next(node for node in ast.parse(TOP.read_text()).body if isinstance(node, ast.If))
     seen = {
         alias.name: f"{node.module}.{alias.name}"
         for node in block.body

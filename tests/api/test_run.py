@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 import hwnas
+from hwnas.deploy import Target
 from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
 
 def test_front_has_the_rows_of_the_table(finished: Path) -> None:
@@ -72,9 +75,26 @@ def test_report_is_written_again(finished: Path) -> None:
     assert run.report == finished / "report.html"
     (finished / "report.html").unlink()
     with pytest.raises(RunError, match="is not finished"):
-        _ = hwnas.open(finished).front
+        _ = hwnas.open(finished).result
+    assert len(hwnas.open(finished).front) > 0  # as `hwnas front`, also of an unfinished run
     written = hwnas.open(finished).rewrite_report().read_text(encoding="utf-8")
     assert all(row.id in written for row in run.finalists)
+
+
+def test_finalist_of_a_run_is_predicted_measured_and_compared(
+    finished: Path, tmp_path: Path
+) -> None:
+    run = hwnas.open(finished)
+    network = run.best()
+    assert network.bundle.description["id"] == network.id
+    [latency, *_] = hwnas.predict(network, Target.parse(TARGET))
+    assert latency.estimate.mean > 0
+    assert hwnas.predict(network.bundle.folder, TARGET)[0].estimate == latency.estimate
+    exported = hwnas.export(run, tmp_path / "bundle")
+    assert exported.description["id"] == network.id
+    shutil.copytree(finished, tmp_path / "other")
+    found = hwnas.compare([run, tmp_path / "other"])
+    assert [each.trials for each in found.runs] == [12, 12]
 
 
 def test_open_refuses_a_folder_without_a_run(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hwnas.api.run import Network
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.converting import convert_bundle
 
@@ -12,7 +13,7 @@ __all__ = ["convert"]
 
 
 def convert(
-    bundle: str | Path | Bundle,
+    bundle: str | Path | Bundle | Network,
     to: str | Sequence[str],
     *,
     batch: int = 1,
@@ -21,7 +22,7 @@ def convert(
     """Add files in further formats to a bundle, and check each where it runs on this machine.
 
     Args:
-        bundle: Bundle, or its path.
+        bundle: Bundle, its path, or a finalist of a run, whose bundle is then changed.
         to: Names of file formats, such as ``"mnn"`` or ``["openvino", "torch"]``; ``hwnas plugins``
             lists them.
         batch: Number of images that a run takes, where a format fixes it.
@@ -37,5 +38,7 @@ def convert(
             activations do not fit; the bundle is unchanged.
         StorageError: The bundle cannot be written.
     """
+    if isinstance(bundle, Network):
+        bundle = bundle.bundle
     opened = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
     return convert_bundle(opened, [to] if isinstance(to, str) else list(to), batch, arena_bytes)

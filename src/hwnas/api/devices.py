@@ -12,7 +12,8 @@ from typing import TypeAlias
 from torch import nn
 
 from hwnas.api.elastic_model import ElasticModel
-from hwnas.api.run import Run
+from hwnas.api.options import named
+from hwnas.api.run import Network, Run
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.measurement.measurement import Measurement
@@ -39,31 +40,36 @@ from hwnas.search_spaces.registry import SPACES, named_space
 
 __all__ = ["calibrate", "measure", "predict", "predictions", "search_space"]
 
-Model: TypeAlias = str | Path | Bundle | nn.Module
+Model: TypeAlias = str | Path | Bundle | Network | nn.Module
 SpaceOfDevices: TypeAlias = str | Path | Named | SearchSpace | Run | nn.Module | ElasticModel
 
 
 def predict(
     model: Model | Architecture,
-    target: str | Sequence[str] = (),
+    target: str | Target | Sequence[str | Target] = (),
     *,
     spec: str | Path | SpecSheet | None = None,
     input_shape: tuple[int, ...] | None = None,
-    space: SearchSpace | None = None,
+    space: SpaceOfDevices | None = None,
+    image_shape: tuple[int, int, int] = (64, 64, 3),
+    outputs: int = 100,
     from_fingerprint: bool = False,
     store: str | Path | None = None,
 ) -> list[Prediction]:
     """Predict the costs of a network on devices, with 90% intervals, without timing it.
 
     Args:
-        model: ONNX file, bundle, module, or architecture of ``space``.
+        model: ONNX file, bundle or its path, finalist of a run, module, or architecture of
+            ``space``.
         target: Known target or device, or several: those that hwnas ships and those that were
             calibrated (``hwnas devices`` lists them).
         spec: Spec sheet, or a TOML file with one, of a device that nobody has measured; its latency
             is then predicted first, for one image in float32.
         input_shape: Shape of the input without the batch, such as (3, 224, 224): for a module, and
             for a file that leaves sizes open.
-        space: Space of an architecture.
+        space: Space of an architecture, as for `hwnas.calibrate`.
+        image_shape: Height, width and channels of the images, for a space without its own.
+        outputs: Number of outputs of the networks, for a space without its own.
         from_fingerprint: Whether to predict latency from small models that run on the target for
             ten seconds, in place of stored measurements.
         store: Folder of device profiles; ``$HWNAS_HOME/devices`` if None.
@@ -76,7 +82,8 @@ def predict(
         ConfigError: A device is not known, or an argument is missing.
         ArtifactError: The file is missing or damaged, or the module cannot be exported.
     """
-    targets = [target] if isinstance(target, str) else list(target)
+    several = [target] if isinstance(target, str | Target) else target
+    targets = [each.name if isinstance(each, Target) else each for each in several]
     if not targets and spec is None:
         raise ConfigError("give target=... with known targets, or spec=... with a spec sheet")
     sheet = spec if spec is None or isinstance(spec, SpecSheet) else read_spec(Path(spec))
@@ -84,13 +91,14 @@ def predict(
     if isinstance(model, Architecture):
         if space is None:
             raise ConfigError("an architecture needs its space; give space=...")
-        network = space.check(model)
-        steps = space.operator_counts([network])
+        networks = search_space(space, image_shape, outputs)
+        network = networks.check(model)
+        steps = networks.operator_counts([network])
         return predictions(
             kept,
             targets,
             steps,
-            lambda batch: space.workload(network, batch),
+            lambda batch: networks.workload(network, batch),
             from_fingerprint,
             sheet,
         )
@@ -149,14 +157,14 @@ def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Pre
 
 def measure(
     models: Model | Sequence[Model],
-    target: str,
+    target: str | Target,
     *,
     input_shape: tuple[int, ...] | None = None,
 ) -> list[Measurement]:
     """Time networks on a target, interleaved, so that a change of the machine's speed affects all.
 
     Args:
-        models: ONNX file, bundle or module, or several.
+        models: ONNX file, bundle or its path, finalist of a run, or module; or several.
         target: Target of this machine or of an agent, such as ``"cpu-onnxruntime-fp32-b1-t1"``.
         input_shape: Channels, height and width of the input of modules.
 
@@ -175,14 +183,21 @@ def measure(
             str(index): _onnx_file(model, input_shape, Path(folder) / str(index))
             for index, model in enumerate(several)
         }
-        return list(measure_files(files, Target.parse(target)).values())
+        return list(measure_files(files, _target(target)).values())
+
+
+def _target(given: str | Target) -> Target:
+    return given if isinstance(given, Target) else Target.parse(given)
 
 
 def _onnx_file(model: Model, input_shape: tuple[int, ...] | None, folder: Path) -> Path:
+    if isinstance(model, Network):
+        return model.bundle.onnx_file
     if isinstance(model, Bundle):
         return model.onnx_file
     if not isinstance(model, nn.Module):
-        return Path(model)
+        path = Path(model)
+        return Bundle.load(path).onnx_file if path.is_dir() else path
     if input_shape is None or len(input_shape) != 3:
         raise ConfigError(
             f"input_shape is {input_shape}; a module needs channels, height and width, such as "
@@ -195,7 +210,7 @@ def _onnx_file(model: Model, input_shape: tuple[int, ...] | None, folder: Path) 
 
 
 def calibrate(
-    target: str,
+    target: str | Target,
     space: SpaceOfDevices,
     samples: int = 10,
     *,
@@ -235,7 +250,7 @@ def calibrate(
     how = DEVICE_METRICS.find(metric)
     options = CalibrationOptions(samples, until_error, on_reading=on_reading)
     networks = search_space(space, image_shape, outputs)
-    return how.calibrate(Target.parse(target), networks, _store(store), options)
+    return how.calibrate(_target(target), networks, _store(store), options)
 
 
 def search_space(
@@ -251,6 +266,7 @@ def search_space(
     Raises:
         ConfigError: The name is unknown, or an option is wrong.
     """
+    space = named(space)  # type: ignore[assignment]
     if isinstance(space, SearchSpace):
         return space
     if isinstance(space, Run):

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -70,6 +70,28 @@ class ElasticModel:
         return space
 
 
+@overload
+def Elastic(
+    model: str,
+    *,
+    weights: str | Path | None = None,
+    widths: Sequence[float] = (0.5, 0.75, 1.0),
+    step: int = 8,
+    min_depth: float = 0.5,
+    keep: Sequence[str] = (),
+    pretrained: bool | None = None,
+) -> Named: ...
+@overload
+def Elastic(
+    model: nn.Module | Callable[..., nn.Module],
+    *,
+    weights: str | Path | None = None,
+    widths: Sequence[float] = (0.5, 0.75, 1.0),
+    step: int = 8,
+    min_depth: float = 0.5,
+    keep: Sequence[str] = (),
+    pretrained: bool | None = None,
+) -> Named | ElasticModel: ...
 def Elastic(
     model: str | nn.Module | Callable[..., nn.Module],
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,17 @@ import torch
 from PIL import Image
 
 from hwnas.api.object_names import importable_name
+from hwnas.config_class import given_fields
 from hwnas.errors import ConfigError, DataError
-from hwnas.experiment.from_images import data_table, is_image_source, name_of
+from hwnas.experiment.from_images import (
+    TaskKind,
+    data_table,
+    is_image_source,
+    kind_of_targets,
+    kind_of_task,
+    name_of,
+)
 from hwnas.given_objects import unnamed
-from hwnas.hashing import differing_fields
 from hwnas.run_folder import IMAGES
 from hwnas.search.data.image_data import DataConfig, ImageData
 from hwnas.search.data.raw_images import RawImages
@@ -67,12 +75,14 @@ class GivenImages:
         name: Name for a run on these images.
         data: Images that no recipe can name; None for all others.
         arrays: Arrays to keep in the folder of the run.
+        kind: Kind of the targets, as far as it is known without decoding images.
     """
 
     table: Mapping[str, Any]
     name: str = _DEFAULT_NAME
     data: ImageData | None = None
     arrays: Arrays = field(default_factory=dict)
+    kind: TaskKind = "classes"
 
     @classmethod
     def of(cls, data: Data, folder: Path | None, minutes: float | None) -> GivenImages:
@@ -88,14 +98,14 @@ class GivenImages:
             DataError: The arrays are of the wrong type or shape.
         """
         if isinstance(data, DataConfig):
-            return cls(differing_fields(data), _name_of_source(data.source))
+            return cls._of_config(data)
         if isinstance(data, ImageData):
-            return cls({"source": unnamed("data")}, data=data)
+            return cls({"source": unnamed("data")}, data=data, kind=data.kind)
         if isinstance(data, str | Path):
             return cls._of_path(data, minutes)
         if isinstance(data, Mapping):
             return cls._of_arrays(_four_arrays(data), folder)
-        if isinstance(data, tuple):
+        if isinstance(data, tuple) or _are_arrays(data):
             return cls._of_arrays(_with_test(*_pair(data)), folder)
         if isinstance(data, MapDataset) and not isinstance(data, np.ndarray | torch.Tensor):
             return cls._of_arrays(_with_test(*_collected(data), _class_names(data)), folder)
@@ -111,19 +121,39 @@ class GivenImages:
     def _of_path(cls, data: str | Path, minutes: float | None) -> GivenImages:
         path = Path(data).expanduser()
         if not path.exists() and isinstance(data, str) and (":" in data or data == "digits"):
-            return cls({"source": data}, _name_of_source(data))
+            return cls._of_config(DataConfig(data))
         if path.exists() and not is_image_source(path):
             raise ConfigError(
                 f"{path} is neither a folder of images nor an .npz file; for a recipe use "
                 "hwnas.search_recipe(RECIPE)"
             )
-        return cls(data_table(path, minutes or _MINUTES), name_of(path))
+        if not path.exists():
+            raise ConfigError(
+                f"{path} does not exist; give a folder of images, an .npz file, or a data.source "
+                'of a recipe, such as "digits"'
+            )
+        table = data_table(path, minutes or _MINUTES)
+        return cls(table, name_of(path), kind=kind_of_targets(path))
+
+    @classmethod
+    def _of_config(cls, config: DataConfig) -> GivenImages:
+        table = given_fields(config)
+        source = str(table.get("source", config.source))
+        kind, _, place = source.partition(":")
+        path = Path(os.path.expandvars(place)).expanduser()
+        found: TaskKind = "classes"
+        if kind == "text":
+            found = "tokens"
+        elif kind in ("folder", "npz") and path.exists():
+            found = kind_of_targets(path)
+        return cls({**table, "source": source}, _name_of_source(source), kind=found)
 
     @classmethod
     def _of_arrays(cls, arrays: Arrays, folder: Path | None) -> GivenImages:
         RawImages.of(arrays, "data")  # raises an error that names the array
+        kind = kind_of_task(arrays)
         path = (folder or Path("runs", _DEFAULT_NAME)).absolute() / IMAGES
-        return cls({"source": f"npz:{path}"}, arrays=arrays)
+        return cls({"source": f"npz:{path}"}, arrays=arrays, kind=kind)
 
     @classmethod
     def _of_function(cls, make: Callable[[], Any], folder: Path | None) -> GivenImages:
@@ -132,7 +162,7 @@ class GivenImages:
             return cls({"source": name}, _name_of_source(name))
         made = make()
         if isinstance(made, ImageData):
-            return cls({"source": unnamed("data")}, data=made)
+            return cls({"source": unnamed("data")}, data=made, kind=made.kind)
         if isinstance(made, Mapping):
             return cls._of_arrays(_four_arrays(made), folder)
         raise ConfigError(
@@ -146,7 +176,7 @@ def _name_of_source(source: str) -> str:
     return name_of(Path(place or kind)) if colon else kind
 
 
-def _pair(data: tuple[Any, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _pair(data: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     if len(data) != 2:
         raise ConfigError(
             f"data is a tuple of {len(data)}; expected (images, labels). With test images of your "
@@ -154,6 +184,11 @@ def _pair(data: tuple[Any, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         )
     images, targets = map(_array, data)
     return images, targets
+
+
+def _are_arrays(data: object) -> bool:
+    """Return whether data is a list of arrays of images and labels, as a tuple would be."""
+    return isinstance(data, list) and len(data) == 2 and all(hasattr(e, "shape") for e in data)
 
 
 def _array(given: Any) -> npt.NDArray[Any]:
@@ -193,7 +228,13 @@ def _collected(data: MapDataset) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any
     """Return all images of a data set, uint8 (N, H, W, C), and their labels."""
     images, labels = [], []
     for index in range(len(data)):
-        image, label = data[index]
+        item = data[index]
+        try:
+            image, label = item
+        except (TypeError, ValueError):
+            raise DataError(
+                f"item {index} of the data set is a {type(item).__name__}; expected (image, label)"
+            ) from None
         images.append(_pixels(image, index))
         labels.append(_array(label))
     if not images:

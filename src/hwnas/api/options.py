@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection
+from dataclasses import is_dataclass
 from functools import wraps
 from typing import Any, ParamSpec
 
@@ -12,9 +13,10 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.recipe import Named
 
-__all__ = ["named_with_options"]
+__all__ = ["named", "named_with_options"]
 
 P = ParamSpec("P")
+_PLUGIN = "__hwnas_plugin__"
 
 
 def named_with_options(
@@ -26,6 +28,10 @@ def named_with_options(
         name: Name of the plug-in in recipes.
         factory: Factory of the plug-in.
         given: Parameters of the factory that a run sets itself, such as the shape of the images.
+
+    Returns:
+        The function. Where a part of a search is expected, the function itself stands for the
+        plug-in without options; see `named`.
     """
     signature = inspect.signature(factory)
     own = [each for each in signature.parameters.values() if each.name not in given]
@@ -41,9 +47,30 @@ def named_with_options(
         return Named(name, {**dict(zip(names, positional, strict=False)), **options})
 
     public: Any = settings
-    public.__doc__ = _without(factory.__doc__ or "", given)
+    public.__doc__ = _without(_documented(factory), given)
     public.__signature__ = signature.replace(parameters=own, return_annotation=Named)
+    setattr(public, _PLUGIN, name)
     return settings
+
+
+def named(value: object) -> object:
+    """Return the name of a plug-in for a function of `named_with_options`; other values as given.
+
+    So ``sampler=hwnas.samplers.Guided`` means the same as ``sampler=hwnas.samplers.Guided()``.
+    """
+    name = getattr(value, _PLUGIN, None) if callable(value) else None
+    return Named(name) if isinstance(name, str) else value
+
+
+def _documented(factory: Callable[..., Any]) -> str:
+    """Return the docstring of a factory; that of a class with the fields of its bases."""
+    text = inspect.cleandoc(factory.__doc__ or "")
+    bases = factory.__mro__[1:] if isinstance(factory, type) else ()
+    for base in bases:
+        _, heading, inherited = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+        if heading and is_dataclass(base):
+            text += ("" if "Attributes:\n" in text else "\n\nAttributes:") + f"\n{inherited}"
+    return text
 
 
 def _without(docstring: str, names: Collection[str]) -> str:

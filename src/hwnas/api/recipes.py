@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from optuna.samplers import BaseSampler
 from torch import nn
@@ -13,14 +14,17 @@ from torch import nn
 from hwnas.api.elastic_model import ElasticModel
 from hwnas.api.images import Data, GivenImages
 from hwnas.api.object_names import importable_name, returning, shipped_name
+from hwnas.api.options import named
+from hwnas.api.settings import flat_settings, objective_table, set_key
+from hwnas.config_class import given_fields
 from hwnas.errors import ConfigError
 from hwnas.experiment import Experiment
-from hwnas.experiment.from_images import DEFAULT_TARGET
+from hwnas.experiment.from_images import DEFAULT_TARGET, TaskKind, objective_of, task_of
 from hwnas.given_objects import GivenObjects, unnamed
-from hwnas.hashing import differing_fields
 from hwnas.recipe import Named, parse_recipe
 from hwnas.recipe.text import recipe_text
 from hwnas.search import EVALUATORS, SAMPLERS, TASKS, Evaluator, Objective, Task, TrainConfig
+from hwnas.search.strategies import STRATEGIES, Strategy
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.registry import ROLES, SPACES
 
@@ -38,20 +42,9 @@ GivenSpace: TypeAlias = (
     str | Named | SearchSpace | ElasticModel | nn.Module | Callable[..., SearchSpace]
 )
 GivenTask: TypeAlias = str | Named | Task | Callable[..., Task]
-GivenStrategy: TypeAlias = str | Named
+GivenStrategy: TypeAlias = str | Named | Callable[..., Named] | type[Strategy]
 GivenSampler: TypeAlias = str | Named | BaseSampler | Callable[..., BaseSampler]
-GivenEvaluator: TypeAlias = str | Callable[..., Evaluator]
-
-_MAIN_METRICS: Mapping[str, tuple[str, Literal["maximize", "minimize"]]] = {
-    "classification": ("accuracy", "maximize"),
-    "multilabel": ("average_precision", "maximize"),
-    "regression": ("root_mean_squared_error", "minimize"),
-    "segmentation": ("mean_iou", "maximize"),
-    "detection": ("map", "maximize"),
-    "super-resolution": ("psnr_db", "maximize"),
-    "language-model": ("perplexity", "minimize"),
-}
-_TABLES = ("data", "deploy", "predictor", "run", "search", "space", "task", "train")
+GivenEvaluator: TypeAlias = str | Evaluator | Callable[..., Evaluator]
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class SearchDescription:
         data: Images.
         objectives: Objectives; None for the task's first metric and latency on this machine's CPU.
         space: Space of networks, or a list of it and of further roles; None for the default.
-        task: Task; None for classification.
+        task: Task; None for the one that the targets of the images suggest.
         training: Settings of the training; None leaves them to the plan for ``minutes``.
         minutes: Time budget of the whole job, in minutes.
         sampler: Sampler; None for the default.
@@ -111,32 +104,46 @@ class SearchDescription:
             tables["run"] = {"minutes": self.minutes}
         tables["data"] = {"source": images.table["source"]}
         objects: dict[str, Any] = {} if images.data is None else {"data": images.data}
-        for part in (self._task, self._space, self._sampler, self._strategy, self._evaluator):
-            named, given = part()
-            for table, values in named.items():
+        parts = (self._space, self._sampler, self._strategy, self._evaluator)
+        for described, given in (self._task(images.kind), *(part() for part in parts)):
+            for table, values in described.items():
                 tables[table] = {**tables.get(table, {}), **values}
             objects |= given
-        tables["objective"] = [_objective_table(each) for each in self._objectives()]
+        tables["objective"] = [objective_table(each) for each in self._objectives(images.kind)]
         if self.training is not None:
-            tables["train"] = differing_fields(self.training)
+            tables["train"] = given_fields(_checked(self.training, TrainConfig, "training"))
         if self.trials is not None:
             tables.setdefault("search", {})["trials"] = self.trials
-        for key, value in (self.settings or {}).items():
-            _set(tables, key, value)
+        for key, value in flat_settings(self.settings or {}).items():
+            set_key(tables, key, value)
         tables["data"] = {**images.table, **tables["data"]}
         recipe, text = parse_recipe(recipe_text(tables), where="the search")
         return Experiment(recipe, text, Path.cwd(), GivenObjects(**objects), images.arrays)
 
-    def _objectives(self) -> Sequence[Objective]:
-        if self.objectives is not None:
-            return self.objectives
-        return (main_objective(self.task), Objective("latency_ms", "minimize", DEFAULT_TARGET))
+    def _objectives(self, kind: TaskKind) -> Sequence[Objective]:
+        if self.objectives is None:
+            task = named(self.task)
+            main = main_objective(task_of(kind) if task is None else task)
+            return (main, Objective("latency_ms", "minimize", DEFAULT_TARGET))
+        if isinstance(self.objectives, Objective | str) or not isinstance(
+            self.objectives, Sequence
+        ):
+            raise ConfigError(
+                f"objectives is {self.objectives!r}; expected a list of hwnas.maximize(...) and "
+                "hwnas.minimize(...)"
+            )
+        return self.objectives
 
-    def _task(self) -> _Described:
+    def _task(self, kind: TaskKind) -> _Described:
+        if self.task is None:
+            name = task_of(kind)
+            return ({} if name == "classification" else {"task": {"name": name}}), {}
         return _described("task", self.task, TASKS)
 
     def _space(self) -> _Described:
         several = isinstance(self.space, Sequence) and not isinstance(self.space, str)
+        if several and not self.space:
+            raise ConfigError("space is an empty list; give a space of networks, or leave it out")
         first, *roles = self.space if several else (self.space,)  # type: ignore[misc]
         if isinstance(first, nn.Module):
             first = ElasticModel(first)
@@ -162,17 +169,31 @@ class SearchDescription:
         return {"search": search}, objects
 
     def _strategy(self) -> _Described:
-        if self.strategy is None:
-            return {}, {}
-        named = Named(self.strategy) if isinstance(self.strategy, str) else self.strategy
-        options = {"strategy_options": dict(named.options)} if named.options else {}
-        return {"search": {"strategy": named.name, **options}}, {}
+        found, objects = _described("strategy", self.strategy, STRATEGIES)
+        if "strategy" not in found:
+            return found, objects
+        if objects:
+            raise ConfigError(
+                f"strategy is {self.strategy!r}, which other processes cannot import by a name; "
+                "give a class of a module, or hwnas.strategies.GDAS(...)"
+            )
+        table = dict(found["strategy"])
+        search = {"strategy": table.pop("name")}
+        return {"search": search | ({"strategy_options": table} if table else {})}, {}
 
     def _evaluator(self) -> _Described:
-        named, objects = _described("evaluator", self.evaluator, EVALUATORS)
-        if "evaluator" not in named:
-            return named, objects
-        return {"search": {"evaluator": named["evaluator"]["name"]}}, objects
+        evaluator: Any = self.evaluator
+        if hasattr(evaluator, "evaluate") and not isinstance(evaluator, type):
+            evaluator = returning(evaluator)
+        found, objects = _described("evaluator", evaluator, EVALUATORS)
+        if "evaluator" not in found:
+            return found, objects
+        if len(found["evaluator"]) > 1:
+            raise ConfigError(
+                f"evaluator {found['evaluator']['name']!r} has no options; set those of its "
+                "training by training=..., or give a functools.partial of a factory of your own"
+            )
+        return {"search": {"evaluator": found["evaluator"]["name"]}}, objects
 
 
 _Described: TypeAlias = tuple[dict[str, dict[str, Any]], dict[str, Any]]
@@ -181,20 +202,51 @@ _Described: TypeAlias = tuple[dict[str, dict[str, Any]], dict[str, Any]]
 
 def _described(kind: str, given: object, registry: Mapping[str, Any]) -> _Described:
     """Return the table ``name`` and options of a part, or the part itself if it has no name."""
+    given = named(given)
     if given is None:
         return {}, {}
+    if isinstance(given, partial) and not given.args and (name := _name(given.func, registry)):
+        given = Named(name, given.keywords)
     if isinstance(given, Named):
         return {kind: given.table}, {}
     if isinstance(given, str):
         return {kind: {"name": given}}, {}
-    name = shipped_name(given, registry) or importable_name(given)
+    name = _name(given, registry)
     if name is not None:
         return {kind: {"name": name}}, {}
+    if not callable(given) and not isinstance(given, _PARTS.get(kind, object)):
+        raise ConfigError(
+            f"{kind} is {given!r}; expected a name, an object of hwnas.{_MODULES[kind]}, or one of "
+            "your own"
+        )
     return {kind: {"name": unnamed(kind)}}, {kind: given}
+
+
+_PARTS: Mapping[str, Any] = {"task": Task, "space": SearchSpace, "sampler": BaseSampler}
+_MODULES = {
+    "task": "tasks",
+    "space": "spaces",
+    "sampler": "samplers",
+    "strategy": "strategies",
+    "evaluator": "Evaluator",
+}
+
+
+def _name(given: object, registry: Mapping[str, Any]) -> str | None:
+    """Return the name by which other processes find an object; None if it has none."""
+    return shipped_name(given, registry) or importable_name(given)
+
+
+def _checked(value: Any, kind: type, name: str) -> Any:
+    """Return an argument of a type, or raise if it is of another one."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} is {value!r}; expected hwnas.{kind.__name__}(...)")
+    return value
 
 
 def _role(given: object) -> tuple[str, Mapping[str, Any]]:
     """Return the name of a further role of the candidates, and its options."""
+    given = named(given)
     if isinstance(given, Named):
         return given.name, given.options
     name = given if isinstance(given, str) else shipped_name(given, ROLES) or importable_name(given)
@@ -210,13 +262,20 @@ def _listed(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else names
 
 
-def main_objective(task: GivenTask | None) -> Objective:
-    """Return the objective for the first metric of a task."""
-    name = task.name if isinstance(task, Named) else "classification" if task is None else task
-    if isinstance(name, str) and name in _MAIN_METRICS:
-        metric, direction = _MAIN_METRICS[name]
-        if metric in (task.options.get("metrics", metric) if isinstance(task, Named) else metric):
-            return Objective(metric, direction)
+def main_objective(task: object) -> Objective:
+    """Return the objective for the first metric of a task.
+
+    Args:
+        task: Task of `hwnas.tasks`, its name, or a `Task`.
+    """
+    name = task.name if isinstance(task, Named) else task
+    if isinstance(name, str):
+        if ":" not in name:
+            TASKS.find(name, "task")  # raises an error that names the closest task
+        main = objective_of(name)
+        chosen = task.options.get("metrics") if isinstance(task, Named) else None
+        if main is not None and (chosen is None or main.metric in chosen):
+            return main
     metrics = getattr(task, "metrics", None)
     if not metrics or callable(metrics):
         raise ConfigError(
@@ -224,33 +283,3 @@ def main_objective(task: GivenTask | None) -> Objective:
             '[hwnas.maximize("METRIC"), hwnas.minimize("latency_ms", target="TARGET")]'
         )
     return Objective(metrics[0].name, metrics[0].direction)
-
-
-def _objective_table(objective: object) -> dict[str, Any]:
-    if not isinstance(objective, Objective):
-        raise ConfigError(
-            f"objectives has {objective!r}; expected hwnas.maximize(...) and hwnas.minimize(...)"
-        )
-    return differing_fields(objective)
-
-
-def _set(tables: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key of a recipe, or a whole table from a config object or a mapping."""
-    table, _, rest = key.partition(".")
-    if not rest:
-        whole = differing_fields(value) if is_dataclass(value) else value
-        if table not in _TABLES or not isinstance(whole, Mapping):
-            raise ConfigError(
-                f"settings has {key!r}; expected a dotted key, such as 'search.batch', or the name "
-                f"of a table with a config object: {', '.join(_TABLES)}"
-            )
-        for name, each in whole.items():
-            _set(tables, f"{table}.{name}", each)
-        return
-    *path, last = key.split(".")
-    place = tables
-    for name in path:
-        place = place.setdefault(name, {})
-    if last in place:
-        raise ConfigError(f"{key} is in settings, but another argument sets it as well; remove one")
-    place[last] = value

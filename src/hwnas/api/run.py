@@ -13,10 +13,12 @@ from torch import nn
 
 from hwnas.api.elastic_model import ElasticModel
 from hwnas.api.object_names import returning
+from hwnas.api.settings import overrides_of
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.errors import ConfigError
+from hwnas.experiment import cascade as make_cascade
+from hwnas.experiment import export as export_network
 from hwnas.experiment import (
-    export,
     front_figure,
     picked_network,
     resume,
@@ -29,17 +31,20 @@ from hwnas.experiment import (
 from hwnas.given_objects import GivenObjects
 from hwnas.progress import Reporter
 from hwnas.recipe import Recipe
-from hwnas.recipe.text import toml_text
 from hwnas.run_folder import RunFolder
 from hwnas.search import Evaluator, ImageData, Task
 from hwnas.search_spaces import SearchSpace
+from hwnas.stages.deployment.cascade_costs import Saved
+from hwnas.stages.deployment.cascade_result import Among, Cascading
+from hwnas.stages.results.comparison import Comparison, compare_runs
+from hwnas.stages.results.fronts import read_front
 from hwnas.stages.results.run_result import FrontRow, RunResult, cells
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects
 
-__all__ = ["Front", "Network", "Run", "open"]
+__all__ = ["Front", "Network", "Run", "compare", "export", "open"]
 
 
 class Front(Sequence[FrontRow]):
@@ -136,7 +141,22 @@ class Network:
             StorageError: The folder exists already or cannot be written.
         """
         more = formats, arena_bytes
-        return export(self.run.folder, path, self.id, None, self.target, *more)
+        return export_network(self.run.folder, path, self.id, None, self.target, *more)
+
+    @property
+    def bundle(self) -> Bundle:
+        """Bundle of this network in the folder of the run.
+
+        Raises:
+            ConfigError: The network is no finalist, so the run has no bundle of it.
+        """
+        folder = self.run.folder.output(self.target) / "bundles" / self.id
+        if not folder.is_dir():
+            raise ConfigError(
+                f"{self.run.path} has no bundle of {self.id}, which is no finalist; make one with "
+                'run.best("ID").export("FOLDER")'
+            )
+        return Bundle.load(folder)
 
     def __repr__(self) -> str:
         return f"<Network {self.id} of {self.run.path}>"
@@ -190,7 +210,15 @@ class Run:
 
     @property
     def front(self) -> Front:
-        """Networks of the front, and finalists; `Front.to_frame` gives a table."""
+        """Networks of the front, and finalists; `Front.to_frame` gives a table.
+
+        Of an unfinished run, the networks found so far.
+
+        Raises:
+            RunError: The run is stale, or has no finished trial yet.
+        """
+        if self._result is None and self.status["state"] == "unfinished":
+            return Front(read_front(self.path))
         return Front(self.result)
 
     @property
@@ -242,7 +270,9 @@ class Run:
 
         Args:
             trials: New number of candidates to evaluate in all.
-            settings: Changes to the recipe by dotted key, such as ``{"deploy.top": 5}``.
+            settings: Changes to the recipe by dotted key, such as ``{"deploy.top": 5}``, or by the
+                name of a table with a config object; ``{"objective": [...]}`` replaces all
+                objectives.
             reporter: Reporter of the progress.
             ray_address: Address of a Ray cluster; see `hwnas.search`.
 
@@ -251,7 +281,7 @@ class Run:
             RunError: Another process works on the run.
         """
         changes = {**({} if trials is None else {"search.trials": trials}), **(settings or {})}
-        overrides = [f"{key}={toml_text(value, key)}" for key, value in changes.items()]
+        overrides = overrides_of(changes)
         result = resume(self.folder, reporter, ray_address, overrides)
         return Run(RunFolder.open(self.folder), result)
 
@@ -273,6 +303,38 @@ class Run:
         found = specialise(self.folder, names, reporter)
         self.__dict__.pop("results", None)
         return found
+
+    def cascade(
+        self,
+        accuracy: float,
+        path: str | Path,
+        *,
+        margin: float = 1.0,
+        target: str | None = None,
+        saved: Saved = "latency",
+        among: Among = "scored",
+        pairs: int = 3,
+    ) -> Cascading:
+        """Package the two networks that together reach an accuracy at the lowest expected cost.
+
+        Args:
+            accuracy: Accuracy to reach on validation images, in 0..1.
+            path: Folder to make. Nothing is written if a single network reaches the accuracy at the
+                same or a lower cost.
+            margin: Number of standard errors by which the accuracy has to be above the target.
+            target: Target that the run was specialised for; the run's own if None.
+            saved: Cost to save: expected latency or expected energy.
+            among: Networks that are paired: the ``"finalists"``, or all that the search
+                ``"scored"``, of which a few pairs are fine-tuned and measured.
+            pairs: Number of these pairs.
+
+        Raises:
+            ConfigError: The networks do not classify, or an argument is out of range.
+            InfeasibleError: No network and no pair reaches the accuracy.
+            RunError: The run is not finished.
+            StorageError: The folder exists already or cannot be written.
+        """
+        return make_cascade(self.folder, accuracy, path, margin, target, saved, among, pairs)
 
     def rewrite_report(self) -> Path:
         """Write the report again, and return its path."""
@@ -300,6 +362,55 @@ class Run:
         return head + (self.front._repr_html_() if found["state"] == "finished" else "")
 
 
+def export(
+    run: str | Path | Run,
+    path: str | Path,
+    pick: str | None = None,
+    max_latency_ms: float | None = None,
+    target: str | None = None,
+    formats: Sequence[str] = (),
+    arena_bytes: int | None = None,
+) -> Bundle:
+    """Copy the bundle of one network of a run to its own folder.
+
+    Args:
+        run: Finished run, or its folder.
+        path: Folder to make.
+        pick: ``"knee"`` (the default), ``"fastest"``, ``"most-accurate"`` (the default under a
+            latency limit), or the id of any network that the search evaluated; the bundle of a
+            network that is not a finalist is made first.
+        max_latency_ms: Largest measured latency of the finalists to choose from.
+        target: Target that the run was specialised for; the run's own if None.
+        formats: Further file formats to convert the network to; see `hwnas.convert`.
+        arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
+
+    Raises:
+        ConfigError: There is no such pick or format.
+        ArtifactError: A converter refuses the network, or it does not fit.
+        InfeasibleError: No finalist is fast enough; the message names the fastest.
+        RunError: The run is not finished.
+        StorageError: The folder exists already or cannot be written.
+    """
+    folder = run.folder if isinstance(run, Run) else run
+    return export_network(folder, path, pick, max_latency_ms, target, formats, arena_bytes)
+
+
+def compare(runs: Sequence[str | Path | Run], target: str | None = None) -> Comparison:
+    """Compare the fronts of runs with the same objectives, finished or not.
+
+    Args:
+        runs: Runs or their folders, at least two.
+        target: Target that all runs were specialised for; their own if None.
+
+    Raises:
+        ConfigError: There are fewer than two runs, one is given twice, or their objectives differ.
+        InfeasibleError: No network of a run meets the limits.
+        RunError: A folder holds no run, no such target or no finished trial.
+    """
+    folders = [run.path if isinstance(run, Run) else Path(run) for run in runs]
+    return compare_runs(folders, target)
+
+
 def open(
     path: str | Path,
     *,
@@ -307,7 +418,7 @@ def open(
     task: Task | Callable[..., Task] | None = None,
     space: SearchSpace | nn.Module | ElasticModel | Callable[..., SearchSpace] | None = None,
     sampler: BaseSampler | Callable[..., BaseSampler] | None = None,
-    evaluator: Callable[..., Evaluator] | None = None,
+    evaluator: Evaluator | Callable[..., Evaluator] | None = None,
 ) -> Run:
     """Open an existing run.
 
@@ -324,5 +435,8 @@ def open(
     """
     factory = returning(sampler) if isinstance(sampler, BaseSampler) else sampler
     networks = ElasticModel(space) if isinstance(space, nn.Module) else space
-    objects = GivenObjects(data, task, networks, factory, evaluator)
+    made: Any = evaluator
+    if hasattr(made, "evaluate") and not isinstance(made, type):
+        made = returning(made)
+    objects = GivenObjects(data, task, networks, factory, made)
     return Run(RunFolder.open(path, objects))

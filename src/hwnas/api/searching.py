@@ -16,9 +16,9 @@ from hwnas.api.recipes import (
     SearchDescription,
 )
 from hwnas.api.run import Run
+from hwnas.api.settings import overrides_of
 from hwnas.experiment import Experiment
 from hwnas.progress import Reporter
-from hwnas.recipe.text import toml_text
 from hwnas.run_folder import RunFolder
 from hwnas.search import Objective, TrainConfig
 
@@ -63,21 +63,24 @@ def search(
         space: Space of `hwnas.spaces`, its name, a `SearchSpace`, a ``torch.nn.Module`` to make
             elastic, or a factory. A list holds a space of networks and further roles, such as
             `hwnas.spaces.TrainingSettings`.
-        task: Task of `hwnas.tasks`, its name, a `Task`, or a factory; classification if None.
-        training: Settings of the training. None leaves them to the plan for ``minutes``.
+        task: Task of `hwnas.tasks`, its name, a `Task`, or a factory; if None, the one that the
+            targets of the images suggest.
+        training: Settings of the training. With ``minutes``, those that it does not give are
+            planned, and all of them if it is None.
         minutes: Time budget of the whole job, in minutes, at least 3. What the other arguments
             leave open is planned for it.
         sampler: Sampler of `hwnas.samplers`, its name, a sampler of Optuna, or a factory.
-        strategy: Strategy of `hwnas.strategies`, its name, or the name of a class of your own; it
-            learns what to propose while the supernet is trained, in place of a sampler.
-        evaluator: ``"supernet"``, ``"train"``, ``"grow"``, or a factory.
+        strategy: Strategy of `hwnas.strategies`, its name, or a class of your own; it learns what
+            to propose while the supernet is trained, in place of a sampler.
+        evaluator: ``"supernet"``, ``"train"``, ``"grow"``, an `Evaluator`, or a factory.
         trials: Number of candidates to evaluate.
         seed: Seed of all random numbers.
         name: Name of the run; that of the images if None.
         path: Folder of the run; ``runs/<name>`` if None. An unfinished run of the same search in
             this folder is continued.
         settings: Further settings of the recipe by dotted key, such as ``{"search.workers": 0}``,
-            or a table as a config object, such as ``{"deploy": hwnas.DeployConfig(top=5)}``.
+            or by the name of a table with a config object, such as
+            ``{"deploy": hwnas.DeployConfig(top=5)}``, of which the fields that were given count.
         reporter: Reporter of the progress; the standard error if None.
         ray_address: Address of a Ray cluster, ``"auto"`` or ``"HOST:PORT"``; if None, Ray is
             started on this machine for the duration of the run.
@@ -121,14 +124,15 @@ def search_recipe(
     Args:
         recipe: TOML file.
         path: Folder of the run; ``runs/<name>`` if None.
-        settings: Changes to the recipe by dotted key, such as ``{"search.trials": 500}``.
+        settings: Changes to the recipe by dotted key, such as ``{"search.trials": 500}``, or by the
+            name of a table with a config object, of which the fields that were given count.
         reporter: Reporter of the progress; the standard error if None.
         ray_address: Address of a Ray cluster; see `hwnas.search`.
 
     Raises:
         HwnasError: See `hwnas.search`.
     """
-    changes = [f"{key}={toml_text(value, key)}" for key, value in (settings or {}).items()]
+    changes = overrides_of(settings or {})
     folder = None if path is None else Path(path)
     return run_described(Experiment.load(recipe, changes), folder, reporter, ray_address)
 

@@ -179,7 +179,11 @@ def status(run: RunPath, as_json: Json = False) -> None:
             markup=False,
         )
     if found["state"] != "finished":
-        out.print(f"next: hwnas resume {run}", soft_wrap=True, markup=False)
+        objects = "".join(f", {kind}=..." for kind in found["objects"])
+        command = f"hwnas.open({str(run)!r}{objects}).resume() in Python"
+        out.print(
+            f"next: {command if objects else f'hwnas resume {run}'}", soft_wrap=True, markup=False
+        )
 
 
 @app.command(rich_help_panel=SEARCHES)

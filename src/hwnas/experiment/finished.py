@@ -14,7 +14,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.converting import checked_formats, convert_bundle
 from hwnas.deploy.bundles.sealed import give_usual_modes
 from hwnas.errors import ConfigError, RunError, StorageError
-from hwnas.given_objects import GivenObjects
+from hwnas.given_objects import GivenObjects, unnamed_parts
 from hwnas.plugin import imports_from
 from hwnas.recipe import read_recipe
 from hwnas.report.front import pareto_front
@@ -58,7 +58,7 @@ def status(folder: str | Path | RunFolder) -> dict[str, Any]:
     """Return the state of a run: its stages, the stale ones, and the number of evaluated networks.
 
     The stages under ``unnamed`` were done by an older hwnas; only `resume` can tell whether they
-    are stale.
+    are stale. ``objects`` are the parts that only a Python program can give (`hwnas.open`).
     """
     opened = RunFolder.open(folder)
     goal = SearchGoal(opened.recipe.objective)
@@ -76,6 +76,7 @@ def status(folder: str | Path | RunFolder) -> dict[str, Any]:
         "state": "stale" if stale and state == "finished" else state,
         "stale": {name: list(reasons) for name, reasons in stale.items()},
         "unnamed": opened.unnamed,
+        "objects": unnamed_parts(opened.recipe),
         "created": opened.about["created"],
         "stages": opened.about["stages"],
         "trials": result.tried,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Sequence
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -11,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from hwnas.errors import ConfigError
+from hwnas.hashing import differing_fields
 from hwnas.recipe.text import recipe_text
 from hwnas.search.data.layouts.coco_folder import has_coco
 from hwnas.search.data.layouts.image_records import (
@@ -23,28 +26,47 @@ from hwnas.search.data.layouts.image_table import has_table, kind_of_table
 from hwnas.search.data.layouts.mask_folder import has_masks
 from hwnas.search.data.layouts.text_files import is_text
 from hwnas.search.data.manifest import DataManifest
+from hwnas.search.data.raw_images import kind_of_arrays
 from hwnas.search.data.sources import source_manifest
+from hwnas.search.objectives.objective import Objective
 
 __all__ = [
     "DEFAULT_TARGET",
+    "TaskKind",
     "data_table",
     "is_image_source",
+    "kind_of_targets",
+    "kind_of_task",
     "name_of",
+    "objective_of",
     "recipe_for_images",
+    "task_of",
     "task_tables",
 ]
 
 DEFAULT_TARGET = "cpu-onnxruntime-fp32-b1-t1"
 _SIDES = ((60.0, 112), (240.0, 160))  # largest side in pixels for budgets up to so many minutes
 _LARGEST_SIDE = 224
-_TASKS = {
-    "classes": ("classification", {"metric": "accuracy", "direction": "maximize"}),
-    "labels": ("multilabel", {"metric": "average_precision", "direction": "maximize"}),
-    "values": ("regression", {"metric": "root_mean_squared_error", "direction": "minimize"}),
-    "masks": ("segmentation", {"metric": "mean_iou", "direction": "maximize"}),
-    "boxes": ("detection", {"metric": "map", "direction": "maximize"}),
+TaskKind = Literal["classes", "labels", "values", "masks", "boxes", "pictures", "tokens"]
+_TASKS: Mapping[TaskKind, str] = {
+    "classes": "classification",
+    "labels": "multilabel",
+    "values": "regression",
+    "masks": "segmentation",
+    "boxes": "detection",
+    "pictures": "super-resolution",
+    "tokens": "language-model",
 }
-"""Task and first objective by the kind of targets."""
+_OBJECTIVES = {
+    "classification": Objective("accuracy", "maximize"),
+    "multilabel": Objective("average_precision", "maximize"),
+    "regression": Objective("root_mean_squared_error", "minimize"),
+    "segmentation": Objective("mean_iou", "maximize"),
+    "detection": Objective("map", "maximize"),
+    "super-resolution": Objective("psnr_db", "maximize"),
+    "language-model": Objective("perplexity", "minimize"),
+}
+"""First objective by the name of the task."""
 _LOOKED_AT = 64  # largest number of images whose sizes are read
 
 
@@ -100,12 +122,41 @@ def task_tables(images: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Args:
         images: Folder of images and their targets, or an ``.npz`` archive.
     """
-    task, objective = _TASKS[_kind(images)]
-    return {"task": {"name": task}} if task != "classification" else {}, dict(objective)
+    task = task_of(kind_of_targets(images))
+    objective = differing_fields(_OBJECTIVES[task])
+    return {"task": {"name": task}} if task != "classification" else {}, objective
 
 
-def _kind(images: Path) -> Literal["classes", "labels", "values", "masks", "boxes"]:
-    """Return what the targets are, as far as the files tell without decoding images."""
+def task_of(kind: TaskKind) -> str:
+    """Return the name of the task that learns targets of a kind."""
+    return _TASKS[kind]
+
+
+def objective_of(task: str) -> Objective | None:
+    """Return the first objective of a task that ships with hwnas; None for any other."""
+    return _OBJECTIVES.get(task)
+
+
+def kind_of_task(arrays: Mapping[str, Any]) -> TaskKind:
+    """Return what the targets of arrays are.
+
+    Args:
+        arrays: Arrays ``x_train`` and ``y_train``, perhaps with ``class_names``.
+    """
+    kind = kind_of_arrays(arrays)
+    if kind == "values" and np.isin(np.asarray(arrays["y_train"]), (0, 1)).all():
+        return "labels"
+    return kind
+
+
+def kind_of_targets(images: Path) -> TaskKind:
+    """Return what the targets are, as far as the files tell without decoding images.
+
+    Args:
+        images: Folder of images and their targets, or an ``.npz`` archive.
+    """
+    if images.is_file():
+        return _kind_in_archive(images)
     if has_masks(images):
         return "masks"
     if has_coco(images):
@@ -113,6 +164,14 @@ def _kind(images: Path) -> Literal["classes", "labels", "values", "masks", "boxe
     if has_records(images):
         return kind_of_records(images)
     return kind_of_table(images) if has_table(images) else "classes"
+
+
+def _kind_in_archive(path: Path) -> TaskKind:
+    damaged = contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile)
+    with damaged, np.load(path, allow_pickle=False) as archive:
+        if {"x_train", "y_train"} <= set(archive.files):
+            return kind_of_task(archive)
+    return "classes"  # as in archives of JPEG files; loading reports what is damaged
 
 
 def data_table(images: Path, minutes: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Recipe, parse_recipe, read_recipe
 from hwnas.recipe.keys import parts_of
 from hwnas.run_folder import IMAGES, RunFolder, all_or_nothing
-from hwnas.search.data.image_archive import write_npz
+from hwnas.search.data.image_archive import holds_arrays, write_npz
 from hwnas.stages.goal import SearchGoal, goals_of
 from hwnas.stages.images import tell_changed_images
 from hwnas.stages.job import Job
@@ -157,9 +157,15 @@ class Experiment:
                 return _work(opened, run_inputs, goals, reporter, ray_address)[0]
 
     def _keep_arrays(self, path: Path) -> None:
-        if self.arrays:
-            path.mkdir(parents=True, exist_ok=True)
-            write_npz(path / IMAGES, self.arrays)
+        if not self.arrays:
+            return
+        path.mkdir(parents=True, exist_ok=True)
+        kept = path / IMAGES
+        if (path / "run.json").exists() and kept.exists() and not holds_arrays(kept, self.arrays):
+            raise RunError(
+                f"{path} holds a run on other images; give another name or path, or remove it"
+            )
+        write_npz(kept, self.arrays)
 
 
 def run(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hwnas.config_class import config_class
 from hwnas.errors import ConfigError
 from hwnas.search.engine.placement import check_request
 
@@ -16,6 +17,7 @@ _LEAST_MINUTES = 3.0
 _WHOLE = 100  # points
 
 
+@config_class
 @dataclass(frozen=True)
 class RunConfig:
     """Table ``[run]``: the time budget of the whole job.
@@ -55,6 +57,7 @@ class RunConfig:
             )
 
 
+@config_class
 @dataclass(frozen=True)
 class ComputeConfig:
     """Table ``[compute]``: workers of all stages, unless the table of a stage says otherwise.

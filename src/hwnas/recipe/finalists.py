@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hwnas.config_class import config_class
 from hwnas.errors import ConfigError
 from hwnas.search.engine.placement import check_request
 from hwnas.search.training import TrainConfig
@@ -15,6 +16,7 @@ __all__ = ["DeployConfig"]
 _FINETUNE_EPOCHS = 1.0
 
 
+@config_class
 @dataclass(frozen=True)
 class DeployConfig:
     """Table ``[deploy]``: settings of the finalists.

@@ -79,6 +79,7 @@ class Recipe:
             )
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; expected at least 0")
+        self.train.check_budget()
 
     @property
     def workers(self) -> int:

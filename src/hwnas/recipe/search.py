@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hwnas.config_class import config_class
 from hwnas.errors import ConfigError
 from hwnas.search.engine.placement import (
     Node,
@@ -43,6 +44,7 @@ class SpaceConfig:
         return (self.name,) if isinstance(self.name, str) else self.name
 
 
+@config_class
 @dataclass(frozen=True)
 class PredictorConfig:
     """Table ``[predictor]``: settings of the predictors of costs on devices.
@@ -61,6 +63,7 @@ class PredictorConfig:
             raise ConfigError(f"predictor.networks is {self.networks}; expected at least 4")
 
 
+@config_class
 @dataclass(frozen=True)
 class SearchConfig:
     """Table ``[search]``: settings of the search.

@@ -13,8 +13,8 @@ import numpy as np
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from hwnas.config_class import given_fields
 from hwnas.errors import ConfigError
-from hwnas.hashing import differing_fields
 
 __all__ = ["completed", "recipe_text", "set_by_text", "toml_text"]
 
@@ -24,7 +24,7 @@ def recipe_text(values: Mapping[str, Any]) -> str:
 
     Args:
         values: Values by key; nested mappings are tables, and a list of mappings is a list of
-            tables. A dataclass is the table of the fields that differ from their defaults.
+            tables. A dataclass is the table of the fields that were given.
 
     Raises:
         ConfigError: TOML cannot hold a value.
@@ -59,7 +59,7 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        value = differing_fields(value)
+        value = given_fields(value)
     if isinstance(value, Mapping):
         return {str(name): _plain(each, f"{where}.{name}") for name, each in value.items()}
     if isinstance(value, tuple | list | np.ndarray):

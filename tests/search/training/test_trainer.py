@@ -585,7 +585,6 @@ class TestTrainingSteps:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, r"\[train\] needs epochs or budget_minutes"),
         ({"epochs": 0}, r"train\.epochs is 0; expected a number above 0"),
         ({"epochs": math.nan}, r"train\.epochs is nan"),
         ({"epochs": 1, "learning_rate": -1.0}, r"train\.learning_rate is -1\.0"),
@@ -611,6 +610,11 @@ class TestTrainingSteps:
 def test_train_config_refuses_wrong_settings(given: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**given)  # type: ignore[arg-type]
+
+
+def test_training_without_a_length_is_refused(few_digits: ImageData) -> None:
+    with pytest.raises(ConfigError, match=r"\[train\] needs epochs or budget_minutes"):
+        Schedule(TrainConfig(learning_rate=0.1), few_digits.train, 0)
 
 
 def test_train_config_adjusted_replaces_settings() -> None:

@@ -35,7 +35,7 @@ from hwnas.search.data.image_cache import ImageCache, Images, cache_key
 from hwnas.search.data.manifest import DataManifest, cached_hashes
 from hwnas.search.data.raw_images import RawImages, check_names, held_out_parts
 
-__all__ = ["archive_manifest", "read_npz", "write_npz"]
+__all__ = ["archive_manifest", "holds_arrays", "read_npz", "write_npz"]
 
 _BLOCK_BYTES = 2**20
 _DAMAGE = (
@@ -139,14 +139,14 @@ def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     Raises:
         StorageError: The file cannot be written.
     """
-    if path.exists() and _holds(path, arrays):
+    if path.exists() and holds_arrays(path, arrays):
         return
     with replacing(path) as temporary, temporary.open("wb") as file:
         save: Callable[..., None] = np.savez  # its types take any name for `allow_pickle`
         save(file, **arrays)
 
 
-def _holds(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+def holds_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
     """Return whether an archive has exactly these arrays; False if it cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import psutil
 
+from hwnas.config_class import config_class
 from hwnas.deploy.bundles.image_file import Fit
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import ConfigError, DataError
@@ -34,6 +35,7 @@ _WITHOUT_CLASSES = ("values", "pictures", "tokens")
 _COUNTED = {"masks": "pixels", "boxes": "boxes"}  # what has a class, if not images
 
 
+@config_class
 @dataclass(frozen=True)
 class DataConfig:
     """Settings of the ``[data]`` table of a recipe.

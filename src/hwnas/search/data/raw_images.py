@@ -28,6 +28,7 @@ __all__ = [
     "check_mask_size",
     "check_names",
     "held_out_parts",
+    "kind_of_arrays",
     "main_part",
     "numbered_groups",
     "spaced_rows",
@@ -123,18 +124,15 @@ class RawImages:
         parts = ("train", "test", *(["val"] if {"x_val", "y_val"} & arrays.keys() else []))
         check_names([f"{what}_{part}" for part in parts for what in "xy"], arrays, where)
         given = arrays.get("class_names")
-        check_targets = _check_of(
-            _array(arrays["y_train"]), floats_are_values, named=given is not None
-        )
-        pictures = _are_pictures(arrays)
+        kind = kind_of_arrays(arrays, floats_are_values)
         found = []
         for part in parts:
             images = check_images(arrays[f"x_{part}"], f"{where}: x_{part}")
             given_targets = _array(arrays[f"y_{part}"])
-            if pictures:
+            if kind == "pictures":
                 targets = check_pictures(images, given_targets, f"{where}: y_{part}")
             else:
-                targets = check_targets(given_targets, f"{where}: y_{part}")
+                targets = _CHECKS[kind](given_targets, f"{where}: y_{part}")
             if len(targets) != len(images):
                 raise DataError(
                     f"{where}: {len(images)} images in x_{part} but {len(targets)} targets in "
@@ -318,30 +316,27 @@ def _array(given: Any) -> npt.NDArray[Any]:
     return given if isinstance(given, np.ndarray) else np.asarray(given)
 
 
-def _are_pictures(arrays: Mapping[str, Any]) -> bool:
-    """Return whether the targets are pictures rather than masks."""
-    images, targets = _array(arrays["x_train"]), _array(arrays["y_train"])
-    if targets.dtype != np.uint8 or targets.ndim != 4:
-        return False
-    return targets.shape[3] > 1 or targets.shape[1:3] != images.shape[1:3]
-
-
-def _check_of(
-    targets: npt.NDArray[Any], floats_are_values: bool, named: bool
-) -> Callable[[npt.NDArray[Any], str], Targets]:
-    """Return the function that checks targets of this shape and dtype; see `RawImages.of`."""
+def kind_of_arrays(arrays: Mapping[str, Any], floats_are_values: bool = False) -> TargetKind:
+    """Return the kind of the targets of arrays, by their dtype and shape; see `RawImages.of`."""
+    targets = _array(arrays["y_train"])
+    if (
+        targets.dtype == np.uint8
+        and targets.ndim == 4
+        and (targets.shape[3] > 1 or targets.shape[1:3] != _array(arrays["x_train"]).shape[1:3])
+    ):
+        return "pictures"
     if targets.ndim == 3 and targets.shape[2] == BOX_NUMBERS and targets.dtype.kind == "f":
-        return check_boxes
+        return "boxes"
     if targets.ndim > 2:
-        return check_masks
-    if named or targets.dtype.kind not in "iubf":
-        return _labels
+        return "masks"
+    if "class_names" in arrays or targets.dtype.kind not in "iubf":
+        return "classes"
     columns = targets.shape[1] if targets.ndim == 2 else 0
     if targets.dtype.kind != "f":
-        return _values if columns > 1 else _labels
+        return "values" if columns > 1 else "classes"
     if floats_are_values or columns > 0 or not np.isfinite(targets).all():
-        return _values
-    return _labels if np.all(targets == np.floor(targets)) else _values
+        return "values"
+    return "classes" if np.all(targets == np.floor(targets)) else "values"
 
 
 def _labels(given: npt.NDArray[Any], name: str) -> Targets:
@@ -401,6 +396,15 @@ def numbered_groups(given: Any, count: int, name: str) -> npt.NDArray[np.int64] 
             f"each of {count} images to train on"
         )
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
+
+
+_CHECKS: Mapping[TargetKind, Callable[[npt.NDArray[Any], str], Targets]] = {
+    "boxes": check_boxes,
+    "masks": check_masks,
+    "classes": _labels,
+    "values": _values,
+}
+"""Checks of targets that depend on nothing else, by their kind."""
 
 
 def _class_names(given: Any, name: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ import torch
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.trial import FrozenTrial, Trial
 
+from hwnas.config_class import config_class
 from hwnas.errors import ConfigError
 from hwnas.search.evolution.algorithms.nsga2 import crowding
 from hwnas.search.objectives.objective import Objective, losses
@@ -36,6 +37,7 @@ RUNGS = "rungs"
 """User attribute of a trial: for each rung, the values and whether the trial was promoted."""
 
 
+@config_class
 @dataclass(frozen=True)
 class Rungs:
     """Settings of successive halving.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.config_class import config_class
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.predictors.estimate import NORMAL_90, Estimate
@@ -37,6 +38,11 @@ T = TypeVar("T")
 Direction = Literal["maximize", "minimize"]
 Reduction = Literal["worst", "sum", "min"]
 LimitScope = Literal["candidates", "finalists", "validation"]
+_KNOWN: Mapping[str, tuple[str, ...]] = {
+    "direction": get_args(Direction),
+    "reduce": get_args(Reduction),
+    "limit_on": get_args(LimitScope),
+}
 
 LATENCY = "latency_ms"
 
@@ -51,6 +57,7 @@ COUNTED: Mapping[str, Callable[[Workload], int]] = {
 """Functions that count a cost exactly from a workload, by the cost's name."""
 
 
+@config_class
 @dataclass(frozen=True)
 class Objective:
     """Objective of a search: a metric, its direction, and perhaps a limit.
@@ -82,6 +89,12 @@ class Objective:
     limit_on: LimitScope = "candidates"
 
     def __post_init__(self) -> None:
+        for name, known in _KNOWN.items():
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise ConfigError(
+                    f"objective {self.metric!r} has {name} {value!r}; {closest(str(value), known)}"
+                )
         self._check_targets()
         if self.limit_on != "candidates" and (self.limit is None or self.is_cost):
             raise ConfigError(
@@ -91,6 +104,10 @@ class Objective:
         if self.limit is not None and not math.isfinite(self.limit):
             raise ConfigError(
                 f"the limit of {self.label} is {self.limit}; expected a finite number"
+            )
+        if self.limit is not None and self.is_cost and self.limit <= 0:
+            raise ConfigError(
+                f"the limit of {self.label} is {self.limit:g}; expected a number above 0"
             )
 
     @property

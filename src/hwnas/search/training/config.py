@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from hwnas.config_class import config_class
 from hwnas.errors import ConfigError
 from hwnas.hashing import default_of
 from hwnas.plugin import closest, resolve
@@ -73,12 +74,14 @@ _NAMES = {
 }
 
 
+@config_class
 @dataclass(frozen=True)
 class TrainConfig:
     """Training settings of a supernet or a single network.
 
     Attributes:
-        epochs: Number of passes over the training images; with ``weights`` it may be 0.
+        epochs: Number of passes over the training images; with ``weights`` it may be 0. A training
+            needs ``epochs`` or ``budget_minutes``; in a job with ``minutes``, they are planned.
         budget_minutes: Training time in minutes, without start-up. If both are given, the one that
             is nearer to its end decides the end of the training and the learning rate.
         patience: Number of epochs after which the training of a single network ends, if its score
@@ -221,8 +224,6 @@ class TrainConfig:
     ranking_epochs: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.epochs is None and self.budget_minutes is None:
-            raise ConfigError("[train] needs epochs or budget_minutes")
         for name in _ABOVE_ZERO:
             value = getattr(self, name)
             if name == "epochs" and value == 0 and self.weights is not None:
@@ -277,6 +278,15 @@ class TrainConfig:
             )
         if ":" not in self.sampling:
             SAMPLING.find(self.sampling, "train.sampling")
+
+    def check_budget(self) -> None:
+        """Raise if the length of the training is not given.
+
+        Raises:
+            ConfigError: There are neither epochs nor minutes.
+        """
+        if self.epochs is None and self.budget_minutes is None:
+            raise ConfigError("[train] needs epochs or budget_minutes")
 
     def _check_parts(self) -> None:
         if self.accumulate > 1 and self.batch_size < 2 * self.accumulate * max(1, self.workers):

@@ -37,6 +37,9 @@ class Schedule:
     seed: int
     offset: int = 0
 
+    def __post_init__(self) -> None:
+        self.config.check_budget()
+
     @property
     def steps_per_epoch(self) -> int:
         """Number of whole batches in one pass over the images."""
