@@ -1,7 +1,7 @@
 """The documentation: code runs, recipes parse, commands, modules and link targets exist."""
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import operator
 import pickle
@@ -290,6 +290,18 @@ def test_documentation_links_have_existing_targets(page: Path) -> None:
             headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
             assert anchor in anchors, f"{relative(page)}: {link}"
+
+
+def test_page_of_all_keys_is_made_from_the_code() -> None:
+    """`python docs/recipe_reference.py` writes it."""
+    pytest.importorskip("griffe")
+    path = ROOT / "docs" / "recipe_reference.py"
+    spec = importlib.util.spec_from_file_location("recipe_reference", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.reference() == (ROOT / "docs" / "guides" / "recipe.md").read_text("utf-8")
 
 
 def test_documentation_index_lists_every_page() -> None:

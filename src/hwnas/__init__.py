@@ -163,9 +163,10 @@ class _CallablePackage(ModuleType):
     @property
     def __doc__(self) -> str:  # type: ignore[override]  # what `help` shows first
         import inspect
+        import re
 
         function = self.__wrapped__
-        signature = str(inspect.signature(function)).replace(", ", ",\n    ")
+        signature = re.sub(r", (?=\w+:|\*)", ",\n    ", str(inspect.signature(function)))
         return f"hwnas.search{signature}\n\n{inspect.getdoc(function)}"
 
 

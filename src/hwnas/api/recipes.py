@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 GivenSpace: TypeAlias = (
-    str | Named | SearchSpace | ElasticModel | nn.Module | Callable[..., SearchSpace]
+    str | Named | SearchSpace | ElasticModel | nn.Module | Callable[..., SearchSpace | Named]
 )
-GivenTask: TypeAlias = str | Named | Task | Callable[..., Task]
+GivenTask: TypeAlias = str | Named | Task | Callable[..., Task | Named]
 GivenStrategy: TypeAlias = str | Named | Callable[..., Named] | type[Strategy]
-GivenSampler: TypeAlias = str | Named | BaseSampler | Callable[..., BaseSampler]
+GivenSampler: TypeAlias = str | Named | BaseSampler | Callable[..., BaseSampler | Named]
 GivenEvaluator: TypeAlias = str | Evaluator | Callable[..., Evaluator]
 
 

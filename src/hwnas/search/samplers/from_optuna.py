@@ -23,27 +23,47 @@ def _population(trials: int) -> int:
 def nsga2(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
     """Build NSGA-II (Deb et al., IEEE TEC 2002).
 
-    By default a generation is a tenth of the trials, bounded to 20..100.
+    Args:
+        seed: Seed of the random numbers.
+        trials: Number of candidates that the search evaluates in all.
+        population_size: Networks of a generation; if None, a tenth of the trials, 20 to 100.
     """
     size = population_size or _population(trials)
     return NSGAIISampler(population_size=size, seed=seed)
 
 
 def nsga3(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
-    """Build NSGA-III (Deb and Jain, IEEE TEC 2014), with the default population of `nsga2`."""
+    """Build NSGA-III (Deb and Jain, IEEE TEC 2014).
+
+    Args:
+        seed: Seed of the random numbers.
+        trials: Number of candidates that the search evaluates in all.
+        population_size: Networks of a generation; if None, a tenth of the trials, 20 to 100.
+    """
     size = population_size or _population(trials)
     return NSGAIIISampler(population_size=size, seed=seed)
 
 
 def tpe(seed: int, n_startup_trials: int = 10, multivariate: bool = True) -> BaseSampler:
-    """Build a tree-structured Parzen estimator (TPE; Bergstra et al., NIPS 2011)."""
+    """Build a tree-structured Parzen estimator (TPE; Bergstra et al., NIPS 2011).
+
+    Args:
+        seed: Seed of the random numbers.
+        n_startup_trials: Number of random trials before the first model is fitted.
+        multivariate: Whether choices are modelled together rather than one by one.
+    """
     return optuna.samplers.TPESampler(
         seed=seed, n_startup_trials=n_startup_trials, multivariate=multivariate
     )
 
 
 def gp(seed: int, n_startup_trials: int = 10) -> BaseSampler:
-    """Build Optuna's Gaussian-process sampler."""
+    """Build Optuna's Gaussian-process sampler.
+
+    Args:
+        seed: Seed of the random numbers.
+        n_startup_trials: Number of random trials before the first model is fitted.
+    """
     return optuna.samplers.GPSampler(seed=seed, n_startup_trials=n_startup_trials)
 
 

@@ -89,21 +89,42 @@ class PredictedFront(BatchSampler):
 def linas(
     seed: int = 0, batch: int = 4, features: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
-    """Build LINAS (Cummings et al., 2022): NSGA-II on ridge and support vector regression."""
+    """Build LINAS (Cummings et al., 2022): NSGA-II on ridge and support vector regression.
+
+    Args:
+        seed: Seed of the random numbers.
+        batch: Number of networks that are proposed at a time.
+        features: Description of the space.
+        start: Number of trials before the first model is fitted, at least 2.
+    """
     return PredictedFront(_ridge_and_svr, seed, batch, features, start)
 
 
 def forest(
     seed: int = 0, batch: int = 4, features: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
-    """Build NSGA-II on predictions of extremely randomised trees (Geurts et al., 2006)."""
+    """Build NSGA-II on predictions of extremely randomised trees (Geurts et al., 2006).
+
+    Args:
+        seed: Seed of the random numbers.
+        batch: Number of networks that are proposed at a time.
+        features: Description of the space.
+        start: Number of trials before the first model is fitted, at least 2.
+    """
     return PredictedFront(_trees, seed, batch, features, start)
 
 
 def surrogate_nsga2(
     seed: int = 0, batch: int = 4, features: SpaceFeatures | None = None, start: int = _START
 ) -> PredictedFront:
-    """Build NSGA-II on the means of the Gaussian processes that `GuidedSampler` uses."""
+    """Build NSGA-II on the means of the Gaussian processes that `GuidedSampler` uses.
+
+    Args:
+        seed: Seed of the random numbers.
+        batch: Number of networks that are proposed at a time.
+        features: Description of the space.
+        start: Number of trials before the first model is fitted, at least 2.
+    """
     return PredictedFront(_process, seed, batch, features, start)
 
 

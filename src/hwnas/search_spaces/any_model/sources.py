@@ -68,10 +68,11 @@ def named_elastic(
             that it accepts; ``"onnx:FILE"``, ``"timm:NAME"``, or ``"hf:NAME"``.
         weights: Safetensors file with the state of the model. If empty, the model keeps the weights
             that it is built with; random ones are the same each time.
-        widths: See `elastic`.
-        step: See `elastic`.
-        min_depth: See `elastic`.
-        keep: See `elastic`.
+        widths: Options for the share of the channels of each group of layers that remains, each in
+            (0, 1].
+        step: Numbers of channels are multiples of this number, or the full number.
+        min_depth: Smallest share of each run of residual blocks that remains, in [0, 1].
+        keep: Names of modules that stay unchanged.
         pretrained: Whether the model has trained weights, which the supernet then learns from. If
             None, this is true with a file of ``weights``, for a model of ``onnx:``, and for one of
             ``hf:`` that has as many outputs as are wanted.

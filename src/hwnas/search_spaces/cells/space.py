@@ -206,7 +206,16 @@ def nasbench201(
     cells: int = 5,
     operator_weights: OperatorWeights = "shared",
 ) -> CellSpace:
-    """Return the space of a recipe's ``[space] name = "nasbench201"``; see `CellSpace`."""
+    """Return the space of a recipe's ``[space] name = "nasbench201"``.
+
+    Args:
+        image_shape: Height, width and channels of the data's images.
+        outputs: Length of the output vector.
+        channels: Channels of the first stage; each later stage has twice those of the one before.
+        cells: Number of cells in each of the three stages.
+        operator_weights: ``"own"`` if each operation of an edge has weights of its own in a
+            supernet, ``"shared"`` if the pointwise convolution is the centre of the larger one.
+    """
     return CellSpace(image_shape, outputs, channels, cells, operator_weights)
 
 
