@@ -66,6 +66,19 @@ def test_arena_bytes_grow_with_the_batch_size() -> None:
     assert eight > 4 * one
 
 
+def test_modelled_peak_grows_by_the_same_for_each_operator() -> None:
+    """Operators without weights, on the same maps, differ by what a runtime loads for each."""
+
+    def peak(relus: int) -> float:
+        layers = [nn.Conv2d(3, 16, 3, padding=1), *(nn.AvgPool2d(1) for _ in range(relus))]
+        workload = trace(nn.Sequential(*layers), (3, SIDE, SIDE))
+        return float(np.exp(memory_features([workload])[0, 0])) - arena_bytes(workload)
+
+    first, second, third = peak(1), peak(2), peak(3)
+    assert second - first == pytest.approx(third - second)
+    assert second > first + 1000
+
+
 def test_memory_features_are_finite_and_the_first_is_largest(networks: list[Workload]) -> None:
     for number_format in ("fp32", "int8"):
         features = memory_features(networks, number_format)

@@ -10,7 +10,7 @@ import torch
 
 from hwnas.deploy import Target
 from hwnas.deploy.matching import chosen_calls, matched
-from hwnas.deploy.matching.kernel_plan import KernelPlan, plan_file
+from hwnas.deploy.matching.kernel_plan import KernelPlan, plan_file, revision
 from hwnas.errors import ArtifactError
 from hwnas.kernels.operators.registry import OPERATORS
 
@@ -70,6 +70,12 @@ def test_kernel_plan_reports_another_gpu_target_or_version(
     plan: KernelPlan, change: dict[str, object], reason: str
 ) -> None:
     assert re.search(f"was made for {reason}", replace(plan, **change).misfit(TARGET))
+
+
+def test_revision_has_twelve_digits_that_operators_do_not_share() -> None:
+    found = [revision(OPERATORS[name]) for name in ("pointwise", "depthwise")]
+    assert all(re.fullmatch(r"[0-9a-f]{12}", each) for each in found)
+    assert len(set(found)) == 2
 
 
 def test_kernel_plan_reports_changed_and_removed_operators(plan: KernelPlan) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 from hwnas.errors import DataError
 from hwnas.experiment.from_images import recipe_for_images
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
-from hwnas.search.data.layouts.image_records import kind_of_records
+from hwnas.search.data.layouts.image_records import _damage_named, kind_of_records
 from hwnas.search.data.sources import source_manifest
 
 
@@ -123,6 +123,17 @@ def test_records_of_a_group_stay_in_one_split(tmp_path: Path) -> None:
     images = [each.take(range(len(each)))[0] for each in (data.train, data.validation, data.test)]
     patients = [set((each[:, 0, 0, 0] // 40).tolist()) for each in images]
     assert sum(map(len, patients)) == len(set().union(*patients)) == 6
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(OSError(), "OSError"), (OSError("no magic bytes\nmore"), "no magic bytes")]
+)
+def test_damage_is_named_by_the_first_line_or_the_type(
+    error: OSError, told: str, tmp_path: Path
+) -> None:
+    refused = pytest.raises(DataError, match=rf"a\.parquet cannot be read \({told}\); ")
+    with refused, _damage_named(tmp_path / "a.parquet"):
+        raise error
 
 
 def test_records_name_damaged_images_by_their_row(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_load_checkpoint_refuses_another_run(path: Path) -> None:
 def test_load_checkpoint_names_the_weights_that_differ(path: Path) -> None:
     with pytest.raises(
         RunError,
-        match=r"0\.weight is \(8, 4\) in the weights and \(9, 4\) in this network, .* more",
+        match=r"0\.weight is \(8, 4\) in the weights and \(9, 4\) in this network, .* and 5 more\.",
     ):
         load_checkpoint(path, *made(0, 0, width=9), "run-b")
     network = nn.Sequential(nn.Linear(4, 8), nn.Identity(), nn.Linear(8, 2), nn.Linear(2, 2))
