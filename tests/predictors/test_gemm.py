@@ -102,6 +102,13 @@ def test_gemm_model_is_monotone_in_each_size(threads: int) -> None:
 
 
 @pytest.mark.slow
+def test_work_of_a_product_counts_whole_tiles() -> None:
+    work = Gemm(5, 17, 300).work
+    assert work[:4] == (1, 5 * 300, 17 * 300, 5 * 17)
+    narrow = work[4:6], work[6:8]  # strips of 16 columns: 2; tiles of 4 rows: 2
+    assert narrow == ((5 * 2 * 300, 5 * 2 * 2), (2 * 2, 2 * 2 * 300))
+
+
 def test_gemm_model_is_deterministic_and_survives_pickling() -> None:
     new = drawn(5, BEYOND["larger"])
     assert fitted().predict(new) == pickle.loads(pickle.dumps(fitted())).predict(new)

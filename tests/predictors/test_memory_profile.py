@@ -11,7 +11,12 @@ from hwnas.deploy.onnx.workload import read_workload
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 from hwnas.predictors import CalibrationOptions, DeviceStore, NetworkMeasurement
 from hwnas.predictors.metrics.memory import memory_features
-from hwnas.predictors.metrics.memory_profile import calibrate_memory, load_memory, predict_memory
+from hwnas.predictors.metrics.memory_profile import (
+    MemoryProfile,
+    calibrate_memory,
+    load_memory,
+    predict_memory,
+)
 from hwnas.search_spaces import mobilenet
 
 TARGET = Target.parse("cpu-onnxruntime-fp32-b2-t1")
@@ -23,6 +28,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DeviceStore:
     made = DeviceStore(tmp_path_factory.mktemp("store"))
     calibrate_memory(TARGET, SPACE, made, CalibrationOptions(3))
     return made
+
+
+def test_memory_profile_survives_json_and_refuses_fields_that_do_not_fit() -> None:
+    rows = ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))
+    profile = MemoryProfile(TARGET.name, ("a", "b"), rows, (10, 20), "space", "hardware", {}, "now")
+    written = json.loads(json.dumps(profile.to_json()))
+    assert MemoryProfile.from_json(written) == profile
+    with pytest.raises(ValueError, match="2 networks, 2 rows of features and 1 peaks"):
+        MemoryProfile.from_json({**written, "peaks_bytes": [10]})
 
 
 @pytest.mark.slow

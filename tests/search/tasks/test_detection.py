@@ -65,6 +65,16 @@ def test_perfect_outputs_are_decoded_to_the_boxes(seed: int) -> None:
             assert sure[0, :5].tolist() == pytest.approx(box, abs=1e-5)
 
 
+def test_loss_of_one_cell_is_not_halved() -> None:
+    """The loss is a mean over cells with an object; two equal images have twice as many."""
+    torch.manual_seed(0)
+    outputs = torch.randn(1, 6, 2, 2)
+    box = torch.tensor([[[0.05, 0.05, 0.45, 0.45, 1.0]]])
+    alone = TASK.loss(outputs, box)
+    twice = TASK.loss(outputs.repeat(2, 1, 1, 1), box.repeat(2, 1, 1))
+    torch.testing.assert_close(alone, twice)
+
+
 def test_perfect_outputs_have_a_map_of_one_and_a_smaller_loss() -> None:
     boxes = random_boxes(0, most=1)
     outputs = perfect_outputs(boxes)

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.search.data.masks import VOID
-from hwnas.search.training.rand_augment import _COLOUR, _GEOMETRIC, rand_augmented
+from hwnas.search.training.rand_augment import (
+    _COLOUR,
+    _GEOMETRIC,
+    _rotated,
+    _sheared_x,
+    _sheared_y,
+    rand_augmented,
+)
 
 
 def photographs(n: int, side: int, channels: int = 3) -> np.ndarray:
@@ -17,6 +24,14 @@ def photographs(n: int, side: int, channels: int = 3) -> np.ndarray:
     down[side // 4 : side // 2, side // 3 : side // 2] += 30
     planes = [down, right, (down + right) / 2][:channels]
     return np.repeat(np.stack(planes, 2).astype(np.uint8)[None], n, 0)
+
+
+@given(st.floats(-1, 1), st.integers(1, 64), st.integers(1, 64))
+def test_rotations_and_shears_keep_the_centre(strength: float, width: int, height: int) -> None:
+    centre = np.array([width / 2, height / 2, 1])
+    for operation in (_rotated, _sheared_x, _sheared_y):
+        matrix = np.array(operation(strength, width, height)).reshape(2, 3)
+        np.testing.assert_allclose(matrix @ centre, centre[:2], atol=1e-9)
 
 
 @given(
