@@ -8,6 +8,7 @@ from pathlib import Path
 from hwnas.api.run import Network
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.converting import convert_bundle
+from hwnas.deploy.file_formats.device_limits import DeviceLimits, device_limits
 
 __all__ = ["convert"]
 
@@ -18,6 +19,7 @@ def convert(
     *,
     batch: int = 1,
     arena_bytes: int | None = None,
+    limits: str | DeviceLimits | None = None,
 ) -> Bundle:
     """Add files in further formats to a bundle, and check each where it runs on this machine.
 
@@ -28,17 +30,21 @@ def convert(
         batch: Number of images that a run takes, where a format fixes it.
         arena_bytes: Most memory for activations, where a format plans it (``"c"``); unlimited if
             None.
+        limits: Device that has to be able to read one of the ONNX files: the name of a release,
+            such as ``"tensorrt-8.6"``, a TOML file, or `DeviceLimits`; None for any.
 
     Returns:
         The bundle with the files; `Bundle.converted` describes them.
 
     Raises:
         ConfigError: A format is unknown, or its converter is not installed.
-        ArtifactError: A converter refuses the network, the outputs differ too much, or the
-            activations do not fit; the bundle is unchanged.
+        ArtifactError: A converter refuses the network, the outputs differ too much, the activations
+            do not fit, or the device cannot read the network; the bundle is unchanged.
         StorageError: The bundle cannot be written.
     """
     if isinstance(bundle, Network):
         bundle = bundle.bundle
     opened = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
-    return convert_bundle(opened, [to] if isinstance(to, str) else list(to), batch, arena_bytes)
+    device = device_limits(limits) if isinstance(limits, str) else limits
+    formats = [to] if isinstance(to, str) else list(to)
+    return convert_bundle(opened, formats, batch, arena_bytes, device)

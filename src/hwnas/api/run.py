@@ -15,6 +15,7 @@ from hwnas.api.elastic_model import ElasticModel
 from hwnas.api.object_names import returning
 from hwnas.api.settings import overrides_of
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.file_formats.device_limits import DeviceLimits, device_limits
 from hwnas.errors import ConfigError
 from hwnas.experiment import cascade as make_cascade
 from hwnas.experiment import export as export_network
@@ -125,7 +126,11 @@ class Network:
         return next((row for row in rows if row.id == self.id), None)
 
     def export(
-        self, path: str | Path, formats: Sequence[str] = (), arena_bytes: int | None = None
+        self,
+        path: str | Path,
+        formats: Sequence[str] = (),
+        arena_bytes: int | None = None,
+        limits: str | DeviceLimits | None = None,
     ) -> Bundle:
         """Write the bundle of this network to a new folder; it is made first if it does not exist.
 
@@ -133,15 +138,15 @@ class Network:
             path: Folder to make.
             formats: Further file formats to convert the network to; see `hwnas.convert`.
             arena_bytes: Most memory for activations in the format ``"c"``; unlimited if None.
+            limits: Device that has to be able to read it; see `hwnas.convert`.
 
         Raises:
             ConfigError: A format is unknown, or its converter is not installed.
-            ArtifactError: A converter refuses the network.
+            ArtifactError: A converter refuses the network, or the device cannot read it.
             RunError: The run is stale.
             StorageError: The folder exists already or cannot be written.
         """
-        more = formats, arena_bytes
-        return export_network(self.run.folder, path, self.id, None, self.target, *more)
+        return export(self.run, path, self.id, None, self.target, formats, arena_bytes, limits)
 
     @property
     def bundle(self) -> Bundle:
@@ -370,6 +375,7 @@ def export(
     target: str | None = None,
     formats: Sequence[str] = (),
     arena_bytes: int | None = None,
+    limits: str | DeviceLimits | None = None,
 ) -> Bundle:
     """Copy the bundle of one network of a run to its own folder.
 
@@ -383,16 +389,20 @@ def export(
         target: Target that the run was specialised for; the run's own if None.
         formats: Further file formats to convert the network to; see `hwnas.convert`.
         arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
+        limits: Device that has to be able to read one of the ONNX files; see `hwnas.convert`.
 
     Raises:
-        ConfigError: There is no such pick or format.
-        ArtifactError: A converter refuses the network, or it does not fit.
+        ConfigError: There is no such pick, format or device.
+        ArtifactError: A converter refuses the network, or it does not fit, or the device cannot
+            read it.
         InfeasibleError: No finalist is fast enough; the message names the fastest.
         RunError: The run is not finished.
         StorageError: The folder exists already or cannot be written.
     """
     folder = run.folder if isinstance(run, Run) else run
-    return export_network(folder, path, pick, max_latency_ms, target, formats, arena_bytes)
+    device = device_limits(limits) if isinstance(limits, str) else limits
+    more = formats, arena_bytes, device
+    return export_network(folder, path, pick, max_latency_ms, target, *more)
 
 
 def compare(runs: Sequence[str | Path | Run], target: str | None = None) -> Comparison:

@@ -77,6 +77,16 @@ Targets = Annotated[
     typer.Option("--target", help="Target, e.g. cpu-onnxruntime-fp32-b1-t1; may be repeated"),
 ]
 
+Readable = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="DEVICE",
+        help="Refuse files that this device cannot read: a release, e.g. tensorrt-8.6, or a TOML "
+        "file with opset, operators or without",
+    ),
+]
+
 _UsageError: Any = typer.BadParameter.__base__  # its module depends on the version of Typer
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hwnas.cli.app import MORE, SEARCHES, Arena, Json, RunPath, Targets, app, fail, out, print_json
+from hwnas.cli.app import (
+    MORE,
+    SEARCHES,
+    Arena,
+    Json,
+    Readable,
+    RunPath,
+    Targets,
+    app,
+    fail,
+    out,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,6 +235,7 @@ def export(
         ),
     ] = None,
     arena: Arena = None,
+    device: Readable = None,
     triton_repository: Annotated[
         Path | None,
         typer.Option(
@@ -247,16 +260,16 @@ def export(
     """Copy the bundle of one network out of a run; create it first if necessary."""
     import tempfile
 
+    from hwnas.api.run import export
     from hwnas.cli.networks.convert import arena_bytes, told
     from hwnas.deploy.bundles.model_repository import write_model_repository
     from hwnas.deploy.runtimes.ort_web_files import runtime_files as web_files
     from hwnas.deploy.webpage import write_web_page
     from hwnas.errors import ConfigError
-    from hwnas.experiment import export
 
     if to is None and web is None:
         raise ConfigError("give --out, the folder of the bundle, or --web, the folder of a page")
-    more = formats or [], arena_bytes(arena)
+    more = formats or [], arena_bytes(arena), device
     files = web_files(runtime_files) if web is not None else None
     with tempfile.TemporaryDirectory() as work:
         bundle = export(run, to or Path(work) / "bundle", pick, max_latency_ms, target, *more)

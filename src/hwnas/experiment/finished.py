@@ -13,6 +13,7 @@ from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.converting import checked_formats, convert_bundle
 from hwnas.deploy.bundles.sealed import give_usual_modes
+from hwnas.deploy.file_formats.device_limits import DeviceLimits
 from hwnas.errors import ConfigError, RunError, StorageError
 from hwnas.given_objects import GivenObjects, unnamed_parts
 from hwnas.plugin import imports_from
@@ -111,6 +112,7 @@ def export(
     target: str | None = None,
     formats: Sequence[str] = (),
     arena_bytes: int | None = None,
+    limits: DeviceLimits | None = None,
 ) -> Bundle:
     """Copy the bundle of one network of a run to its own folder.
 
@@ -124,10 +126,12 @@ def export(
         target: Target that the run was specialised for; the run's own if None.
         formats: Further file formats to convert the network to; see `hwnas.convert`.
         arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
+        limits: Limits of a device that has to be able to read one of the ONNX files; None for none.
 
     Raises:
         ConfigError: There is no such pick or format.
-        ArtifactError: A converter refuses the network, or it does not fit.
+        ArtifactError: A converter refuses the network, or it does not fit, or the device cannot
+            read it.
         InfeasibleError: No finalist is fast enough; the message names the fastest.
         RunError: The run is not finished.
         StorageError: ``out`` exists already or cannot be written.
@@ -144,8 +148,9 @@ def export(
                 give_usual_modes(temporary)
             else:
                 make_bundle(job, goal, source, temporary)
-            if formats:
-                convert_bundle(Bundle.load(temporary), formats, arena_bytes=arena_bytes)
+            if formats or limits is not None:
+                made = Bundle.load(temporary)
+                convert_bundle(made, formats, arena_bytes=arena_bytes, limits=limits)
     return Bundle.load(out)
 
 

@@ -12,6 +12,7 @@ from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundles.bundle import MODEL, Bundle
 from hwnas.deploy.bundles.packing import reseal
 from hwnas.deploy.file_formats.converted_file import ConvertedFile, GoldenNumbers, converted
+from hwnas.deploy.file_formats.device_limits import DeviceLimits, check_readable
 from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.file_formats.registry import file_format
 from hwnas.deploy.quantization.quantize import quantize_int8
@@ -25,7 +26,11 @@ _INT8 = Target.parse("cpu-onnxruntime-int8-b1-t1")
 
 
 def convert_bundle(
-    bundle: Bundle, formats: Sequence[str], batch: int = 1, arena_bytes: int | None = None
+    bundle: Bundle,
+    formats: Sequence[str],
+    batch: int = 1,
+    arena_bytes: int | None = None,
+    limits: DeviceLimits | None = None,
 ) -> Bundle:
     """Add files in further formats to a bundle; those that it has already are made again.
 
@@ -38,13 +43,15 @@ def convert_bundle(
         formats: Names of the formats, of `hwnas.deploy.file_formats.registry.FILE_FORMATS`.
         batch: Number of images that a run takes, where a format fixes it; at least 1.
         arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
+        limits: Limits of a device that has to be able to read one of the ONNX files; None for none.
 
     Returns:
         The bundle with the files.
 
     Raises:
         ConfigError: There is no such format, its converter is not installed, or the batch is wrong.
-        ArtifactError: A converter refuses the network, or the outputs differ too much.
+        ArtifactError: A converter refuses the network, the outputs differ too much, or the device
+            can read no file.
         StorageError: The bundle cannot be written.
     """
     forms = checked_formats(formats, batch, arena_bytes)
@@ -64,6 +71,9 @@ def convert_bundle(
                 outputs = open_session(given.model, _INT8).run(golden.images)
                 known = replace(golden, outputs=outputs)
             made.append((place, converted(name, given, place, known)))
+        if limits is not None:
+            files = [place / each.main for place, each in made if each.main.endswith(".onnx")]
+            check_readable(limits, [network.model, *files])
         _write(bundle, kept, made)
     return Bundle.load(bundle.folder)
 
