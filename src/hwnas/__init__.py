@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hwnas import errors, samplers, spaces, strategies, tasks
     from hwnas.api.compression import compress, sweep
-    from hwnas.api.conversion import convert
+    from hwnas.api.conversion import convert, model_repository, web_page
     from hwnas.api.devices import calibrate, measure, predict, search_space
     from hwnas.api.objectives import maximize, minimize
     from hwnas.api.run import Front, Network, Run, compare, export, open
@@ -81,6 +81,7 @@ __all__ = [
     "maximize",
     "measure",
     "minimize",
+    "model_repository",
     "open",
     "predict",
     "samplers",
@@ -91,6 +92,7 @@ __all__ = [
     "strategies",
     "sweep",
     "tasks",
+    "web_page",
 ]
 
 __version__ = "0.1.0"
@@ -127,11 +129,13 @@ _MODULES = {
     "maximize": "api.objectives",
     "measure": "api.devices",
     "minimize": "api.objectives",
+    "model_repository": "api.conversion",
     "open": "api.run",
     "predict": "api.devices",
     "search_recipe": "api.searching",
     "search_space": "api.devices",
     "sweep": "api.compression",
+    "web_page": "api.conversion",
 }
 """Module of each name, below this package; other names are modules."""
 

@@ -97,6 +97,16 @@ def test_finalist_of_a_run_is_predicted_measured_and_compared(
     assert [each.trials for each in found.runs] == [12, 12]
 
 
+def test_finalist_is_written_for_servers_and_browsers(finished: Path, tmp_path: Path) -> None:
+    network = hwnas.open(finished).best()
+    model = hwnas.model_repository(network, tmp_path / "models", name="digits")
+    assert (model / "config.pbtxt").is_file()
+    assert model == tmp_path / "models" / "digits"
+    with pytest.raises(ConfigError, match="onnxruntime-web"):
+        hwnas.web_page(network, tmp_path / "page", runtime_files=tmp_path)
+    assert not (tmp_path / "page").exists()
+
+
 def test_open_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no run"):
         hwnas.open(tmp_path)

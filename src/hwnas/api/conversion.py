@@ -1,4 +1,4 @@
-"""Conversion of bundles from Python."""
+"""Conversion of bundles to other formats, web pages and model repositories from Python."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 from hwnas.api.run import Network
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.converting import convert_bundle
+from hwnas.deploy.bundles.model_repository import write_model_repository
 from hwnas.deploy.file_formats.device_limits import DeviceLimits, device_limits
+from hwnas.deploy.runtimes.ort_web_files import runtime_files as web_files
+from hwnas.deploy.webpage import write_web_page
 
-__all__ = ["convert"]
+__all__ = ["convert", "model_repository", "web_page"]
 
 
 def convert(
@@ -42,9 +45,69 @@ def convert(
             do not fit, or the device cannot read the network; the bundle is unchanged.
         StorageError: The bundle cannot be written.
     """
-    if isinstance(bundle, Network):
-        bundle = bundle.bundle
-    opened = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
     device = device_limits(limits) if isinstance(limits, str) else limits
     formats = [to] if isinstance(to, str) else list(to)
-    return convert_bundle(opened, formats, batch, arena_bytes, device)
+    return convert_bundle(_opened(bundle), formats, batch, arena_bytes, device)
+
+
+def web_page(
+    bundle: str | Path | Bundle | Network,
+    path: str | Path,
+    *,
+    runtime_files: str | Path | None = None,
+) -> Path:
+    """Write a static web page that classifies pictures and what a camera sees with a network.
+
+    The page runs the network in the browser, also offline after the first visit.
+
+    Args:
+        bundle: Bundle of a network that gives classes or labels, its path, or a finalist of a run.
+        path: Folder to create.
+        runtime_files: Unpacked npm package ``onnxruntime-web``; fetched by npm once if None.
+
+    Returns:
+        The page, ``index.html``.
+
+    Raises:
+        ConfigError: The folder is not empty, or the network gives neither classes nor labels.
+        DeviceError: npm is not installed, or cannot fetch the package.
+        StorageError: The folder cannot be written.
+    """
+    files = web_files(None if runtime_files is None else Path(runtime_files))
+    return write_web_page(_opened(bundle), Path(path), files)
+
+
+def model_repository(
+    bundle: str | Path | Bundle | Network,
+    path: str | Path,
+    *,
+    name: str | None = None,
+    max_batch: int = 8,
+    max_wait_ms: float = 2.0,
+) -> Path:
+    """Add a network to a model repository of Triton Inference Server.
+
+    Args:
+        bundle: Bundle, its path, or a finalist of a run.
+        path: Model repository, created if it does not exist. A model of the same name is replaced.
+        name: Name of the model; the network's id if None.
+        max_batch: Largest number of images that the server may run at once.
+        max_wait_ms: Longest time that a request waits for others to join it, in milliseconds.
+
+    Returns:
+        The model's folder.
+
+    Raises:
+        ConfigError: The name or a number is not allowed.
+        StorageError: The folder cannot be written.
+    """
+    opened, folder = _opened(bundle), Path(path)
+    return write_model_repository(
+        opened, folder, name=name, max_batch=max_batch, max_wait_ms=max_wait_ms
+    )
+
+
+def _opened(bundle: str | Path | Bundle | Network) -> Bundle:
+    if isinstance(bundle, Network):
+        return bundle.bundle
+    return bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))

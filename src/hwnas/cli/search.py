@@ -12,9 +12,7 @@ import typer
 from hwnas.cli.app import (
     MORE,
     SEARCHES,
-    Arena,
     Json,
-    Readable,
     RunPath,
     Targets,
     app,
@@ -209,92 +207,6 @@ def report(run: RunPath, as_json: Json = False) -> None:
         return
     for path in paths:
         out.print(str(path), soft_wrap=True, markup=False)
-
-
-@app.command(rich_help_panel=SEARCHES)
-def export(
-    run: RunPath,
-    to: Annotated[
-        Path | None, typer.Option("--out", help="Folder to create; must not exist")
-    ] = None,
-    pick: Annotated[
-        str | None, typer.Option(help="Network: knee, fastest, most-accurate or an id")
-    ] = None,
-    max_latency_ms: Annotated[
-        float | None, typer.Option(help="Limit on the measured latency, in ms")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Target that was added with `hwnas specialise`")
-    ] = None,
-    formats: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="Also convert it to this file format, e.g. mnn; may be repeated",
-        ),
-    ] = None,
-    arena: Arena = None,
-    device: Readable = None,
-    triton_repository: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Also add it to this model repository of Triton Inference Server"
-        ),
-    ] = None,
-    web: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Also write a web page to this new folder, which classifies pictures in browsers",
-        ),
-    ] = None,
-    runtime_files: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --web: unpacked npm package onnxruntime-web; fetched by npm if not given"
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Copy the bundle of one network out of a run; create it first if necessary."""
-    import tempfile
-
-    from hwnas.api.run import export
-    from hwnas.cli.networks.convert import arena_bytes, told
-    from hwnas.deploy.bundles.model_repository import write_model_repository
-    from hwnas.deploy.runtimes.ort_web_files import runtime_files as web_files
-    from hwnas.deploy.webpage import write_web_page
-    from hwnas.errors import ConfigError
-
-    if to is None and web is None:
-        raise ConfigError("give --out, the folder of the bundle, or --web, the folder of a page")
-    more = formats or [], arena_bytes(arena), device
-    files = web_files(runtime_files) if web is not None else None
-    with tempfile.TemporaryDirectory() as work:
-        bundle = export(run, to or Path(work) / "bundle", pick, max_latency_ms, target, *more)
-        model = write_model_repository(bundle, triton_repository) if triton_repository else None
-        page = write_web_page(bundle, web, files) if web is not None and files else None
-        if as_json:
-            print_json(bundle.description)
-            return
-        name = f"network {bundle.description['id']}, verified"
-        if to is not None:
-            out.print(f"{to}: {name}", soft_wrap=True, markup=False)
-            for each in bundle.converted:
-                out.print(f"{to / each.main}: {told(each)}", soft_wrap=True, markup=False)
-        if model is not None:
-            out.print(f"{model}: for Triton Inference Server", soft_wrap=True, markup=False)
-        if page is not None:
-            out.print(f"{page}: a web page with {name}", soft_wrap=True, markup=False)
-        if to is not None:
-            texts = bundle.outputs.kind == "next_byte_scores"
-            command = f'generate {to} "The "' if texts else f"run {to} image.png"
-            out.print(f"next: hwnas {command}", soft_wrap=True, markup=False)
-        else:
-            out.print(
-                f"next: python -m http.server --directory {web}", soft_wrap=True, markup=False
-            )
 
 
 @app.command(rich_help_panel=MORE)
