@@ -1,4 +1,4 @@
-"""What samplers are made of: batches, pools of networks, and features of the space."""
+"""Base of the samplers: batches, pools of networks, and features of the space."""
 
 from hwnas.search.samplers.base.batch import BatchSampler, History
 from hwnas.search.samplers.base.computed_features import features_of_space
