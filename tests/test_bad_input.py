@@ -242,13 +242,13 @@ def test_search_command_refuses_unreachable_count_limits_before_training(
 
 
 @pytest.mark.slow
-def test_search_command_names_the_nearest_candidate_if_none_keeps_limits(
+def test_search_command_names_the_nearest_candidate_if_none_meets_limits(
     hwnas: Command, quick_recipe: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     answer = hwnas("search", quick_recipe, "--run", run, "--set", "objective.0.limit=0.9999")
-    first = answer.refused("none of 8 candidates keeps", "accuracy at least 0.9999", "nearest")
-    assert hwnas("resume", run).refused("none of 8 candidates keeps") == first
+    first = answer.refused("none of 8 candidates meets", "accuracy at least 0.9999", "nearest")
+    assert hwnas("resume", run).refused("none of 8 candidates meets") == first
     assert not (run / "bundles").exists()
 
 

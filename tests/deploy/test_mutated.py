@@ -28,7 +28,7 @@ def sources(fuzz: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.parametrize(
     "seconds",
-    [pytest.param(30, marks=pytest.mark.slow), pytest.param(SECONDS, marks=pytest.mark.exhaustive)],
+    [pytest.param(15, marks=pytest.mark.slow), pytest.param(SECONDS, marks=pytest.mark.exhaustive)],
 )
 def test_damaged_bundles_work_or_are_refused_in_one_line(
     fuzz: Any, sources: list[Path], tmp_path: Path, seconds: float

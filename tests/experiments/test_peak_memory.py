@@ -13,7 +13,7 @@ TOY = ["--seeds", "0", "--spaces", "small-64", "--targets", "cpu-onnxruntime-fp3
 TOY += ["--networks", "5", "--known", "3", "--processes", "1"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_peak_memory_experiment_records_results_and_repeats_nothing(
     experiment: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -49,7 +49,7 @@ def test_make_sparse_mask_depends_only_on_the_seed() -> None:
     assert not torch.equal(found[0], found[2])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_precropping_experiment_trains_and_measures_once(
     experiment: Callable[..., Any], tmp_path: Path
 ) -> None:

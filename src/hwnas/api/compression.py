@@ -10,7 +10,7 @@ from torch import nn
 
 from hwnas.api.elastic_model import Elastic
 from hwnas.api.images import Data
-from hwnas.api.recipes import GivenTask, SearchDescription, main_objective
+from hwnas.api.recipes import GivenTask, SearchDescription
 from hwnas.api.run import Network, Run
 from hwnas.api.searching import run_described
 from hwnas.deploy.bundles.bundle import Bundle
@@ -63,7 +63,7 @@ def compress(
             compared with the model: in hundredths for metrics that are proportions, such as
             accuracy, otherwise in percent of the model's value.
         weights: Safetensors file with the state of the model; None if the model has its weights.
-        task: Task of the model; classification if None.
+        task: Task of the model; if None, the one that the targets of the images suggest.
         seed: Seed of all random numbers.
         name: Name of the run; that of the images if None.
         path: Folder of the run; ``runs/<name>`` if None.
@@ -80,7 +80,6 @@ def compress(
             smaller, or if the model is no better than constant outputs.
     """
     targets = [target] if isinstance(target, str) else list(target)
-    objectives = [main_objective(task), latency_objective(targets)]
     given: dict[str, Any] = {}
     if isinstance(model, str | Path):
         model, given = model_settings(str(model))
@@ -89,13 +88,13 @@ def compress(
     needed = {} if prepared else {f"data.{key}": value for key, value in given.items()}
     described = SearchDescription(
         data,
-        objectives=objectives,
         space=space,
         task=task,
         minutes=minutes,
         seed=seed,
         name=name,
         settings={"run.max_loss_points": max_loss_points, **needed, **(settings or {})},
+        cost=latency_objective(targets),
     )
     folder = None if path is None else Path(path)
     return run_described(described.experiment(folder), folder, reporter, ray_address)

@@ -35,7 +35,6 @@ __all__ = [
     "GivenStrategy",
     "GivenTask",
     "SearchDescription",
-    "main_objective",
 ]
 
 GivenSpace: TypeAlias = (
@@ -47,13 +46,16 @@ GivenSampler: TypeAlias = str | Named | BaseSampler | Callable[..., BaseSampler 
 GivenEvaluator: TypeAlias = str | Evaluator | Callable[..., Evaluator]
 
 
+_LATENCY = Objective("latency_ms", "minimize", DEFAULT_TARGET)
+
+
 @dataclass(frozen=True)
 class SearchDescription:
     """Search as a Python program describes it; the attributes are the arguments of `hwnas.search`.
 
     Attributes:
         data: Images.
-        objectives: Objectives; None for the task's first metric and latency on this machine's CPU.
+        objectives: Objectives; None for the task's first metric and ``cost``.
         space: Space of networks, or a list of it and of further roles; None for the default.
         task: Task; None for the one that the targets of the images suggest.
         training: Settings of the training; None leaves them to the plan for ``minutes``.
@@ -65,6 +67,7 @@ class SearchDescription:
         seed: Seed of all random numbers.
         name: Name of the run; None for that of the images.
         settings: Further settings of the recipe, by dotted key.
+        cost: Second objective, if ``objectives`` is None.
     """
 
     data: Data
@@ -80,6 +83,7 @@ class SearchDescription:
     seed: int = 0
     name: str | None = None
     settings: Mapping[str, Any] | None = None
+    cost: Objective = _LATENCY
 
     def experiment(self, folder: Path | None) -> Experiment:
         """Return the experiment of this description.
@@ -123,8 +127,8 @@ class SearchDescription:
     def _objectives(self, kind: TaskKind) -> Sequence[Objective]:
         if self.objectives is None:
             task = named(self.task)
-            main = main_objective(task_of(kind) if task is None else task)
-            return (main, Objective("latency_ms", "minimize", DEFAULT_TARGET))
+            main = _main_objective(task_of(kind) if task is None else task)
+            return (main, self.cost)
         if isinstance(self.objectives, Objective | str) or not isinstance(
             self.objectives, Sequence
         ):
@@ -262,7 +266,7 @@ def _listed(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else names
 
 
-def main_objective(task: object) -> Objective:
+def _main_objective(task: object) -> Objective:
     """Return the objective for the first metric of a task.
 
     Args:

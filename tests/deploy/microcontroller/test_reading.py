@@ -33,6 +33,8 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
     "mcuformer": lambda: vit((64, 64, 3), 5, preset="mcuformer"),
     "hiera": lambda: hiera((32, 32, 3), 5),
 }
+LARGE = ("mcuformer",)
+"""Those that take most of a minute; `vit` and `hiera` have all of their operators."""
 
 
 def compared(
@@ -78,8 +80,13 @@ def checked(
         np.testing.assert_array_equal(in_c, found.real(found.run(pixels)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.exhaustive if name in LARGE else pytest.mark.slow)
+        for name in SPACES
+    ],
+)
 def test_networks_of_all_families_give_the_outputs_of_onnx_runtime(
     name: str, tmp_path: Path
 ) -> None:

@@ -265,13 +265,19 @@ def test_server_refuses_a_hundred_harmful_requests(agent: Agent, device: AddedDe
     assert ask(device).jobs == 0
 
 
-@pytest.mark.slow
-def test_server_needs_bounded_memory_for_ten_thousand_requests(
-    agent: Agent, device: AddedDevice
+@pytest.mark.parametrize(
+    "requests",
+    [
+        pytest.param(3_000, marks=pytest.mark.slow),
+        pytest.param(10_000, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_server_needs_bounded_memory_for_thousands_of_requests(
+    requests: int, agent: Agent, device: AddedDevice
 ) -> None:
     attack(agent, 200)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    attack(agent, 10_000)
+    attack(agent, requests)
     grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown_mb < 50
     assert ask(device).jobs == 0
