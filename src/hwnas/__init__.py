@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hwnas.api.objectives import maximize, minimize
     from hwnas.api.run import Front, Network, Run, compare, export, open
     from hwnas.api.searching import search, search_recipe
+    from hwnas.api.serving import plan_serving
     from hwnas.deploy.bundles.bundle import Bundle
     from hwnas.errors import HwnasError
     from hwnas.progress import Reporter, SilentReporter
@@ -83,6 +84,7 @@ __all__ = [
     "minimize",
     "model_repository",
     "open",
+    "plan_serving",
     "predict",
     "samplers",
     "search",
@@ -131,6 +133,7 @@ _MODULES = {
     "minimize": "api.objectives",
     "model_repository": "api.conversion",
     "open": "api.run",
+    "plan_serving": "api.serving",
     "predict": "api.devices",
     "search_recipe": "api.searching",
     "search_space": "api.devices",

@@ -13,7 +13,7 @@ from hwnas.deploy.file_formats.device_limits import DeviceLimits, device_limits
 from hwnas.deploy.runtimes.ort_web_files import runtime_files as web_files
 from hwnas.deploy.webpage import write_web_page
 
-__all__ = ["convert", "model_repository", "web_page"]
+__all__ = ["convert", "model_repository", "opened_bundle", "web_page"]
 
 
 def convert(
@@ -47,7 +47,7 @@ def convert(
     """
     device = device_limits(limits) if isinstance(limits, str) else limits
     formats = [to] if isinstance(to, str) else list(to)
-    return convert_bundle(_opened(bundle), formats, batch, arena_bytes, device)
+    return convert_bundle(opened_bundle(bundle), formats, batch, arena_bytes, device)
 
 
 def web_page(
@@ -74,7 +74,7 @@ def web_page(
         StorageError: The folder cannot be written.
     """
     files = web_files(None if runtime_files is None else Path(runtime_files))
-    return write_web_page(_opened(bundle), Path(path), files)
+    return write_web_page(opened_bundle(bundle), Path(path), files)
 
 
 def model_repository(
@@ -101,13 +101,14 @@ def model_repository(
         ConfigError: The name or a number is not allowed.
         StorageError: The folder cannot be written.
     """
-    opened, folder = _opened(bundle), Path(path)
+    opened, folder = opened_bundle(bundle), Path(path)
     return write_model_repository(
         opened, folder, name=name, max_batch=max_batch, max_wait_ms=max_wait_ms
     )
 
 
-def _opened(bundle: str | Path | Bundle | Network) -> Bundle:
+def opened_bundle(bundle: str | Path | Bundle | Network) -> Bundle:
+    """Return the bundle that a program gives by its path, as a finalist, or itself."""
     if isinstance(bundle, Network):
         return bundle.bundle
     return bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))

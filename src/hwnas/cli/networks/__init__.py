@@ -1,5 +1,5 @@
 """Commands on the networks of a search, or on any ONNX file."""
 
-from hwnas.cli.networks import bundles, caching, cascades, check, convert, serve, sweep
+from hwnas.cli.networks import bundles, caching, cascades, check, convert, plan, serve, sweep
 
-__all__ = ["bundles", "caching", "cascades", "check", "convert", "serve", "sweep"]
+__all__ = ["bundles", "caching", "cascades", "check", "convert", "plan", "serve", "sweep"]

@@ -1,0 +1,208 @@
+"""Times of a server on this machine: of the network by batch, and of the server's own code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.measurement.latency_timer import TimingSettings
+from hwnas.deploy.measurement.measurement import TimedNetwork
+from hwnas.deploy.measurement.timing import measure_together
+from hwnas.deploy.serve import load
+from hwnas.deploy.serve.capacity import ServiceTimes
+from hwnas.deploy.serve.plan import ServingPlan
+from hwnas.deploy.serve.service import BatchSettings
+from hwnas.errors import ConfigError, DeviceError
+
+__all__ = ["LoadTest", "RequestBody", "check_duration", "load_test", "service_times"]
+
+_REQUESTS, _WARM_UP = 300, 50
+_END_S = 30.0
+_P20_TO_P80 = 2 * 0.8416  # standard deviations of a normal distribution
+
+
+@dataclass(frozen=True)
+class RequestBody:
+    """Body of the requests of a load.
+
+    Attributes:
+        content: Content.
+        content_type: Its type: raw pixels, or an image file that the server decodes.
+    """
+
+    content: bytes
+    content_type: str
+
+    @classmethod
+    def of(cls, bundle: Bundle, image: Path | None) -> RequestBody:
+        """Return an image file, or random pixels of the size of a bundle's images if it is None.
+
+        Raises:
+            ConfigError: The file cannot be read.
+        """
+        if image is not None:
+            try:
+                return cls(image.read_bytes(), "image/*")
+            except OSError as error:
+                raise ConfigError(f"cannot read the image {image}: {error}") from error
+        channels, height, width = bundle.preprocessing.input_shape
+        pixels = np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
+        return cls(pixels.tobytes(), "application/octet-stream")
+
+
+def service_times(
+    bundle: Bundle,
+    threads: Sequence[int],
+    batches: Sequence[int],
+    body: RequestBody,
+    timing: TimingSettings | None = None,
+) -> dict[int, ServiceTimes]:
+    """Measure a server of a bundle on this machine.
+
+    The network is timed alone, in its own runtime, for each number of threads and each batch. The
+    server's own code is what a server takes of the processor for each request, one after the other,
+    less the network.
+
+    Args:
+        bundle: Bundle whose first artifact is served.
+        threads: Numbers of threads.
+        batches: Batch sizes; 1 is added.
+        body: Body of the requests.
+        timing: Timing settings of the network.
+
+    Raises:
+        DeviceError: The runtime is not installed, there are too few cores, or the server fails.
+    """
+    artifact = bundle.artifacts[0]
+    file = bundle.folder / artifact.file
+    subjects = {
+        f"{batch} {count}": TimedNetwork(
+            bundle.folder / artifact.file, artifact.target(batch, count)
+        )
+        for count in threads
+        for batch in sorted({1, *batches})
+    }
+    found = measure_together(subjects, timing)
+    alone = {"": TimedNetwork(file, artifact.target(1, 1))}
+    single = found.get("1 1") or measure_together(alone, timing)[""]
+    own = _request_ms(bundle, body) - single.cpu_ms.p50
+    times = {}
+    for count in threads:
+        walls = {batch: found[f"{batch} {count}"].wall_ms for batch in sorted({1, *batches})}
+        ratios = [math.log(max(1.0, wall.p80 / wall.p20)) / _P20_TO_P80 for wall in walls.values()]
+        network = {batch: wall.p50 for batch, wall in walls.items()}
+        times[count] = ServiceTimes(network, max(0.0, own), float(np.median(ratios)))
+    return times
+
+
+def _request_ms(bundle: Bundle, body: RequestBody) -> float:
+    """Return the processor time of a server for one request, with the network on one thread."""
+    with _server(bundle, BatchSettings(1, 0.0, 1)) as (process, url):
+        _sent(url, body, 0.0, _WARM_UP)
+        before = _cpu_s(process)
+        _sent(url, body, 0.0, _REQUESTS)
+        return 1e3 * (_cpu_s(process) - before) / _REQUESTS
+
+
+@dataclass(frozen=True)
+class LoadTest:
+    """Latencies of a server under a load, measured.
+
+    Attributes:
+        per_second: Mean number of requests in a second.
+        requests: Number of requests.
+        p50_ms: Median latency in milliseconds.
+        p99_ms: 99th percentile of the latency in milliseconds.
+    """
+
+    per_second: float
+    requests: int
+    p50_ms: float
+    p99_ms: float
+
+
+def load_test(bundle: Bundle, plan: ServingPlan, body: RequestBody, seconds: float) -> LoadTest:
+    """Run one server of a plan on this machine under its load, and return the latencies.
+
+    Args:
+        bundle: Bundle that is served.
+        plan: Plan, whose machine should be this one.
+        body: Body of the requests.
+        seconds: Duration of the load.
+
+    Raises:
+        ConfigError: The duration is not above 0.
+        DeviceError: The server fails.
+    """
+    check_duration(seconds)
+    requests = max(100, round(plan.per_second * seconds))
+    with _server(bundle, plan.settings) as (_, url):
+        _sent(url, body, 0.0, _WARM_UP)
+        latencies = _sent(url, body, plan.per_second, requests)
+    p50, p99 = np.quantile(latencies, (0.5, 0.99)).tolist()
+    return LoadTest(plan.per_second, requests, p50, p99)
+
+
+def check_duration(seconds: float) -> None:
+    """Raise a `ConfigError` if a load test cannot take so many seconds."""
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigError(f"the check takes {seconds:g} s; expected a time above 0")
+
+
+@contextlib.contextmanager
+def _server(bundle: Bundle, settings: BatchSettings) -> Iterator[tuple[psutil.Process, str]]:
+    """Start a server in a process of its own, and yield the process and its address."""
+    command = [sys.executable, "-m", "hwnas.cli", "serve", str(bundle.folder), "--port", "0"]
+    command += ["--threads", str(settings.threads), "--max-batch", str(settings.max_batch)]
+    command += ["--max-wait-ms", str(settings.max_wait_ms)]
+    with tempfile.TemporaryFile() as told:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            address = re.search(r"http://\S+", line)
+            if address is None:
+                told.seek(0)
+                lines = told.read().decode(errors="replace").strip().splitlines()
+                raise DeviceError(f"the server did not start: {(lines or ['no message'])[-1]}")
+            yield psutil.Process(process.pid), f"{address[0]}/predict"
+        finally:
+            process.terminate()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _sent(url: str, body: RequestBody, per_second: float, requests: int) -> NDArray[np.float64]:
+    """Send requests from another process, and return their latencies in milliseconds."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(body.content)
+        file.flush()
+        command = [sys.executable, str(Path(load.__file__)), url, file.name]
+        command += [body.content_type, str(per_second), str(requests)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise DeviceError(f"the server did not answer: {reason}")
+    return np.array(json.loads(done.stdout))
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
