@@ -11,7 +11,7 @@ from typing import Any
 from hwnas.api.conversion import opened_bundle
 from hwnas.api.run import Network
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.deploy.serve.plan import Machine, ServingPlan, check_load
+from hwnas.deploy.serve.plan import PricedMachine, ServingPlan, check_load
 from hwnas.deploy.serve.plan import plan_serving as plan_of_times
 from hwnas.deploy.serve.trial import LoadTest, RequestBody, check_duration, load_test, service_times
 
@@ -42,7 +42,7 @@ def plan_serving(
     bundle: str | Path | Bundle | Network,
     per_second: float,
     p99_ms: float,
-    machines: Sequence[str | Machine],
+    machines: Sequence[str | PricedMachine],
     *,
     image: str | Path | None = None,
     check_seconds: float | None = None,
@@ -67,7 +67,9 @@ def plan_serving(
         InfeasibleError: No number of servers is fast enough.
         DeviceError: The server cannot run here.
     """
-    kinds = [each if isinstance(each, Machine) else Machine.parse(each) for each in machines]
+    kinds = [
+        each if isinstance(each, PricedMachine) else PricedMachine.parse(each) for each in machines
+    ]
     check_load(kinds, per_second, p99_ms)
     opened = opened_bundle(bundle)
     if check_seconds is not None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import hwnas as package
 from hwnas.deploy import Bundle
 from hwnas.deploy.serve.capacity import ServiceTimes
-from hwnas.deploy.serve.plan import Machine, plan_serving
+from hwnas.deploy.serve.plan import PricedMachine, plan_serving
 from hwnas.errors import ConfigError, InfeasibleError
 
 Command = Callable[..., Any]
@@ -20,7 +20,7 @@ TIMES = {
     1: ServiceTimes({1: 5.0, 4: 14.0}, 0.5),
     2: ServiceTimes({1: 3.0, 4: 8.0}, 0.5),
 }
-SMALL, LARGE = Machine("small", 2, 0.05), Machine("large", 8, 0.18)
+SMALL, LARGE = PricedMachine("small", 2, 0.05), PricedMachine("large", 8, 0.18)
 
 
 def test_plan_keeps_the_limit_with_as_few_machines_as_possible() -> None:
@@ -44,7 +44,7 @@ def test_price_never_falls_with_the_load_or_a_tighter_limit(
 
 
 def test_plans_are_sorted_by_price_and_faster_machines_are_fewer() -> None:
-    fast = Machine("fast", 2, 0.05, speed=2.0)
+    fast = PricedMachine("fast", 2, 0.05, speed=2.0)
     first, second = plan_serving(TIMES, [SMALL, fast], 1000, 30)
     assert first.machine is fast
     assert first.machines < second.machines
@@ -58,12 +58,12 @@ def test_limit_below_the_time_of_one_request_is_infeasible() -> None:
 @pytest.mark.parametrize("text", ["small", "small=2", "=2:1", "a=2.5:1", "a=2:1:2:3", "a=2:1.2.3"])
 def test_machine_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected NAME=CORES:PRICE"):
-        Machine.parse(text)
+        PricedMachine.parse(text)
 
 
 def test_machine_is_parsed() -> None:
-    assert Machine.parse("small=2:0.05") == SMALL
-    assert Machine.parse("large=8:0.2:1.5") == Machine("large", 8, 0.2, 1.5)
+    assert PricedMachine.parse("small=2:0.05") == SMALL
+    assert PricedMachine.parse("large=8:0.2:1.5") == PricedMachine("large", 8, 0.2, 1.5)
 
 
 @pytest.mark.parametrize(

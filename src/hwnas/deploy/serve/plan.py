@@ -15,7 +15,7 @@ from hwnas.deploy.serve.capacity import ServiceTimes, simulated_ms
 from hwnas.deploy.serve.service import BatchSettings
 from hwnas.errors import ConfigError, InfeasibleError
 
-__all__ = ["Machine", "ServingPlan", "check_load", "plan_serving"]
+__all__ = ["PricedMachine", "ServingPlan", "check_load", "plan_serving"]
 
 _WAITS_MS = (0.0, 1.0, 2.0, 5.0, 10.0)
 _MOST_SERVERS = 10_000
@@ -25,7 +25,7 @@ _FORM = re.compile(rf"([^=\s]+)=(\d+):{_NUMBER}(?::{_NUMBER})?")
 
 
 @dataclass(frozen=True)
-class Machine:
+class PricedMachine:
     """Machine that can be rented.
 
     Attributes:
@@ -49,7 +49,7 @@ class Machine:
             )
 
     @classmethod
-    def parse(cls, text: str) -> Machine:
+    def parse(cls, text: str) -> PricedMachine:
         """Return the machine of a text like ``"small=2:0.05"`` or ``"large=8:0.2:1.5"``.
 
         Raises:
@@ -79,7 +79,7 @@ class ServingPlan:
         p99_ms: Predicted 99th percentile of the latency in milliseconds.
     """
 
-    machine: Machine
+    machine: PricedMachine
     machines: int
     servers: int
     settings: BatchSettings
@@ -104,7 +104,7 @@ class ServingPlan:
 
 def plan_serving(
     times: Mapping[int, ServiceTimes],
-    machines: Sequence[Machine],
+    machines: Sequence[PricedMachine],
     per_second: float,
     p99_ms: float,
 ) -> list[ServingPlan]:
@@ -146,7 +146,7 @@ def plan_serving(
     return sorted(found, key=lambda plan: plan.price)
 
 
-def check_load(machines: Sequence[Machine], per_second: float, p99_ms: float) -> None:
+def check_load(machines: Sequence[PricedMachine], per_second: float, p99_ms: float) -> None:
     """Raise if a load or a machine is wrong, before anything is measured; see `plan_serving`."""
     for name, value in {"rate": per_second, "p99": p99_ms}.items():
         if not (math.isfinite(value) and value > 0):
@@ -156,7 +156,7 @@ def check_load(machines: Sequence[Machine], per_second: float, p99_ms: float) ->
         raise ConfigError(f"the machines are {', '.join(names) or 'none'}; expected different ones")
 
 
-def _settings(times: Mapping[int, ServiceTimes], machine: Machine) -> Iterable[BatchSettings]:
+def _settings(times: Mapping[int, ServiceTimes], machine: PricedMachine) -> Iterable[BatchSettings]:
     for threads, each in times.items():
         if threads > machine.cores:
             continue
@@ -167,7 +167,7 @@ def _settings(times: Mapping[int, ServiceTimes], machine: Machine) -> Iterable[B
 
 def _smallest(
     times: Mapping[int, ServiceTimes],
-    machine: Machine,
+    machine: PricedMachine,
     settings: BatchSettings,
     per_second: float,
     p99_ms: float,
