@@ -20,8 +20,6 @@ def test_serving_plan_experiment_measures_each_load_once(
     rows = read_rows(tmp_path / "out" / "results.jsonl")
     names = ("simulated", "idle", "M/M/1")
     assert {row.subject for row in rows} == {f"96 pixels {name}" for name in names}
-        f"96 pixels {n}" for n in ("simulated", "idle", "M/M/1")
-    }
     assert all(row.value is not None and row.value >= 0 for row in rows)
     assert experiment("serving_plan.run", *options).status == 0
     assert read_rows(tmp_path / "out" / "results.jsonl") == rows
