@@ -122,7 +122,7 @@ def test_compress_searches_within_a_model_and_compares_with_it(
     assert "reference-int8" in report
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compress_searches_within_the_network_of_an_onnx_file(
     hwnas: Command, folder: Path, short_timings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

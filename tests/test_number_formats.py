@@ -124,7 +124,7 @@ def test_search_over_number_formats_ships_each_network_in_its_own(
     assert "nothing is left to do" in hwnas("resume", both).err
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_run_over_number_formats_adds_a_target_in_one(hwnas: Command, both: Path) -> None:
     answer = hwnas("specialise", both, "--target", "cpu-onnxruntime-int8-b2-t1")
     assert answer.status == 0, answer.err

@@ -103,7 +103,7 @@ def test_watch_reports_jobs_that_run_again(tmp_path: Path) -> None:
     assert (watch.begun, watch.interrupted) == (8, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_attacked_agent_refuses_every_hostile_request(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "experiments.deploy.agent.attack", "--count", "100"]
     command += ["--seconds", "2", "--out", str(tmp_path / "report.json")]

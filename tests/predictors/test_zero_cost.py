@@ -281,7 +281,7 @@ def published(count: int) -> tuple[list[list[int]], dict[str, list[float]]]:
     return [[int(rows[i][f"op{k}"]) for k in range(6)] for i in chosen], known
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_proxies_rank_nasbench201_networks_as_published() -> None:
     codes, known = published(50)
     space = CellSpace(outputs=100)

@@ -204,7 +204,7 @@ LIVES = [["worker", "raylet"], ["search"], ["worker", "worker", "search"], ["ray
 @pytest.mark.parametrize(
     ("lives", "trials"),
     [
-        pytest.param(LIVES[:2], 400, marks=pytest.mark.slow),
+        pytest.param(LIVES[:2], 200, marks=pytest.mark.slow),
         pytest.param(LIVES, 2000, marks=pytest.mark.exhaustive),
     ],
     ids=["few", "many"],

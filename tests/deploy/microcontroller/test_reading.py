@@ -33,8 +33,8 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
     "mcuformer": lambda: vit((64, 64, 3), 5, preset="mcuformer"),
     "hiera": lambda: hiera((32, 32, 3), 5),
 }
-LARGE = ("mcuformer",)
-"""Those that take most of a minute; `vit` and `hiera` have all of their operators."""
+FURTHER = ("mcuformer", "simplenet")
+"""Those whose operators the others have, too."""
 
 
 def compared(
@@ -83,7 +83,7 @@ def checked(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.exhaustive if name in LARGE else pytest.mark.slow)
+        pytest.param(name, marks=pytest.mark.exhaustive if name in FURTHER else pytest.mark.slow)
         for name in SPACES
     ],
 )

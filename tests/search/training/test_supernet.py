@@ -231,6 +231,7 @@ class TestTrainingOnRay:
         here = train_supernet(dataclasses.replace(training, config=alone, folder=tmp_path / "here"))
         assert same(weights, here, 1e-4)
 
+    @pytest.mark.exhaustive
     def test_workers_choose_the_same_attentive_networks(
         self, ray_session: None, training: SupernetTraining
     ) -> None:

@@ -16,7 +16,7 @@ from hwnas.search_spaces.mobilenet.presets import PRESETS
 Command = Callable[..., Any]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_reference_can_be_added_later_without_repeating_other_stages(
     hwnas: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
