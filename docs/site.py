@@ -30,13 +30,17 @@ _GROUPS = {
         "calibrate",
         "compress",
         "sweep",
+        "convert",
+        "web_page",
+        "model_repository",
+        "plan_serving",
     ),
-    "Runs": ("Run", "Front", "Network", "Bundle", "export"),
+    "Runs": ("Run", "Front", "Network", "Bundle", "export", "compare"),
     "Objectives": ("maximize", "minimize"),
     "Errors": ("errors",),
 }
 """Public names under the headings of the reference; all others are under the last one."""
-_OPTIONS = ("spaces", "samplers", "tasks")
+_OPTIONS = ("spaces", "samplers", "strategies", "tasks")
 """Public modules, whose functions mkdocstrings does not find, since other functions make them."""
 _LINK = re.compile(r"\]\(([^)\s#:]+)[^)\s]*\)")
 
