@@ -169,7 +169,7 @@ class RunFolder:
             )
         about = _read_about(path / "run.json")
         recipe, _ = read_recipe(path / "recipe.toml", schema=_recipe_schema(about))
-        return cls(path, recipe, about, objects)
+        return cls(path, _with_own_images(recipe, path), about, objects)
 
     def revised(self, overrides: Sequence[str]) -> tuple[Recipe, str]:
         """Return the recipe with overrides, and its text; write nothing.
@@ -179,6 +179,7 @@ class RunFolder:
         """
         path = self.path / "recipe.toml"
         recipe, text = read_recipe(path, overrides, _recipe_schema(self.about))
+        recipe = _with_own_images(recipe, self.path)
         if recipe.run != self.recipe.run:
             raise ConfigError(
                 "run.minutes was used to plan the run at its start, and has no effect now; set "
@@ -378,6 +379,16 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def _with_own_images(recipe: Recipe, path: Path) -> Recipe:
+    """Return a recipe that reads the arrays kept in the run's folder, even if it was moved."""
+    kind, _, place = recipe.data.source.partition(":")
+    kept = path.absolute() / IMAGES
+    moved = kind == "npz" and Path(place).name == IMAGES and not Path(place).exists()
+    if not (moved and kept.exists()):
+        return recipe
+    return replace(recipe, data=replace(recipe.data, source=f"npz:{kept}"))
 
 
 def _recipe_schema(about: Mapping[str, Any]) -> int:

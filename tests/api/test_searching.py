@@ -63,6 +63,10 @@ def test_search_of_arrays_is_continued_from_the_command_line(
     answer = command("resume", tmp_path / "run", "--set", "search.trials=8")
     assert answer.status == 0, answer
     assert hwnas.open(tmp_path / "run").status["trials"] == 8
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert "nothing is left to do" in command("resume", tmp_path / "moved").err
+    again = hwnas.open(tmp_path / "moved").resume(trials=9)
+    assert again.status["trials"] == 9
 
 
 @pytest.mark.slow
