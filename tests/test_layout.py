@@ -1,6 +1,7 @@
 """Layers and packages of the tree: imports point down only, and a public name is defined once."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -260,3 +261,16 @@ def test_import_loads_no_heavy_package_before_it_is_needed(
     code = f"import sys, {module}; print(*sorted(set({unneeded}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+REGISTRIES = [each for each in PACKAGE.rglob("registry.py") if each.parent != PACKAGE]
+
+
+@pytest.mark.parametrize("path", REGISTRIES, ids=lambda path: path.parent.name)
+def test_registry_names_a_module_to_copy(path: Path) -> None:
+    """One opens the registry first to add a part; it says where the part goes instead."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    example = re.search(r"``PLUGINS``,\s+as\s+in\s+`([\w.]+)`", text)
+    assert example is not None
+    module = path.parent / (example[1].replace(".", "/") + ".py")
+    assert "\nPLUGINS" in module.read_text()

@@ -1,4 +1,9 @@
-"""Registry of search spaces, and construction of a space from a recipe."""
+"""Registry of search spaces, and construction of a space from a recipe.
+
+To add a space, write a package here in which a module has a tuple ``PLUGINS``, as in
+`resnet.space`, and a function for Python in `hwnas.spaces`. The blocks of a family are made in its
+package: those of ``mobilenet``, for example, in `mobilenet.network`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Calibration of a target: measure a few networks, and fit the predictor of all others."""
+"""Calibration of a target: measure a few networks, and fit the predictor of all others.
+
+This stage reuses what a store has; `hwnas.predictors.devices.calibration` exports and measures.
+"""
 
 from __future__ import annotations
 

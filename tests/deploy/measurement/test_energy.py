@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,3 +69,57 @@ def test_rapl_counter_adds_packages_but_not_their_subdomains(tmp_path: Path) -> 
     counter = energy_counter("cpu", tmp_path)
     assert counter.read_mj() == 3000
     assert counter.name == "RAPL package-0 + RAPL package-0"
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Nvml:
+    """Replacement of the module pynvml for two GPUs, of which the second has no counter."""
+
+    NVMLError = NVMLError
+    gpus = ("GPU-a", "GPU-b")
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        if index >= len(self.gpus):
+            raise NVMLError
+        return self.gpus[index]
+
+    def nvmlDeviceGetHandleByUUID(self, identifier: str) -> str:
+        if identifier not in self.gpus:
+            raise NVMLError
+        return identifier
+
+    def nvmlDeviceGetName(self, handle: str) -> str:
+        return f"model of {handle}"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        if handle != "GPU-a":
+            raise NVMLError
+        return 7_000
+
+
+@pytest.mark.parametrize("visible", [None, "0", "0,1", "GPU-a"])
+def test_energy_counter_reads_only_the_gpu_that_cuda_uses(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    counter = energy_counter("cuda")
+    assert counter.name == "NVML model of GPU-a"
+    assert counter.read_mj() == 7_000
+
+
+@pytest.mark.parametrize("visible", ["1", "1,0", "GPU-b", "2", "MIG-c", "", "-1"])
+def test_energy_counter_refuses_a_gpu_without_a_counter(
+    monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(EnergyUnavailable, match="NVML's energy counter and found none"):
+        energy_counter("cuda")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hwnas.deploy.targets.gpu import gpu_handle, gpu_name
 from hwnas.errors import EnergyUnavailable
 
 __all__ = [
@@ -81,21 +82,16 @@ class NvmlCounter:
 
     @classmethod
     def find(cls) -> list[NvmlCounter]:
-        """Return the counters of all GPUs that have one."""
-        try:
-            import pynvml
-        except ImportError:
+        """Return the counter of the GPU that targets mean by ``cuda``; none if it has none."""
+        if (handle := gpu_handle()) is None:
             return []
-        found = []
+        import pynvml
+
         try:
-            pynvml.nvmlInit()
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-                found.append(cls(handle, f"NVML GPU {index}"))
-        except pynvml.NVMLError:
-            return found
-        return found
+            pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        except pynvml.NVMLError:  # older than Volta, or an instance of a divided GPU
+            return []
+        return [cls(handle, f"NVML {gpu_name()}")]
 
     def read_mj(self) -> float:
         """Return the millijoules counted so far."""

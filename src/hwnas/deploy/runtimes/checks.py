@@ -10,7 +10,7 @@ from hwnas.deploy.runtimes.runtime import Runtime
 from hwnas.deploy.targets.target import HARDWARE, Target
 from hwnas.errors import DeviceError
 
-__all__ = ["check_usable", "gpu_name", "missing_compiler", "missing_package"]
+__all__ = ["check_usable", "missing_compiler", "missing_package"]
 
 
 def missing_package(package: str, install: str) -> str | None:
@@ -26,20 +26,6 @@ def missing_compiler() -> str | None:
     if not any(map(shutil.which, named)):
         return f"there is no C++ compiler ({' or '.join(named)}); run: apt-get install g++"
     return None
-
-
-def gpu_name() -> str:
-    """Return the name of this machine's first GPU as reported by its driver; empty if none."""
-    if find_spec("pynvml") is None:
-        return ""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
-    except pynvml.NVMLError:  # no driver, or no GPU
-        return ""
-    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def check_usable(runtime: Runtime, target: Target) -> None:

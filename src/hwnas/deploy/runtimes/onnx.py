@@ -16,8 +16,9 @@ from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph
 from hwnas.deploy.onnx.node_names import refused
 from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
-from hwnas.deploy.runtimes.checks import check_usable, gpu_name, missing_package
+from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.session import cpu_seconds
+from hwnas.deploy.targets.gpu import gpu_name
 from hwnas.deploy.targets.number_format import number_format, to_float16
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError, DeviceError

@@ -1,4 +1,8 @@
-"""Registry of runtimes, and opening of a session in one of them."""
+"""Registry of runtimes, and opening of a session in one of them.
+
+To add a runtime, write a module here that implements `Runtime` and has a tuple ``PLUGINS``, as in
+`openvino`; no list names it.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import hwnas
 from hwnas.deploy.agent.client.added_devices import read_added
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.runtimes.checks import gpu_name
+from hwnas.deploy.targets.gpu import gpu_name
 from hwnas.deploy.targets.processor import cpu_fields, instruction_flags
 from hwnas.deploy.targets.target import BROWSER, HARDWARE
 

@@ -17,8 +17,8 @@ __all__ = ["BROWSER", "HARDWARE", "RUNTIMES", "Device", "Target", "known_hardwar
 
 BROWSER = "browser"
 HARDWARE = ("cpu", "cuda", BROWSER)
-"""Hardware of the machine that hwnas runs on: its processor, its first NVIDIA GPU, and its
-browser. Remote devices have the names under which they were added."""
+"""Hardware of the machine that hwnas runs on: its processor, the first NVIDIA GPU that CUDA
+programs see, and its browser. Remote devices have the names under which they were added."""
 
 
 class _Capabilities(Protocol):

@@ -1,4 +1,7 @@
-"""Registry of variants."""
+"""Registry of variants.
+
+To add one, write a module here with a tuple ``PLUGINS``, as in `sparse`; no list names it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Registry of the evaluators that a recipe can name."""
+"""Registry of the evaluators that a recipe can name.
+
+To add one, write a module here with a tuple ``PLUGINS``, as in `lineage`; no list names it.
+"""
 
 from __future__ import annotations
 

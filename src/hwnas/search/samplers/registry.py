@@ -1,4 +1,8 @@
-"""Registry of samplers, and construction of a sampler from its name in a recipe."""
+"""Registry of samplers, and construction of a sampler from its name in a recipe.
+
+To add a sampler, write a module here with a tuple ``PLUGINS``, as in `proxy_order`, and a function
+for Python in `hwnas.samplers`.
+"""
 
 from __future__ import annotations
 

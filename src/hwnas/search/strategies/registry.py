@@ -1,4 +1,8 @@
-"""Registry of the search strategies, and construction of one from its name in a recipe."""
+"""Registry of the search strategies, and construction of one from its name in a recipe.
+
+To add a strategy, write a module here with a tuple ``PLUGINS``, as in `gdas`, and a function
+for Python in `hwnas.strategies`.
+"""
 
 from __future__ import annotations
 

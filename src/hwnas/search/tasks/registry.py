@@ -1,4 +1,8 @@
-"""Registry of the tasks that a recipe can name."""
+"""Registry of the tasks that a recipe can name.
+
+To add a task, write a module here with a tuple ``PLUGINS``, as in `multilabel`, and a function for
+Python in `hwnas.tasks`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Block specifications: where blocks are in the networks of a space, and their modules."""
+"""Block specifications: where blocks are in the networks of a space, and how they are made.
+
+The kinds of blocks belong to the families, such as `hwnas.search_spaces.mobilenet.network`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Registry of the sampling rules, which draw the networks that a training step trains."""
+"""Registry of the sampling rules, which draw the networks that a training step trains.
+
+To add a rule, write a module here with a tuple ``PLUGINS``, as in `fair`; no list names it.
+"""
 
 from __future__ import annotations
 
