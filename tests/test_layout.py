@@ -266,6 +266,28 @@ def test_import_loads_no_heavy_package_before_it_is_needed(
 REGISTRIES = [each for each in PACKAGE.rglob("registry.py") if each.parent != PACKAGE]
 
 
+def test_functions_and_classes_that_other_modules_import_are_in_all() -> None:
+    offered: dict[str, set[str]] = {}
+    defined: dict[str, set[str]] = {}
+    for path in MODULES:
+        name = dotted(path)
+        for node in tree_of(path).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                defined.setdefault(name, set()).add(node.name)
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                assert isinstance(node.value, ast.List), f"{name}: `__all__` is not a list"
+                offered[name] = set(ast.literal_eval(node.value))
+
+    def faults(path: Path) -> Iterator[str]:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ImportFrom) and node.module in offered:
+                names = {each.name for each in node.names} & defined.get(node.module, set())
+                for each in names - offered[node.module]:
+                    yield f"{each} is not in the `__all__` of {node.module}"
+
+    all_of(MODULES, faults)
+
+
 @pytest.mark.parametrize("path", REGISTRIES, ids=lambda path: path.parent.name)
 def test_registry_names_a_module_to_copy(path: Path) -> None:
     """One opens the registry first to add a part; it says where the part goes instead."""

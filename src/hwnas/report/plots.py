@@ -33,6 +33,7 @@ __all__ = [
     "calibration_error",
     "generalisation",
     "hypervolume",
+    "learned_choices",
     "stage_seconds",
     "training_curves",
 ]

@@ -18,6 +18,7 @@ from hwnas.report.quantities import metric_name, number, score, with_unit
 __all__ = [
     "compute",
     "finalists",
+    "learned",
     "next_steps",
     "pictures",
     "progress",

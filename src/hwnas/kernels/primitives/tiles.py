@@ -16,6 +16,7 @@ from hwnas.kernels.tuning.constraints import Constraint, Problem
 __all__ = [
     "BUSY",
     "alignment",
+    "int8_product_default",
     "least_idle",
     "load_tile",
     "power_block",

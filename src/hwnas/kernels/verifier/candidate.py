@@ -17,7 +17,14 @@ from hwnas.kernels.operators.registry import OPERATORS
 from hwnas.kernels.verifier.wire import DTYPES
 from hwnas.plugin import closest
 
-__all__ = ["KernelRules", "KernelUnderTest", "read_candidate", "read_rules", "refuse_signature"]
+__all__ = [
+    "KernelRules",
+    "KernelUnderTest",
+    "parsed",
+    "read_candidate",
+    "read_rules",
+    "refuse_signature",
+]
 
 _LARGEST = 2**20  # bytes of the largest file
 _MOST_SIZE = 2**31 - 1

@@ -22,7 +22,13 @@ from hwnas.kernels.verifier.candidate import KernelRules
 from hwnas.kernels.verifier.fork_server import ForkServer, JobLimits, JobResult
 from hwnas.kernels.verifier.wire import inputs_from, inputs_to, message
 
-__all__ = ["ExpectedOutputs", "FileSpecification", "OperatorSpecification", "Specification"]
+__all__ = [
+    "ExpectedOutputs",
+    "FileSpecification",
+    "OperatorSpecification",
+    "Specification",
+    "answers_of",
+]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,14 @@ from hwnas.search.objectives.objective import Direction
 from hwnas.search_spaces import OperatorCountTable
 from hwnas.search_spaces.tabular import Arrays, Codes, TabularSpace, tabular_space
 
-__all__ = ["Column", "ObjectiveTable", "read_column", "read_objective_table", "read_test_table"]
+__all__ = [
+    "Column",
+    "ObjectiveTable",
+    "column_names",
+    "read_column",
+    "read_objective_table",
+    "read_test_table",
+]
 
 _DIRECTIONS: Mapping[str, Direction] = {"max": "maximize", "min": "minimize"}
 _HEADERS = ("devices", "columns", "energy_columns")
