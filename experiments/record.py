@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.configuration import Configuration, Configurations
 from hwnas.atomic import locked, write_text
-from hwnas.deploy.targets.catalogue import machine, processor_of, versions
+from hwnas.deploy.targets.machine import machine, processor_of, versions
 from hwnas.errors import RunError
 
 __all__ = ["Provenance", "Results", "Row", "git", "read_report", "read_rows"]

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from hwnas import experiment
 from hwnas.deploy import Bundle
-from hwnas.deploy.targets.catalogue import machine
+from hwnas.deploy.targets.machine import machine
 from hwnas.errors import RunError
 from hwnas.progress import make_reporter
 from hwnas.recipe.keys import decides, redone_by
@@ -489,7 +489,7 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def move_to(monkeypatch: pytest.MonkeyPatch, processor: str) -> None:
     here = {**machine(), "processor": processor}
-    monkeypatch.setattr("hwnas.deploy.targets.catalogue.machine", lambda: here)
+    monkeypatch.setattr("hwnas.deploy.targets.machine.machine", lambda: here)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import pydantic
 from hwnas import __version__
 from hwnas.atomic import recovered_folder, storage_errors, write_json, write_text
 from hwnas.deploy.measurement.gpu_time import GpuClock
-from hwnas.deploy.targets.catalogue import machine, versions
+from hwnas.deploy.targets.machine import machine, versions
 from hwnas.errors import ConfigError, RunError
 from hwnas.given_objects import GivenObjects
 from hwnas.identity import Identity, InputChange, may_reuse

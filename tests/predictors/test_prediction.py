@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from hwnas.deploy import export_onnx
 from hwnas.deploy.onnx.workload import read_workload
-from hwnas.deploy.targets.catalogue import machine
+from hwnas.deploy.targets.machine import machine
 from hwnas.errors import ConfigError
 from hwnas.predictors import DevicePredictor, DeviceStore, known_devices, predict
 from hwnas.predictors.devices.shipped import shipped_profiles

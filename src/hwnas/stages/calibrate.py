@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.catalogue import processor_of, versions
+from hwnas.deploy.targets.machine import processor_of, versions
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import DeviceError, InfeasibleError
 from hwnas.hashing import content_hash

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.targets.machine import processor_of
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import HwnasError
 from hwnas.given_objects import is_unnamed

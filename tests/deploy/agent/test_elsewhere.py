@@ -30,8 +30,8 @@ from hwnas.deploy.agent.timing_job import JobState
 from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.deploy.measurement.profiling import profile_kernels
-from hwnas.deploy.targets.catalogue import machine
 from hwnas.deploy.targets.gpu import gpu_name
+from hwnas.deploy.targets.machine import machine
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavailable, StorageError
 
 HERE, THERE = "cpu-onnxruntime-fp32-b1-t1", f"{NAME}-onnxruntime-fp32-b1-t1"

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hwnas.cli.terminal import table_of
-from hwnas.deploy.targets.catalogue import DeviceStatus
+from hwnas.deploy.targets.machine import DeviceStatus
 from hwnas.predictors.devices.calibration import NetworkMeasurement
 from hwnas.predictors.devices.prediction import KnownDevice, Prediction
 from hwnas.predictors.devices.store import DeviceStore

@@ -29,7 +29,7 @@ from hwnas.deploy.export.quantisers import without_quantisers
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.quantization.grids import LayerGrid, note_grids
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.catalogue import versions
+from hwnas.deploy.targets.machine import versions
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces.layers.branches import merged_branches

@@ -15,7 +15,7 @@ from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.export.comparison import TOLERANCE, relative_error
 from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.file_formats.registry import FILE_FORMATS, file_format
-from hwnas.deploy.targets.catalogue import versions
+from hwnas.deploy.targets.machine import versions
 from hwnas.errors import ArtifactError
 
 __all__ = ["ConvertedFile", "GoldenNumbers", "converted"]

@@ -26,8 +26,8 @@ from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
 from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Session
-from hwnas.deploy.targets.catalogue import processor_of, versions
 from hwnas.deploy.targets.conditions import conditions
+from hwnas.deploy.targets.machine import processor_of, versions
 from hwnas.deploy.targets.target import HARDWARE, Target
 from hwnas.errors import ArtifactError
 

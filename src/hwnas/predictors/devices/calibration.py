@@ -20,7 +20,7 @@ from hwnas.deploy.measurement.energy import energy_counter, energy_of
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.timing import measure, prepared_run
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.catalogue import processor_of, versions
+from hwnas.deploy.targets.machine import processor_of, versions
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.predictors.devices.device import MINIMUM_MEASUREMENTS, DevicePredictor

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hwnas.deploy.onnx.workload import OnnxWorkload
-from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.targets.machine import processor_of
 from hwnas.deploy.targets.target import HARDWARE, known_hardware
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest

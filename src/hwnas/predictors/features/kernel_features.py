@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.targets.machine import processor_of
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.shipped import shipped_profiles

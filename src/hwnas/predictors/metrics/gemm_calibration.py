@@ -13,7 +13,7 @@ from hwnas.deploy.measurement.energy import energy_counter, energy_of
 from hwnas.deploy.measurement.timing import prepared_run
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
-from hwnas.deploy.targets.catalogue import processor_of, versions
+from hwnas.deploy.targets.machine import processor_of, versions
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, DeviceError, EnergyUnavailable
 from hwnas.predictors.devices.store import DeviceStore

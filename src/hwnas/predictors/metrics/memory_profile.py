@@ -13,7 +13,7 @@ import numpy as np
 from hwnas.atomic import write_json
 from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.catalogue import machine, versions
+from hwnas.deploy.targets.machine import machine, versions
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.calibration import (

@@ -17,7 +17,7 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.cells.network import Cell, Halving, head, operation, stem
-from hwnas.search_spaces.cells.steps import Skeleton, chosen_parts, part_table
+from hwnas.search_spaces.cells.part_counts import Skeleton, chosen_parts, part_table
 from hwnas.search_spaces.checks import OperatorWeights, checked_weights
 from hwnas.search_spaces.cost_model.operator_counter import OperatorCounter
 from hwnas.search_spaces.cost_model.operator_counts import OperatorSignature, PartTable

@@ -20,8 +20,8 @@ from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.decoder.config import DecoderConfig
 from hwnas.search_spaces.decoder.network import Decoder, block, embedding, head
+from hwnas.search_spaces.decoder.part_counts import chosen_parts, part_table
 from hwnas.search_spaces.decoder.presets import PRESETS
-from hwnas.search_spaces.decoder.steps import chosen_parts, part_table
 from hwnas.search_spaces.presets import changed
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition

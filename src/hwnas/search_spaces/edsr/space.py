@@ -22,8 +22,8 @@ from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.edsr.config import BodyBlock, EdsrConfig
 from hwnas.search_spaces.edsr.network import Edsr, body_block, stem, tail
+from hwnas.search_spaces.edsr.part_counts import chosen_parts, part_table
 from hwnas.search_spaces.edsr.presets import PRESETS
-from hwnas.search_spaces.edsr.steps import chosen_parts, part_table
 from hwnas.search_spaces.map_sizes import Size, aspect_of
 from hwnas.search_spaces.presets import changed
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition

@@ -20,8 +20,8 @@ from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
 from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.hiera.config import HieraConfig
 from hwnas.search_spaces.hiera.network import Hiera, block, embedding, head
+from hwnas.search_spaces.hiera.part_counts import chosen_parts, part_table
 from hwnas.search_spaces.hiera.presets import PRESETS
-from hwnas.search_spaces.hiera.steps import chosen_parts, part_table
 from hwnas.search_spaces.layers import Position
 from hwnas.search_spaces.map_sizes import aspect_of
 from hwnas.search_spaces.presets import changed, preset_for

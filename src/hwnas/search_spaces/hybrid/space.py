@@ -20,8 +20,8 @@ from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.dense_head import DenseHead, DenseNetwork, head_spec, lateral_spec
 from hwnas.search_spaces.hybrid.config import HybridConfig, HybridStage
 from hwnas.search_spaces.hybrid.network import Hybrid, block, head, stem
+from hwnas.search_spaces.hybrid.part_counts import chosen_parts, part_table
 from hwnas.search_spaces.hybrid.presets import PRESETS
-from hwnas.search_spaces.hybrid.steps import chosen_parts, part_table
 from hwnas.search_spaces.layers import scaled_channels
 from hwnas.search_spaces.map_sizes import Size, aspect_of
 from hwnas.search_spaces.presets import changed, preset_for

@@ -1,15 +1,19 @@
 """Layers and blocks of the networks."""
 
 from hwnas.search_spaces.layers.attention import Attention, FeedForward, PreNorm
-from hwnas.search_spaces.layers.bottleneck import BasicBlock, Bottleneck
+from hwnas.search_spaces.layers.bottleneck import (
+    BasicBlock,
+    Bottleneck,
+    FusedBottleneck,
+    InvertedBottleneck,
+)
 from hwnas.search_spaces.layers.conv import (
     Activation,
     ChannelShuffle,
     ConvNormAct,
-    InvertedBottleneck,
     SqueezeExcite,
 )
-from hwnas.search_spaces.layers.conv_attention import Context, ConvAttention, FusedBottleneck
+from hwnas.search_spaces.layers.conv_attention import Context, ConvAttention
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
 from hwnas.search_spaces.layers.low_rank import LowRankLinear, projection, rank_of
 from hwnas.search_spaces.layers.patches import PatchEmbedding, Position, PositionTable

@@ -1,4 +1,4 @@
-"""Convolution blocks of mobile networks (MobileNetV3, Howard et al., ICCV 2019, section 5)."""
+"""Convolutions with normalisation and activation, and gates of channels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Literal
 from torch import Tensor, nn
 
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
-from hwnas.search_spaces.layers.rounding import make_divisible
 
 __all__ = [
     "Activation",
     "ChannelShuffle",
     "ConvNormAct",
-    "InvertedBottleneck",
     "SqueezeExcite",
     "activation_of",
 ]
@@ -101,58 +99,3 @@ class ChannelShuffle(nn.Module):
         _, channels, height, width = x.shape
         grouped = x.reshape(-1, self.groups, channels // self.groups, height * width)
         return grouped.transpose(1, 2).reshape(-1, channels, height, width)
-
-
-class InvertedBottleneck(nn.Module):
-    """Expansion, depthwise convolution, squeeze-excite, projection; a residual where shapes allow.
-
-    Args:
-        in_channels: Channels of the input.
-        hidden_channels: Channels of the depthwise convolution; no expansion layer if equal to
-            ``in_channels``.
-        out_channels: Channels of the output.
-        kernel_size: Odd size of the depthwise kernel.
-        stride: Stride of the depthwise convolution; 1 or 2.
-        squeeze_excite: Whether there is a channel gate of a quarter of ``hidden_channels``.
-        activation: Activation after the expansion and the depthwise convolution.
-        groups: Groups of the pointwise convolutions; with several, channels are shuffled between
-            groups after the expansion.
-        always_expand: Whether there is an expansion layer even to ``in_channels``.
-        depthwise: Depthwise convolution with its activation, in place of one of ``kernel_size``.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int,
-        squeeze_excite: bool,
-        activation: Activation,
-        groups: int = 1,
-        always_expand: bool = False,
-        depthwise: nn.Module | None = None,
-    ) -> None:
-        super().__init__()
-        parts: list[tuple[str, nn.Module]] = []
-        if always_expand or hidden_channels != in_channels:
-            expand = ConvNormAct(in_channels, hidden_channels, groups=groups, activation=activation)
-            parts.append(("expand", expand))
-        if groups > 1:
-            parts.append(("shuffle", ChannelShuffle(groups)))
-        depthwise = depthwise or ConvNormAct(
-            hidden_channels, hidden_channels, kernel_size, stride, hidden_channels, activation
-        )
-        parts.append(("depthwise", depthwise))
-        if squeeze_excite:
-            gate = SqueezeExcite(hidden_channels, make_divisible(hidden_channels / 4))
-            parts.append(("squeeze_excite", gate))
-        parts.append(("project", ConvNormAct(hidden_channels, out_channels, groups=groups)))
-        self.layers = nn.Sequential(OrderedDict(parts))
-        self.residual = stride == 1 and in_channels == out_channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (N, in_channels, H, W) to (N, out_channels, H / stride, W / stride)."""
-        y: Tensor = self.layers(x)
-        return x + y if self.residual else y

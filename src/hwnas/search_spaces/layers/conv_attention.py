@@ -11,10 +11,10 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.layers.conv import Activation, ConvNormAct
+from hwnas.search_spaces.layers.conv import ConvNormAct
 from hwnas.search_spaces.layers.rounding import make_divisible
 
-__all__ = ["Context", "ConvAttention", "FusedBottleneck"]
+__all__ = ["Context", "ConvAttention"]
 
 _SHRINKING = {1: 3, 2: 5}  # kernel of the depthwise convolution, by stride
 _GROWING = {1: 3, 2: 4}  # kernel of the transposed convolution
@@ -83,36 +83,3 @@ class Context(nn.Module):
             reduce=nn.Conv2d(hidden, channels, 1),
         )
         return cls(channels, nn.Sequential(layers))
-
-
-class FusedBottleneck(nn.Module):
-    """Full 3x3 convolution to more channels and a pointwise one back (EfficientNetV2).
-
-    (N, C, H, W) -> (N, C', H / stride, W / stride), with a residual where shapes allow.
-
-    Args:
-        in_channels: C.
-        hidden_channels: Channels between the convolutions.
-        out_channels: C'.
-        stride: Stride of the 3x3 convolution; 1 or 2.
-        activation: Activation after the 3x3 convolution.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        out_channels: int,
-        stride: int,
-        activation: Activation = "hard_swish",
-    ) -> None:
-        super().__init__()
-        expand = ConvNormAct(in_channels, hidden_channels, 3, stride, activation=activation)
-        project = ConvNormAct(hidden_channels, out_channels)
-        self.layers = nn.Sequential(OrderedDict(expand=expand, project=project))
-        self.residual = stride == 1 and in_channels == out_channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (N, C, H, W) to (N, C', H / stride, W / stride)."""
-        y: Tensor = self.layers(x)
-        return x + y if self.residual else y

@@ -23,9 +23,9 @@ from hwnas.search_spaces.map_sizes import Size, aspect_of
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.network import MobileNet, block, classifier, head, stem
 from hwnas.search_spaces.mobilenet.operators import block_shape
+from hwnas.search_spaces.mobilenet.part_counts import chosen_parts, part_table, skipped
 from hwnas.search_spaces.mobilenet.presets import PRESETS
 from hwnas.search_spaces.mobilenet.published import indices_of, rows_of, table_of
-from hwnas.search_spaces.mobilenet.steps import chosen_parts, part_table, skipped
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.building import StageOutline

@@ -22,8 +22,8 @@ from hwnas.search_spaces.map_sizes import Size, aspect_of
 from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 from hwnas.search_spaces.resnet.network import ResNet, block, classifier, first_block, stem
+from hwnas.search_spaces.resnet.part_counts import chosen_parts, part_table
 from hwnas.search_spaces.resnet.presets import PRESETS
-from hwnas.search_spaces.resnet.steps import chosen_parts, part_table
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.building import StageOutline
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition

@@ -23,8 +23,8 @@ from hwnas.search_spaces.cost_model.operator_counts import PartTable
 from hwnas.search_spaces.map_sizes import Size, aspect_of
 from hwnas.search_spaces.simplenet.config import Group, SimpleNetConfig
 from hwnas.search_spaces.simplenet.network import SimpleNet, classifier, layer
+from hwnas.search_spaces.simplenet.part_counts import chosen_parts, part_table
 from hwnas.search_spaces.simplenet.presets import PRESETS
-from hwnas.search_spaces.simplenet.steps import chosen_parts, part_table
 from hwnas.search_spaces.space.architecture import Architecture
 from hwnas.search_spaces.space.choices import Choice, ChoiceCondition
 from hwnas.search_spaces.space.space_plugin import DIGITS, SMALL, SpacePlugin

@@ -28,8 +28,8 @@ from hwnas.search_spaces.supernet.block_space import row
 from hwnas.search_spaces.supernet.block_specs import BlockSpec
 from hwnas.search_spaces.vit.config import VitConfig
 from hwnas.search_spaces.vit.network import VisionTransformer, block, embedding, head
+from hwnas.search_spaces.vit.part_counts import chosen_parts, part_table
 from hwnas.search_spaces.vit.presets import PRESETS
-from hwnas.search_spaces.vit.steps import chosen_parts, part_table
 
 __all__ = ["PLUGINS", "VitSpace", "vit"]
 

@@ -14,7 +14,7 @@ from hwnas.deploy.cascades.choice import (
 )
 from hwnas.deploy.cascades.packing import write_cascade
 from hwnas.deploy.cascades.timing import Pass, cascade_pass, network_pass, time_passes
-from hwnas.deploy.targets.catalogue import machine
+from hwnas.deploy.targets.machine import machine
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.stages.deployment.cascade_costs import (

@@ -21,7 +21,7 @@ from typing import Literal
 
 from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.targets.machine import processor_of
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import HwnasError
 from hwnas.progress import ProgressCallback

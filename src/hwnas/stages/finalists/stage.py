@@ -14,7 +14,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.measurement.measured_cost import MeasuredCost
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.timing import measure
-from hwnas.deploy.targets.catalogue import processor_of
+from hwnas.deploy.targets.machine import processor_of
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import DeviceError, HwnasError
 from hwnas.identity import Identity

@@ -24,8 +24,8 @@ from hwnas.deploy.agent.server.job_queue import JobQueue, Run
 from hwnas.deploy.agent.server.model_store import ModelStore
 from hwnas.deploy.agent.server.sandbox import Sandbox
 from hwnas.deploy.agent.timing_job import TimingJob
-from hwnas.deploy.targets.catalogue import devices_here, machine, processor_of
 from hwnas.deploy.targets.conditions import conditions
+from hwnas.deploy.targets.machine import devices_here, machine, processor_of
 from hwnas.deploy.targets.target import HARDWARE
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
