@@ -122,7 +122,7 @@ def _operators(path: Path) -> Counter[str]:
 def test_export_is_exact_for_random_networks_of_every_space(
     name: str, count: int, tmp_path: Path
 ) -> None:
-    """One of the networks tells of all whether tracing gives the same operators."""
+    """Tracing gives the same operators for all networks of some spaces, but not of others."""
     if name == "elastic" and find_spec("torch_pruning") is None:
         pytest.skip("torch_pruning is not installed")
     space, rng, alike = SPACES[name](), random.Random(0), set()
@@ -137,7 +137,7 @@ def test_export_is_exact_for_random_networks_of_every_space(
         assert made.batches + len(made.inconclusive) == len(check_batches(shape))
         export_traced(network, shape, tmp_path / "traced.onnx")
         alike.add(_operators(tmp_path / "traced.onnx") == _operators(made.path))
-    assert alike == {name in TRACED}
+    assert (alike == {True}) == (name in TRACED)
     assert not space.traceable or alike == {True}
 
 
