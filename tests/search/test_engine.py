@@ -286,11 +286,11 @@ class TestLimits:
     def test_error_names_the_nearest_value_if_no_candidate_keeps_a_limit(
         self, tmp_path: Path
     ) -> None:
-        limited = [ACCURACY, Objective("params", "minimize", limit=-4)]
+        limited = [Objective("accuracy", "maximize", limit=4), PARAMS]
         with pytest.raises(InfeasibleError) as caught:
             searched(729, objectives=limited, dials=2, study=tmp_path / "study.db")
         assert str(caught.value) == (
-            "none of 5 candidates meets the limits: params at most -4 (nearest found: 0). "
+            "none of 5 candidates meets the limits: accuracy at least 4 (nearest found: 0.2). "
             "Relax the limit of the objective, or allow smaller networks in [space]"
         )
         assert sum(t.state is TrialState.COMPLETE for t in plain(tmp_path / "study.db")) == 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -108,4 +107,4 @@ def most_macs(
 
 def _excess(objective: Objective, cost: float) -> float:
     assert objective.limit is not None
-    return cost / objective.limit if objective.limit > 0 else math.inf
+    return cost / objective.limit

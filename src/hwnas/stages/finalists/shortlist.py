@@ -209,7 +209,7 @@ def fill_shortlist(
     packed = sorted(made, key=lambda name: shortfall(made[name]))[:count]
     if marked := [name for name in packed if overall(made[name]) != "kept"]:
         note(
-            f"{len(packed) - len(marked)} of {len(rounds)} candidates that were tried keep the "
+            f"{len(packed) - len(marked)} of {len(rounds)} candidates that were tried meet the "
             f"limits; the closest of the others are also packed, and marked: {', '.join(marked)}"
         )
     tried = [
