@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from experiments.command import run_command
+from hwnas.deploy.serve.load import read_status
 from hwnas.errors import RunError
 
 __all__ = ["Load", "load"]
@@ -83,7 +84,7 @@ async def _load(
                 f"Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n"
             )
             writer.write(head.encode() + body)
-            status = await _status(reader)
+            status = (await read_status(reader)).split(" ", 2)[1]
             answered = time.perf_counter()
             if status != "200":
                 errors[status] = errors.get(status, 0) + 1
@@ -96,14 +97,6 @@ async def _load(
         raise RunError(f"{url} answered nothing in {seconds} s; errors: {errors}")
     p50, p99 = np.quantile(latencies_ms, (0.5, 0.99)).tolist()
     return Load(len(latencies_ms), seconds, p50, p99, errors)
-
-
-async def _status(reader: asyncio.StreamReader) -> str:
-    """Read an answer to its end and return its status."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    lengths = [line[15:] for line in head.split("\r\n") if line[:15].lower() == "content-length:"]
-    await reader.readexactly(int(lengths[0]))
-    return head.split(" ", 2)[1]
 
 
 def main() -> None:

@@ -10,10 +10,12 @@ from torch import nn
 
 from hwnas.api.elastic_model import Elastic
 from hwnas.api.images import Data
+from hwnas.api.objectives import target_names
 from hwnas.api.recipes import GivenTask, SearchDescription
 from hwnas.api.run import Network, Run
 from hwnas.api.searching import run_described
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.deploy.targets.target import Target
 from hwnas.deploy.variants.sweep import Sweep
 from hwnas.experiment.from_model import (
     DEFAULT_DEVICE,
@@ -33,7 +35,7 @@ __all__ = ["compress", "sweep"]
 def compress(
     model: str | Path | nn.Module | Callable[..., nn.Module],
     data: Data,
-    target: str | Sequence[str] = DEFAULT_DEVICE,
+    target: str | Target | Sequence[str | Target] = DEFAULT_DEVICE,
     *,
     minutes: float = MINUTES,
     max_loss_points: float = 1.0,
@@ -79,7 +81,7 @@ def compress(
         HwnasError: See `hwnas.search`. A `ConfigError` says if nothing of the model can be made
             smaller, or if the model is no better than constant outputs.
     """
-    targets = [target] if isinstance(target, str) else list(target)
+    targets = target_names(target)
     given: dict[str, Any] = {}
     if isinstance(model, str | Path):
         model, given = model_settings(str(model))
@@ -102,7 +104,7 @@ def compress(
 
 def sweep(
     network: str | Path | Bundle | Run | Network,
-    target: str | Sequence[str],
+    target: str | Target | Sequence[str | Target],
     *,
     variants: Sequence[str] = (),
     max_loss: float = 0.01,
@@ -133,7 +135,7 @@ def sweep(
         DeviceError: A target cannot be used on this machine.
         StorageError: ``path`` exists already or cannot be written.
     """
-    targets = [target] if isinstance(target, str) else list(target)
+    targets = target_names(target)
     source, pick = _source(network)
     options = SweepOptions(tuple(variants), max_loss, data, pick, finetune_minutes)
     return sweep_network(source, targets, options, path, reporter)

@@ -45,7 +45,7 @@ def convert(
             do not fit, or the device cannot read the network; the bundle is unchanged.
         StorageError: The bundle cannot be written.
     """
-    device = device_limits(limits) if isinstance(limits, str) else limits
+    device = device_limits(limits)
     formats = [to] if isinstance(to, str) else list(to)
     return convert_bundle(opened_bundle(bundle), formats, batch, arena_bytes, device)
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from torch import nn
 
 from hwnas.api.elastic_model import ElasticModel
+from hwnas.api.objectives import target_names
 from hwnas.api.options import named
 from hwnas.api.run import Network, Run
 from hwnas.deploy.bundles.bundle import Bundle
@@ -82,8 +83,7 @@ def predict(
         ConfigError: A device is not known, or an argument is missing.
         ArtifactError: The file is missing or damaged, or the module cannot be exported.
     """
-    several = [target] if isinstance(target, str | Target) else target
-    targets = [each.name if isinstance(each, Target) else each for each in several]
+    targets = target_names(target)
     if not targets and spec is None:
         raise ConfigError("give target=... with known targets, or spec=... with a spec sheet")
     sheet = spec if spec is None or isinstance(spec, SpecSheet) else read_spec(Path(spec))

@@ -8,7 +8,7 @@ from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.search.objectives.objective import LimitScope, Objective, Reduction
 
-__all__ = ["maximize", "minimize"]
+__all__ = ["maximize", "minimize", "target_names"]
 
 
 def maximize(
@@ -54,8 +54,7 @@ def minimize(
         ConfigError: A target is missing, or is given for a metric that has none, or ``reduce`` is
             given without several targets.
     """
-    given = [] if target is None else [target] if isinstance(target, str | Target) else list(target)
-    names = tuple(each.name if isinstance(each, Target) else each for each in given)
+    names = () if target is None else target_names(target)
     if len(names) > 1:
         return Objective(
             metric, "minimize", None, limit, names, reduce or "worst", limit_on=limit_on
@@ -63,3 +62,9 @@ def minimize(
     if reduce is not None:
         raise ConfigError(f"reduce is {reduce!r}, which needs several targets; leave it out")
     return Objective(metric, "minimize", names[0] if names else None, limit, limit_on=limit_on)
+
+
+def target_names(given: str | Target | Sequence[str | Target]) -> tuple[str, ...]:
+    """Return the names of one or several targets, which a program gives by name or as objects."""
+    several = [given] if isinstance(given, str | Target) else given
+    return tuple(each.name if isinstance(each, Target) else each for each in several)

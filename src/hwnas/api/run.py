@@ -13,9 +13,11 @@ from torch import nn
 
 from hwnas.api.elastic_model import ElasticModel
 from hwnas.api.object_names import returning
+from hwnas.api.objectives import target_names
 from hwnas.api.settings import overrides_of
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.file_formats.device_limits import DeviceLimits, device_limits
+from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.experiment import cascade as make_cascade
 from hwnas.experiment import export as export_network
@@ -291,12 +293,12 @@ class Run:
         return Run(RunFolder.open(self.folder), result)
 
     def specialise(
-        self, targets: str | Sequence[str], reporter: Reporter | None = None
+        self, targets: str | Target | Sequence[str | Target], reporter: Reporter | None = None
     ) -> list[RunResult]:
         """Search for further targets with the weights and accuracies that the run already has.
 
         Args:
-            targets: Names of targets, such as ``"cpu-onnxruntime-fp32-b8-t1"``.
+            targets: Targets or their names, such as ``"cpu-onnxruntime-fp32-b8-t1"``.
             reporter: Reporter of the progress.
 
         Raises:
@@ -304,8 +306,7 @@ class Run:
             InfeasibleError: No network meets the limits on a target.
             RunError: The run is not finished, or is stale.
         """
-        names = [targets] if isinstance(targets, str) else list(targets)
-        found = specialise(self.folder, names, reporter)
+        found = specialise(self.folder, target_names(targets), reporter)
         self.__dict__.pop("results", None)
         return found
 
@@ -400,7 +401,7 @@ def export(
         StorageError: The folder exists already or cannot be written.
     """
     folder = run.folder if isinstance(run, Run) else run
-    device = device_limits(limits) if isinstance(limits, str) else limits
+    device = device_limits(limits)
     more = formats, arena_bytes, device
     return export_network(folder, path, pick, max_latency_ms, target, *more)
 

@@ -86,21 +86,23 @@ SHIPPED: Mapping[str, DeviceLimits] = {
 """Limits by the name of a release, from its documentation."""
 
 
-def device_limits(text: str) -> DeviceLimits:
-    """Return the limits with a name of `SHIPPED`, or those of a TOML file.
+def device_limits(given: str | DeviceLimits | None) -> DeviceLimits | None:
+    """Return the limits with a name of `SHIPPED`, or those of a TOML file; others as given.
 
     A file has the keys ``name``, ``opset``, ``operators`` and ``without``; see `DeviceLimits`.
 
     Raises:
         ConfigError: There is neither such a name nor such a file, or the file is wrong.
     """
-    if text in SHIPPED:
-        return SHIPPED[text]
-    path = Path(text)
+    if not isinstance(given, str):
+        return given
+    if given in SHIPPED:
+        return SHIPPED[given]
+    path = Path(given)
     if path.suffix != ".toml":
         raise ConfigError(
-            f"unknown device limits {text!r}; {closest(text, SHIPPED)}, or a TOML file with name, "
-            "opset, operators or without"
+            f"unknown device limits {given!r}; {closest(given, SHIPPED)}, or a TOML file with "
+            "name, opset, operators or without"
         )
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))

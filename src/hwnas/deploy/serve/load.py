@@ -9,12 +9,11 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ["Load", "sent"]
+__all__ = ["Load", "read_status", "sent"]
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,9 @@ async def _answers(load: Load) -> list[float]:
             pair = await idle.get()
         reader, writer = pair
         writer.write(head + load.body)
-        answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        length = next(
-            int(line[15:])
-            for line in answer.split("\r\n")
-            if line[:15].lower() == "content-length:"
-        )
-        await reader.readexactly(length)
-        if answer.split(" ", 2)[1] != "200":
-            raise RuntimeError(answer.split("\r\n", 1)[0])
+        status = await read_status(reader)
+        if status.split(" ", 2)[1] != "200":
+            raise RuntimeError(status)
         latencies_ms.append(1e3 * (time.perf_counter() - wanted))
         idle.put_nowait(pair)
 
@@ -85,16 +78,22 @@ async def _answers(load: Load) -> list[float]:
     return latencies_ms
 
 
-def sent(load: Load, report: Callable[[list[float]], None] = lambda found: None) -> list[float]:
+async def read_status(reader: asyncio.StreamReader) -> str:
+    """Read an answer to its end and return its status line, such as ``"HTTP/1.1 200 OK"``."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    length = next(int(line[15:]) for line in head if line[:15].lower() == "content-length:")
+    await reader.readexactly(length)
+    return head[0]
+
+
+def sent(load: Load) -> list[float]:
     """Send the requests, and return their latencies in milliseconds, from the planned start.
 
     Raises:
         RuntimeError: An answer is an error.
         OSError: The server does not answer.
     """
-    found = asyncio.run(_answers(load))
-    report(found)
-    return found
+    return asyncio.run(_answers(load))
 
 
 def _main() -> None:
