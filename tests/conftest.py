@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests: one thread, hypothesis without deadlines, real data."""
 
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -48,7 +49,8 @@ def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def short_timings() -> Iterator[dict[str, float]]:
     """Time networks for a twentieth of the usual time where a test gives no settings of its own.
 
-    Tests run side by side, so that most rounds are disturbed and would be repeated.
+    Tests run side by side, so that most rounds are disturbed and would be repeated. Processes that
+    a test starts do so, too.
     """
     from hwnas.deploy import TimingSettings
 
@@ -56,7 +58,18 @@ def short_timings() -> Iterator[dict[str, float]]:
     with pytest.MonkeyPatch.context() as patch:
         brief = partial(TimingSettings, **short)  # type: ignore[arg-type]
         patch.setattr("hwnas.deploy.measurement.timing.TimingSettings", brief)
+        patch.setenv("HWNAS_TEST_TIMINGS", json.dumps(short))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "startup"), prepend=os.pathsep)
         yield short
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_probes() -> Iterator[None]:
+    """Measure the training speed for a tenth of the usual time where a job is planned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hwnas.experiment.planned._PROBE_SECONDS", 1.0)
+        patch.setattr("hwnas.planning.rehearsal._SECONDS", 0.2)
+        yield
 
 
 _numbers = itertools.count()

@@ -7,30 +7,14 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-SHORT_TIMINGS = """
-from functools import partial
-
-from hwnas.deploy.measurement import timing
-
-timing.TimingSettings = partial(timing.TimingSettings, **{settings})
-"""
-"""First cell, which is not in the notebooks: networks are timed briefly, as in other tests."""
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example_notebook_runs(
-    path: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    short_timings: dict[str, float],
-) -> None:
+def test_example_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "HWNAS_HOME", str(tmp_path / "home"))
     notebook = nbformat.read(path, 4)
-    notebook.cells.insert(
-        0, nbformat.v4.new_code_cell(SHORT_TIMINGS.format(settings=short_timings))
-    )
     NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     ).execute()

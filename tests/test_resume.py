@@ -136,7 +136,7 @@ def test_resume_loses_nothing_after_a_kill_in_every_stage(
 @pytest.mark.slow
 def test_resume_repeats_a_calibration_that_was_killed(tiny_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    small = ("search.trials=8", "deploy.top=1", "predictor.networks=4")
+    small = ("search.trials=8", "deploy.top=1", "predictor.networks=12")
     child = start(tiny_recipe, run, *small)
     wait_until(lambda: begun(run, f"calibrate@{TARGET}"), child)
     time.sleep(1)
@@ -160,7 +160,7 @@ def test_resumed_training_gives_the_weights_of_an_uninterrupted_one(
     quick_recipe: Path, tmp_path: Path
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    overrides = ("train.epochs=30", "train.checkpoint_seconds=0.01")
+    overrides = ("train.epochs=12", "train.checkpoint_seconds=0.01")
     child = start(quick_recipe, cut, *overrides)
     wait_until((cut / "supernet" / "checkpoint.safetensors").exists, child)
     kill(child)

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hwnas import errors, samplers, spaces, strategies, tasks
+    from hwnas.api.calibration import calibrate, calibrate_from_table, export_networks
     from hwnas.api.compression import compress, sweep
     from hwnas.api.conversion import convert, model_repository, web_page
-    from hwnas.api.devices import calibrate, measure, predict, search_space
+    from hwnas.api.devices import known_devices, measure, predict, search_space, targets
     from hwnas.api.objectives import maximize, minimize
     from hwnas.api.run import Front, Network, Run, compare, export, open
     from hwnas.api.searching import search, search_recipe
@@ -74,11 +75,14 @@ __all__ = [
     "TrainConfig",
     "__version__",
     "calibrate",
+    "calibrate_from_table",
     "compare",
     "compress",
     "convert",
     "errors",
     "export",
+    "export_networks",
+    "known_devices",
     "maximize",
     "measure",
     "minimize",
@@ -93,6 +97,7 @@ __all__ = [
     "spaces",
     "strategies",
     "sweep",
+    "targets",
     "tasks",
     "web_page",
 ]
@@ -123,11 +128,14 @@ _MODULES = {
     "Split": "search.data.image_data",
     "Task": "search.tasks.task",
     "TrainConfig": "search.training",
-    "calibrate": "api.devices",
+    "calibrate": "api.calibration",
+    "calibrate_from_table": "api.calibration",
     "compare": "api.run",
     "compress": "api.compression",
     "convert": "api.conversion",
     "export": "api.run",
+    "export_networks": "api.calibration",
+    "known_devices": "api.devices",
     "maximize": "api.objectives",
     "measure": "api.devices",
     "minimize": "api.objectives",
@@ -138,6 +146,7 @@ _MODULES = {
     "search_recipe": "api.searching",
     "search_space": "api.devices",
     "sweep": "api.compression",
+    "targets": "api.devices",
     "web_page": "api.conversion",
 }
 """Module of each name, below this package; other names are modules."""

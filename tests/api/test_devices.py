@@ -6,9 +6,10 @@ import pytest
 from torch import nn
 
 import hwnas
-from hwnas.errors import ArtifactError, ConfigError
+from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.predictors import SpecSheet
-from hwnas.predictors.devices.spec_sheet import EXAMPLE
+from hwnas.predictors.devices.spec_sheet import EXAMPLE, stored_spec
+from hwnas.predictors.devices.store import DeviceStore
 from hwnas.search_spaces import mobilenet
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -117,3 +118,34 @@ def test_sweep_chooses_among_the_variants_of_a_network_of_a_run(finished: Path) 
     )
     assert found.chosen.variant in ("fp32", "int8")
     assert found.chosen.latency_ms > 0
+
+
+def test_device_out_of_reach_is_calibrated_from_a_table(tmp_path: Path) -> None:
+    kept, sizes = tmp_path / "devices", {"image_shape": (8, 8, 1), "outputs": 10}
+    table = hwnas.export_networks("phone", SPACE, tmp_path / "to-measure", 3, store=kept, **sizes)
+    header, *lines = table.read_text().splitlines()
+    assert header == "network,latency_ms"
+    assert len(lines) == 3
+    files = [table.parent / line.removesuffix(",") for line in lines]
+    assert all(file.is_file() for file in files)
+    measured = [f"{line}{0.1 * number}" for number, line in enumerate(lines, start=1)]
+    table.write_text("\n".join([header, *measured, f"{lines[0]}0.4"]))
+    sheet = tmp_path / "phone.toml"
+    sheet.write_text(EXAMPLE)
+    with pytest.warns(UserWarning, match=r"2 values of latency_ms from 0\.1 to 0\.4"):
+        [profile] = hwnas.calibrate_from_table(
+            "phone", table, runtime="litert-2.3", spec=sheet, store=kept
+        )
+    assert len(profile.networks) == 3
+    assert "phone" in [each.profile.device for each in hwnas.known_devices(kept)]
+    assert stored_spec(DeviceStore(kept), "phone").name == "phone"
+    [predicted] = hwnas.predict(files[2], "phone", store=kept)
+    lower, upper = predicted.estimate.interval90
+    assert lower < 0.3 < upper
+    with pytest.raises(DataError, match="there is no table"):
+        hwnas.calibrate_from_table("phone", tmp_path / "nowhere.csv", store=kept)
+
+
+def test_targets_include_onnx_runtime_on_this_machine() -> None:
+    by_name = {each.target: each for each in hwnas.targets()}
+    assert by_name["cpu-onnxruntime-fp32-b{B}-t{T}"].usable

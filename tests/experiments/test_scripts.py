@@ -223,13 +223,8 @@ def latency_tables() -> None:
         pytest.skip("HWNAS_DATA names no folder with latency tables")
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(n, marks=pytest.mark.slow if n == "training_step" else pytest.mark.exhaustive)
-        for n in SCRIPTS
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_script_records_results_and_repeats_nothing(
     script: str, run: Callable[..., Any], tmp_path: Path
 ) -> None:

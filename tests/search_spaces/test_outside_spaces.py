@@ -236,7 +236,14 @@ def test_space_whose_attribute_hides_a_method_is_refused(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("space", "search"),
-    [("acme-mixer", ""), ("acme-chain", 'strategy = "gdas"\nstrategy_options = {epochs = 1}')],
+    [
+        ("acme-mixer", ""),
+        pytest.param(
+            "acme-chain",
+            'strategy = "gdas"\nstrategy_options = {epochs = 1}',
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
 )
 def test_outside_space_is_listed_searched_and_shipped(site: Path, space: str, search: str) -> None:
     listed = command(site, "spaces")

@@ -1,4 +1,4 @@
-"""Prediction of a network's costs on known devices, and calibration of new ones."""
+"""Prediction and measurement of a network's costs on devices."""
 
 from __future__ import annotations
 
@@ -20,29 +20,57 @@ from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.timing import measure as measure_files
 from hwnas.deploy.onnx.workload import OnnxWorkload, read_workload
+from hwnas.deploy.targets.machine import DeviceStatus, devices
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.experiment import space_of
-from hwnas.predictors.devices.calibration import CalibrationOptions, NetworkMeasurement
 from hwnas.predictors.devices.fingerprint import fingerprint
 from hwnas.predictors.devices.from_spec import predict_from_spec
 from hwnas.predictors.devices.prediction import (
+    KnownDevice,
     Prediction,
     predict_from_fingerprint,
 )
+from hwnas.predictors.devices.prediction import known_devices as devices_in
 from hwnas.predictors.devices.prediction import predict as predict_costs
 from hwnas.predictors.devices.spec_sheet import SpecSheet, read_spec
 from hwnas.predictors.devices.store import DeviceStore
-from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, Profile
 from hwnas.predictors.metrics.memory_profile import has_memory, predict_memory
 from hwnas.recipe import Named
 from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace, Workload
 from hwnas.search_spaces.registry import SPACES, named_space
 
-__all__ = ["calibrate", "measure", "predict", "predictions", "search_space"]
+__all__ = [
+    "SpaceOfDevices",
+    "device_store",
+    "known_devices",
+    "measure",
+    "predict",
+    "predictions",
+    "search_space",
+    "target_of",
+    "targets",
+]
 
 Model: TypeAlias = str | Path | Bundle | Network | nn.Module
 SpaceOfDevices: TypeAlias = str | Path | Named | SearchSpace | Run | nn.Module | ElasticModel
+
+
+def targets() -> list[DeviceStatus]:
+    """Return the targets of this machine and of added devices; `DeviceStatus.usable` says if now.
+
+    Added devices are asked, which takes some seconds for one that does not answer.
+    """
+    return devices()
+
+
+def known_devices(store: str | Path | None = None) -> list[KnownDevice]:
+    """Return the devices that `predict` knows: those that hwnas ships, and those in a store.
+
+    Args:
+        store: Folder of device profiles; ``$HWNAS_HOME/devices`` if None.
+    """
+    return devices_in(device_store(store))
 
 
 def predict(
@@ -87,7 +115,7 @@ def predict(
     if not targets and spec is None:
         raise ConfigError("give target=... with known targets, or spec=... with a spec sheet")
     sheet = spec if spec is None or isinstance(spec, SpecSheet) else read_spec(Path(spec))
-    kept = _store(store)
+    kept = device_store(store)
     if isinstance(model, Architecture):
         if space is None:
             raise ConfigError("an architecture needs its space; give space=...")
@@ -183,10 +211,11 @@ def measure(
             str(index): _onnx_file(model, input_shape, Path(folder) / str(index))
             for index, model in enumerate(several)
         }
-        return list(measure_files(files, _target(target)).values())
+        return list(measure_files(files, target_of(target)).values())
 
 
-def _target(given: str | Target) -> Target:
+def target_of(given: str | Target) -> Target:
+    """Return a target that is given by its name or as an object."""
     return given if isinstance(given, Target) else Target.parse(given)
 
 
@@ -207,50 +236,6 @@ def _onnx_file(model: Model, input_shape: tuple[int, ...] | None, folder: Path) 
     path = folder / "model.onnx"
     export_onnx(model, (input_shape[0], input_shape[1], input_shape[2]), path)
     return path
-
-
-def calibrate(
-    target: str | Target,
-    space: SpaceOfDevices,
-    samples: int = 10,
-    *,
-    metric: str = "latency_ms",
-    until_error: float | None = None,
-    image_shape: tuple[int, int, int] = (64, 64, 3),
-    outputs: int = 100,
-    on_reading: Callable[[NetworkMeasurement], None] = lambda reading: None,
-    store: str | Path | None = None,
-) -> Profile:
-    """Calibrate a device from a few well-chosen networks that are measured on it.
-
-    Networks that the store already has of the target count, so a calibration that was interrupted
-    continues.
-
-    Args:
-        target: Target, such as ``"cpu-onnxruntime-fp32-b1-t1"``.
-        space: Space of the networks: of `hwnas.spaces`, its name, a `SearchSpace`, a run, a recipe
-            or the folder of a run, or a module to make elastic.
-        samples: Number of networks that shall be known of the target, at least 3.
-        metric: Cost to measure: ``"latency_ms"``, ``"energy_mj"``, which needs a counter in the
-            hardware, ``"peak_memory_bytes"``, or the name of a plug-in.
-        until_error: Expected relative error at which to stop early, such as 0.05; not for memory.
-        image_shape: Height, width and channels of the images, for a space without its own.
-        outputs: Number of outputs of the networks, for a space without its own.
-        on_reading: Function that is called for every network that was measured.
-        store: Folder of device profiles; ``$HWNAS_HOME/devices`` if None.
-
-    Returns:
-        The profile, which is also in the store, where `hwnas.predict` finds it.
-
-    Raises:
-        ConfigError: An argument is wrong.
-        DeviceError: The target cannot be used here, or the store knows it from other hardware.
-        EnergyUnavailable: Nothing on this machine counts energy.
-    """
-    how = DEVICE_METRICS.find(metric)
-    options = CalibrationOptions(samples, until_error, on_reading=on_reading)
-    networks = search_space(space, image_shape, outputs)
-    return how.calibrate(_target(target), networks, _store(store), options)
 
 
 def search_space(
@@ -282,5 +267,6 @@ def search_space(
     return named_space(str(space), image_shape, outputs, {})
 
 
-def _store(folder: str | Path | None) -> DeviceStore:
+def device_store(folder: str | Path | None) -> DeviceStore:
+    """Return the store of device profiles in a folder; the user's own if None."""
     return DeviceStore.default() if folder is None else DeviceStore(Path(folder))

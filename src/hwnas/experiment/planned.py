@@ -53,6 +53,7 @@ from hwnas.stages.untrained_costs import most_macs
 __all__ = ["planned_as", "with_plan"]
 
 SCHEMA = 1
+_PROBE_SECONDS = 10.0
 
 
 def with_plan(
@@ -108,7 +109,7 @@ def with_plan(
     text = _with_limit(text, recipe, space, model, task, data, reporter)
     networks = probes(space)
     facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
-    speeds = measure_speeds(space, networks, images, device=device)
+    speeds = measure_speeds(space, networks, images, _PROBE_SECONDS, device)
     facts = replace(facts, spent_minutes=(time.monotonic() - begun) / 60)
     plan = make_plan(facts, speeds, requested)
     draft, _ = parse_recipe(completed(text, plan.values))

@@ -127,7 +127,7 @@ def measure_speeds(
     space: SearchSpace,
     networks: Mapping[Architecture, str],
     images: Images,
-    seconds: float = 10.0,
+    seconds: float,
     device: torch.device | str = "cpu",
 ) -> list[TrainingSpeed]:
     """Train each network briefly in each precision, on one core or on a GPU.

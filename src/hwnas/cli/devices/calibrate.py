@@ -157,7 +157,7 @@ def _calibrate_networks(
     store: DeviceStore,
     as_json: bool,
 ) -> None:
-    from hwnas.api.devices import calibrate
+    from hwnas.api.calibration import calibrate
     from hwnas.cli.devices.tables import print_reading
     from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 
