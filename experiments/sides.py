@@ -16,7 +16,9 @@ from experiments.record import Row
 from hwnas.deploy import RUNTIMES, Bundle, Measurement, Session, Target, measure
 from hwnas.deploy.bundles.bundle import MODEL
 from hwnas.errors import ConfigError
-from hwnas.experiment import Experiment
+from hwnas.experiment import Experiment, specialise
+from hwnas.progress import SilentReporter
+from hwnas.recipe.keys import parts_of
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluation.scoring import score
 from hwnas.search_spaces import Workload
@@ -76,10 +78,18 @@ class Network:
         return f"{self.side} {self.id}"
 
 
-def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], RunInputs, float]:
+def of_job(
+    side: str, job: Experiment, run: Path, further: Sequence[str] = ()
+) -> tuple[list[Network], RunInputs, float]:
     """Run a whole job, resuming it if it was interrupted.
 
     Devices that this user has calibrated have no part in it.
+
+    Args:
+        side: Name of the side of its networks.
+        job: Job to run.
+        run: Folder of its run.
+        further: Targets that it is specialised for afterwards.
 
     Returns:
         Its finalists; data, task and space, with the recipe as planned; seconds of the job, or of
@@ -88,11 +98,17 @@ def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], RunInp
     resumed, begun = run.exists(), time.monotonic()
     with _own_home(run.with_name(f"{run.name}-home")):
         job.run(run)
-    seconds = time.monotonic() - begun
+        seconds = time.monotonic() - begun
+        if further:
+            specialise(run, further, SilentReporter())
     with RunFolder.open(run) as opened:
         recipe = opened.recipe
         if resumed:
-            seconds = sum(stage.wall_s for stage in opened.stages.values())
+            seconds = sum(
+                stage.wall_s
+                for name, stage in opened.stages.items()
+                if parts_of(name)[1] not in further
+            )
     run_inputs = RunInputs.prepare(recipe, job.folder)
     bundles = read_bundles(run / "bundles").values()
     return [of_bundle(side, bundle, run_inputs) for bundle in bundles], run_inputs, seconds

@@ -5,7 +5,6 @@ import runpy
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,15 +18,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 def experiment(
     monkeypatch: pytest.MonkeyPatch, in_process: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return a function that runs an experiment in this process, by its module and options.
-
-    Planned jobs measure the training speed of the machine for a moment only.
-    """
-    from hwnas.planning import measure_speeds
-
-    monkeypatch.setattr("hwnas.planning.rehearsal._SECONDS", 0.2)
-    brief = partial(measure_speeds, seconds=1.0)
-    monkeypatch.setattr("hwnas.experiment.planned.measure_speeds", brief)
+    """Return a function that runs an experiment in this process, by its module and options."""
     monkeypatch.chdir(Path(__file__).parents[2])
 
     def run(module: str, *options: str | Path) -> Any:

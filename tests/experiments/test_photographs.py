@@ -1,4 +1,4 @@
-"""The photograph experiments at toy size: rivals, ablation and strategies."""
+"""The photograph experiments at toy size: rivals, ablation, strategies and targets."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -113,3 +113,29 @@ def test_strategy_experiment_compares_strategies_and_repeats_nothing(
     assert {("hypervolume_ratio", f"3-minutes {name}") for name in rivals} <= rows
     for name in STRATEGIES:
         assert f"seed 0: 3 minutes, {name}" in first
+
+
+@pytest.mark.exhaustive
+def test_target_experiment_records_the_minutes_of_a_further_target(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
+    toy_images(tmp_path / "toy.npz")
+    further = "cpu-onnxruntime-fp32-b8-t1"
+    command: list[str | Path] = ["targets.run", "--further", further, "--minutes", "3"]
+    command += ["--images", tmp_path / "toy.npz", "--out", tmp_path / "out"]
+    command += ["--work", tmp_path / "work"]
+    command += [part for setting in TOY for part in ("--set", setting)]
+    run(*command)
+    rows = {(row.metric, row.subject): row for row in read_rows(tmp_path / "out" / "results.jsonl")}
+    minutes = {
+        metric: {side: rows[metric, side].value for side in ("hwnas", "supernet")}
+        for metric in ("minutes_of_the_job", "minutes_of_a_further_target")
+    }
+    further_minutes = minutes["minutes_of_a_further_target"]
+    for side, value in further_minutes.items():
+        assert value is not None
+        assert 0 < value < (minutes["minutes_of_the_job"][side] or 0)
+    never = further_minutes["hwnas"] <= further_minutes["supernet"]  # type: ignore[operator]
+    assert (rows["break_even_targets", "supernet"].value is None) == never
+    assert {("hypervolume_ratio", further), ("test_accuracy", f"{further} hwnas")} <= set(rows)
+    assert "seed 0: " not in run(*command)

@@ -109,7 +109,7 @@ def with_plan(
     text = _with_limit(text, recipe, space, model, task, data, reporter)
     networks = probes(space)
     facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
-    speeds = measure_speeds(space, networks, images, _PROBE_SECONDS, device)
+    speeds = measure_speeds(space, networks, images, seconds=_PROBE_SECONDS, device=device)
     facts = replace(facts, spent_minutes=(time.monotonic() - begun) / 60)
     plan = make_plan(facts, speeds, requested)
     draft, _ = parse_recipe(completed(text, plan.values))
