@@ -65,6 +65,9 @@ _BY_FILE: Mapping[str, Sequence[Script]] = {
     "photographs/results.jsonl": tuple(
         Script("photographs.run", ("--minutes", minutes)) for minutes in ("15", "45", "120")
     ),
+    "photographs/ablation/width-1/results.jsonl": (
+        Script("photographs.ablation.run", ("--width", "1")),
+    ),
     "latency_zoo/results.jsonl": (Script("latency_zoo.held_out"),),
 }
 """Scripts of the files that are not recorded by the module of their name without options; empty

@@ -133,6 +133,14 @@ def test_plan_gives_a_third_of_the_time_to_networks_of_the_last_rung() -> None:
         assert made.values["deploy.top"] * (1 - shares[-2]) > whole / 3
 
 
+def test_plan_averages_weights_only_where_networks_are_scored_before_their_end() -> None:
+    for minutes in (15, 240):
+        made = plan(minutes)
+        assert (made.values["train.ema"] > 0) == (len(made.values["search.fidelity.rungs"]) > 1)
+    assert plan(15).values["train.ema"] == 0
+    assert plan(240).values["train.ema"] > 0
+
+
 def test_plan_grows_with_the_budget() -> None:
     short, middle, long = (plan(minutes, fastest=2000) for minutes in (6, 45, 600))
     for key in ("search.trials", "search.options.most_macs", "train.budget_minutes"):

@@ -38,6 +38,7 @@ LATENCIES_MS = (0.1, 0.2, 0.4)
 def main() -> None:
     parser = parser_of(Path(__file__).parent, __doc__, seeds=[0])
     parser.add_argument("--minutes", type=float, nargs="+", default=[15.0, 45.0], metavar="M")
+    parser.add_argument("--limit-ms", type=float, default=LIMIT_MS, metavar="MS")
     run_command(parser, work)
 
 
@@ -45,18 +46,24 @@ def work(arguments: argparse.Namespace) -> None:
     config = {
         "images": name_of_images(arguments),
         "set": arguments.set,
-        "limit_ms": LIMIT_MS,
+        "limit_ms": arguments.limit_ms,
         "latencies_ms": LATENCIES_MS,
         "strategies": {name: list(settings) for name, settings in STRATEGIES.items()},
     }
     results = Results(arguments.out / "results.jsonl", config)
     for minutes in arguments.minutes:
         for seed in arguments.seeds:
-            case = f"{minutes:g}-minutes"
+            case = _case(arguments, minutes)
             if not results.find(f"test_accuracy_at_{LATENCIES_MS[0]:g}_ms", f"{case} {OURS}", seed):
                 folder = arguments.work / case / f"seed-{seed}"
                 results.put(_rows(arguments, minutes, seed, folder))
     print(markdown(results.rows))
+
+
+def _case(arguments: argparse.Namespace, minutes: float) -> str:
+    """Return the name of a budget, with the limit where it differs from the default."""
+    limit = arguments.limit_ms
+    return f"{minutes:g}-minutes" + (f"-{limit:g}-ms" if limit != LIMIT_MS else "")
 
 
 def _rows(arguments: argparse.Namespace, minutes: float, seed: int, folder: Path) -> list[Row]:
@@ -67,18 +74,20 @@ def _rows(arguments: argparse.Namespace, minutes: float, seed: int, folder: Path
         print(f"seed {seed}: {minutes:g} minutes, {strategy}", flush=True)
         overrides = [f"seed={seed}", *settings, *arguments.set]
         images = images_of(arguments)
-        job = Experiment.of_images(images, minutes, limit_ms=LIMIT_MS, overrides=overrides)
+        job = Experiment.of_images(
+            images, minutes, limit_ms=arguments.limit_ms, overrides=overrides
+        )
         found, run_inputs, _ = of_job(strategy, job, folder / strategy)
         networks += found
     assert run_inputs is not None
     rows = measured_rows(networks, [Target.parse(DEFAULT_TARGET)], run_inputs, seed)
-    errors = [row for row in rows if row.metric == "test_error"]
+    errors, case = [row for row in rows if row.metric == "test_error"], _case(arguments, minutes)
     answers = []
     for strategy in STRATEGIES:
         side = [row for row in errors if row.details["side"] == strategy]
-        answers += _answers(side, f"{minutes:g}-minutes {strategy}", seed)
+        answers += _answers(side, f"{case} {strategy}", seed)
         if strategy != OURS:
-            answers.append(_ratio(errors, strategy, f"{minutes:g}-minutes", seed))
+            answers.append(_ratio(errors, strategy, case, seed))
     return answers
 
 

@@ -193,6 +193,7 @@ def _halving(facts: JobFacts, rates: TrainingRates, wanted: int | None) -> Plan:
     values = {
         **_common(facts),
         **training_values(facts, _SLOWER * longest),
+        **({"train.ema": 0.0} if rungs == _TRAINED else {}),  # see experiments/photographs/ablation
         "train.epochs": _rounded(epochs),
         "search.evaluator": "train",
         "search.trials": candidates * facts.formats,
