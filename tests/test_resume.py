@@ -139,7 +139,7 @@ def test_resume_repeats_a_calibration_that_was_killed(tiny_recipe: Path, tmp_pat
     small = ("search.trials=8", "deploy.top=1", "predictor.networks=12")
     child = start(tiny_recipe, run, *small)
     wait_until(lambda: begun(run, f"calibrate@{TARGET}"), child)
-    time.sleep(1)
+    time.sleep(0.05)
     kill(child)
     assert RunFolder.open(run).stages[f"calibrate@{TARGET}"].state == "running"
     experiment.resume(run, QUIET)

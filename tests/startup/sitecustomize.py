@@ -19,11 +19,13 @@ MODULE = "hwnas.deploy.measurement.timing"
 class ShortTimings(MetaPathFinder):
     """Finder that changes one module after its import."""
 
+    asked = False
+
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Return the specification of the module to change; None for other modules."""
-        if name != MODULE:
+        if name != MODULE or self.asked:
             return None
-        sys.meta_path.remove(self)
+        self.asked = True  # the other finders answer now
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.loader is not None
