@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hwnas.api.devices import SpaceOfDevices, device_store, search_space, target_of
 from hwnas.deploy.targets.target import Target
+from hwnas.errors import DataError
 from hwnas.predictors.devices.calibration import (
     CalibrationOptions,
     NetworkMeasurement,
@@ -156,6 +157,8 @@ def calibrate_from_table(
         DataError: The table is missing or damaged, has fewer than three networks, or has latencies
             that look like seconds or microseconds.
     """
+    if not isinstance(table, str | Path):
+        raise DataError(f"table is {table!r}; expected the path of a CSV file")
     networks = None if space is None else search_space(space, image_shape, outputs)
     costs, kept, sheet = read_cost_file(Path(table), networks), device_store(store), _sheet(spec)
     for note in costs.notes:

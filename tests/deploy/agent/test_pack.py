@@ -59,8 +59,9 @@ print("measured")
 
 @pytest.mark.slow
 def test_packed_agent_imports_only_allowed_packages(
-    pack: Path, model: Path, tmp_path: Path
+    pack: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     allowed = ALLOWED | NEEDS | {"hwnas"}
     code = HIDDEN.format(
         allowed=repr(allowed), pack=str(pack), model=str(model), folder=str(tmp_path)

@@ -237,6 +237,8 @@ def _known_so_far(
 
 def _check_samples(samples: int) -> None:
     """Refuse a number of networks that is too small for a prediction."""
+    if not isinstance(samples, int):
+        raise ConfigError(f"samples is {samples!r}; expected a whole number")
     if samples < MINIMUM_MEASUREMENTS:
         raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
 

@@ -64,7 +64,8 @@ def _check_unit(steps: OperatorCountTable, latencies_ms: Numbers) -> None:
     times = max(factor, 1 / factor)
     raise DataError(
         f"latency_ms is {times:,.0f} times {direction} than on known devices for these networks: "
-        f"are these {unit}? Write milliseconds, or give --trust-units if the values are correct"
+        f"are these {unit}? Write milliseconds, or give --trust-units (in Python "
+        "trust_units=True) if the values are correct"
     )
 
 
@@ -82,7 +83,7 @@ def _adopted(
         if runtime != profile.runtime:
             raise ConfigError(
                 f"{store.folder} has {device} with the runtime {profile.runtime!r}, but these "
-                f"costs are for {runtime!r}; choose another device name, or give the same --runtime"
+                f"costs are for {runtime!r}; choose another device name, or give the same runtime"
             )
         profile = _without(profile, costs.networks)
     more = profile.with_more(costs.networks, costs.steps, values)
