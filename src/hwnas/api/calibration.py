@@ -7,7 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from hwnas.api.devices import SpaceOfDevices, device_store, search_space, target_of
+from hwnas.api.devices import (
+    SpaceOfDevices,
+    device_store,
+    search_space,
+    spec_sheet,
+    target_of,
+)
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import DataError
 from hwnas.predictors.devices.calibration import (
@@ -16,7 +22,7 @@ from hwnas.predictors.devices.calibration import (
     export_chosen,
 )
 from hwnas.predictors.devices.cost_file import read_cost_file
-from hwnas.predictors.devices.spec_sheet import SpecSheet, read_spec, save_spec
+from hwnas.predictors.devices.spec_sheet import SpecSheet, save_spec
 from hwnas.predictors.devices.store import DeviceStore
 from hwnas.predictors.devices.table_import import adopt
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, Profile
@@ -68,14 +74,10 @@ def calibrate(
     how = DEVICE_METRICS.find(metric)
     options = CalibrationOptions(samples, until_error, on_reading=on_reading)
     networks, kept = search_space(space, image_shape, outputs), device_store(store)
-    device, sheet = target_of(target), _sheet(spec)
+    device, sheet = target_of(target), spec_sheet(spec)
     profile = how.calibrate(device, networks, kept, options)
     _keep(sheet, device.name, kept)
     return profile
-
-
-def _sheet(spec: str | Path | SpecSheet | None) -> SpecSheet | None:
-    return spec if spec is None or isinstance(spec, SpecSheet) else read_spec(Path(spec))
 
 
 def _keep(sheet: SpecSheet | None, device: str, store: DeviceStore) -> None:
@@ -160,7 +162,11 @@ def calibrate_from_table(
     if not isinstance(table, str | Path):
         raise DataError(f"table is {table!r}; expected the path of a CSV file")
     networks = None if space is None else search_space(space, image_shape, outputs)
-    costs, kept, sheet = read_cost_file(Path(table), networks), device_store(store), _sheet(spec)
+    costs, kept, sheet = (
+        read_cost_file(Path(table), networks),
+        device_store(store),
+        spec_sheet(spec),
+    )
     for note in costs.notes:
         warnings.warn(note, stacklevel=2)
     profiles = list[Profile](adopt(device, costs, kept, runtime, trust_units))

@@ -48,6 +48,7 @@ __all__ = [
     "predict",
     "predictions",
     "search_space",
+    "spec_sheet",
     "target_of",
     "targets",
 ]
@@ -114,8 +115,7 @@ def predict(
     targets = target_names(target)
     if not targets and spec is None:
         raise ConfigError("give target=... with known targets, or spec=... with a spec sheet")
-    sheet = spec if spec is None or isinstance(spec, SpecSheet) else read_spec(Path(spec))
-    kept = device_store(store)
+    sheet, kept = spec_sheet(spec), device_store(store)
     if isinstance(model, Architecture):
         if space is None:
             raise ConfigError("an architecture needs its space; give space=...")
@@ -265,6 +265,11 @@ def search_space(
     if str(space) not in SPACES and Path(space).exists():
         return space_of(space)
     return named_space(str(space), image_shape, outputs, {})
+
+
+def spec_sheet(given: str | Path | SpecSheet | None) -> SpecSheet | None:
+    """Return a spec sheet that is given as an object, or as the path of a TOML file."""
+    return given if given is None or isinstance(given, SpecSheet) else read_spec(Path(given))
 
 
 def device_store(folder: str | Path | None) -> DeviceStore:
