@@ -121,6 +121,10 @@ def export_networks(
     return export_chosen(device, networks, device_store(store), Path(folder), samples, metric)
 
 
+def _warn(note: str) -> None:
+    warnings.warn(note, stacklevel=3)  # at the call of `calibrate_from_table`
+
+
 def calibrate_from_table(
     device: str,
     table: str | Path,
@@ -131,11 +135,12 @@ def calibrate_from_table(
     spec: str | Path | SpecSheet | None = None,
     image_shape: tuple[int, int, int] = (64, 64, 3),
     outputs: int = 100,
+    on_note: Callable[[str], None] = _warn,
     store: str | Path | None = None,
 ) -> list[Profile]:
     """Calibrate a device from costs that were measured elsewhere.
 
-    If lines of one network differ, their median counts, with a warning.
+    If lines of one network differ, their median counts, and a note says so.
 
     Args:
         device: Name for the device.
@@ -149,6 +154,7 @@ def calibrate_from_table(
         spec: Spec sheet of the device, as for `calibrate`.
         image_shape: Height, width and channels of the images, for a space without its own.
         outputs: Number of outputs of the networks, for a space without its own.
+        on_note: Function that is called with each note on the table; by default it is a warning.
         store: Folder of device profiles; ``$HWNAS_HOME/devices`` if None.
 
     Returns:
@@ -168,7 +174,7 @@ def calibrate_from_table(
         spec_sheet(spec),
     )
     for note in costs.notes:
-        warnings.warn(note, stacklevel=2)
+        on_note(note)
     profiles = list[Profile](adopt(device, costs, kept, runtime, trust_units))
     _keep(sheet, device, kept)
     return profiles

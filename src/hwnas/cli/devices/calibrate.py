@@ -139,13 +139,18 @@ def _adopt(
     trust_units: bool,
     as_json: bool,
 ) -> None:
-    from hwnas.predictors.devices.cost_file import read_cost_file
-    from hwnas.predictors.devices.table_import import adopt
+    from hwnas.api.calibration import calibrate_from_table
 
-    found = read_cost_file(table, space)
-    for note in found.notes:
-        out.print(f"note: {note}", soft_wrap=True, markup=False)
-    _show_calibrated(adopt(device, found, store, runtime, trust_units), store, as_json)
+    profiles = calibrate_from_table(
+        device,
+        table,
+        space,
+        runtime=runtime,
+        trust_units=trust_units,
+        on_note=lambda note: out.print(f"note: {note}", soft_wrap=True, markup=False),
+        store=store.folder,
+    )
+    _show_calibrated(profiles, store, as_json)
 
 
 def _calibrate_networks(
