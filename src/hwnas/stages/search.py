@@ -32,7 +32,12 @@ from hwnas.search import (
 from hwnas.search.engine.devices import device_here
 from hwnas.search.engine.failure import Outcome
 from hwnas.search.engine.placement import live_nodes
-from hwnas.search.engine.result import FailedTrial, failed_trials, scored_trials
+from hwnas.search.engine.result import (
+    FailedTrial,
+    evaluated_candidates,
+    failed_trials,
+    scored_trials,
+)
 from hwnas.search.engine.rungs import rung_counts
 from hwnas.search.evaluation.evaluate import Evaluator
 from hwnas.search.evaluation.scoring import Evaluation, Fidelity
@@ -44,7 +49,8 @@ from hwnas.search.study.shared_study import Sharing
 from hwnas.search.study.storage import close_storage, open_storage
 from hwnas.search.study.study_file import StudyFile
 from hwnas.search.study.trial_identity import IDENTITY, TrialIdentity
-from hwnas.search_spaces import Candidate
+from hwnas.search_spaces import Architecture, Candidate, SearchSpace
+from hwnas.search_spaces.space.precision import as_trained
 from hwnas.stages.calibrate import check_limits
 from hwnas.stages.finalists.reference import with_reference
 from hwnas.stages.goal import SearchGoal
@@ -165,7 +171,12 @@ def _search(
     if study_name == BASELINE and patience is not None:  # as many trials as the search had
         trials, patience = found(folder, goal).tried, None
     learned = job.run_inputs.strategy is not None
-    without_ends = learned or sampler in _WITHOUT_ENDS
+    first: tuple[Architecture, ...] = ()
+    if sampler is Stratified and goal.target is not None:
+        first = _trained_before(job, space)
+        trials = len(first) or trials
+    elif not learned and sampler not in _WITHOUT_ENDS:
+        first = space.smallest(), space.largest()
     options = SearchOptions(
         trials,
         sampler,
@@ -174,7 +185,7 @@ def _search(
         config.batch,
         job.fidelity,
         config.fidelity,
-        first=() if without_ends else (space.smallest(), space.largest()),
+        first=first,
         retries=config.retries,
         patience=patience,
     )
@@ -199,6 +210,19 @@ def _search(
             f"the search ended after {result.tried} of {trials} trials; "
             f"search.patience is {patience}"
         )
+
+
+def _trained_before(job: Job, space: SearchSpace) -> tuple[Architecture, ...]:
+    """Return the networks that the run's own search has trained, as points of a space.
+
+    They were spread over a cost. On a further target, others would be spread a little more evenly,
+    but would have to be trained.
+    """
+    own = SearchGoal(job.recipe.objective)
+    study = SearchStudy(own.study_name, own.objectives, _no_sampler, job.folder.path / "study.db")
+    with contextlib.closing(study):
+        trained = dict.fromkeys(map(as_trained, evaluated_candidates(study)))
+    return tuple(space.point(candidate) for candidate in trained)
 
 
 @dataclass

@@ -23,6 +23,7 @@ __all__ = [
     "as_limits_see",
     "candidate_of",
     "described",
+    "evaluated_candidates",
     "failed_trials",
     "nearest_miss",
     "scored",
@@ -111,6 +112,11 @@ class SearchResult:
 def scored_trials(study: SearchStudy, objectives: Sequence[Objective]) -> tuple[Scored, ...]:
     """Return the trials of a study that were evaluated."""
     return tuple(scored(trial, objectives) for trial in study.complete)
+
+
+def evaluated_candidates(study: SearchStudy) -> tuple[Candidate, ...]:
+    """Return the candidates of a study that were evaluated, fully or at a share of the cost."""
+    return tuple(candidate_of(t.user_attrs) for t in (*study.complete, *study.stopped))
 
 
 def failed_trials(study: SearchStudy) -> tuple[FailedTrial, ...]:
