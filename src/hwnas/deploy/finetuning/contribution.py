@@ -131,12 +131,12 @@ class _Probe:
         [trained] = program.tensors
         old = tensors[trained.parameter].clone()
         trainer, batches = ProgramTrainer(tensors, program, self._settings), self._batches()
-        squares = 0.0
+        squares = torch.zeros(())
         for number in range(self._settings.steps):
             gradient = trainer.step(number, *next(batches))[trained]
             others = [axis for axis in range(gradient.dim()) if axis != layer.axis]
             squares = squares + (gradient.square().sum(others) if others else gradient.square())
-        self._squares = torch.as_tensor(squares)
+        self._squares = squares
         found = self.loss()
         tensors[trained.parameter].copy_(old)
         return found

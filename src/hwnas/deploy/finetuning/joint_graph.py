@@ -221,7 +221,7 @@ class _Reader:
             constant = getattr(self._traced, name)
             name, function = "constant", lambda: constant
         self._numbers[node] = number = len(self._numbers)
-        arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: ValueOf(self._numbers[n]))
+        arguments = self._arguments(node.args), self._arguments(dict(node.kwargs))
         value = node.meta.get("val", getattr(self._traced, str(node.target), None))
         tensors = tuple(_tensors(value))
         self._operators[number] = GraphOperator(
@@ -234,6 +234,17 @@ class _Reader:
             _kind(node, tensors, before_scores),
             tuple(tensors[0].shape) if len(tensors) == 1 else (),
         )
+
+    def _arguments(self, value: Any) -> Any:
+        """Return arguments with `ValueOf` in place of nodes."""
+        if isinstance(value, fx.Node):
+            return ValueOf(self._numbers[value])
+        if isinstance(value, tuple | list):
+            found = [self._arguments(each) for each in value]
+            return tuple(found) if isinstance(value, tuple) else found
+        if isinstance(value, dict):
+            return {key: self._arguments(each) for key, each in value.items()}
+        return value
 
     def _storage(self, tensor: Tensor) -> int:
         """Return the number of the memory that a tensor without values would lie in."""

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hwnas.deploy.finetuning.joint_graph import GraphOperator, JointGraph, ValueOf, replaced
 from hwnas.deploy.finetuning.program import ProgramStep, SavedValue
@@ -136,7 +137,7 @@ class KeptValues:
             yield self._step(number, {})
             if (packing := self.packings.get(number)) is not None:
                 new, pieces = self.packed[number]
-                arguments = ((ValueOf(number),), {})
+                arguments: tuple[Any, Any] = ((ValueOf(number),), {})
                 name = f"keep in {packing.name}"
                 yield ProgramStep(name, packing.pack, arguments, (number,), new, pieces)
 
@@ -159,7 +160,7 @@ class KeptValues:
             yield replace(self._step(number, renamed), number=new, pieces=pieces)
         else:
             packing, (packed, _) = self.packings[number], self.packed[number]
-            arguments = ((ValueOf(packed), self.graph.operators[number].shape), {})
+            arguments: tuple[Any, Any] = (ValueOf(packed), self.graph.operators[number].shape), {}
             name = f"restore from {packing.name}"
             yield ProgramStep(name, packing.unpack, arguments, (packed,), new, pieces)
         renamed[number] = new

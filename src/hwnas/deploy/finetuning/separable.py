@@ -172,7 +172,8 @@ def separated(
 def _forward(
     module: Any, operators: _Operators, widths: Sequence[int], parts: Sequence[Tensor], x: Tensor
 ) -> Tensor:
-    found: Tensor = _Separable.apply(x, module.weight, module.bias, operators, widths, *parts)
+    given = x, module.weight, module.bias, operators, widths, *parts
+    found: Tensor = _Separable.apply(*given)  # type: ignore[no-untyped-call]
     return found
 
 
