@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.deploy.finetuning.networks import NETWORKS, batch_of, graph_of, made
+from tests.deploy.finetuning.networks import NETWORKS, SHAPE, batch_of, graph_of, made
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
+from hwnas.deploy import export_onnx
 from hwnas.deploy.finetuning.compilation import compile_scheme
 from hwnas.deploy.finetuning.joint_graph import JointGraph, trace_network
 from hwnas.deploy.finetuning.layers import SHARES
 from hwnas.deploy.finetuning.program import TrainingProgram
 from hwnas.deploy.finetuning.scheme import LayerUpdate, UpdateScheme, bias_only, full, last_layer
 from hwnas.deploy.finetuning.training import network_tensors
+from hwnas.deploy.onnx.trainable import trainable_network
 from hwnas.errors import ArtifactError, ConfigError
 
 Batch = tuple[Tensor, Tensor]
@@ -141,6 +144,20 @@ def test_program_predicts_the_bytes_that_are_counted(name: str, bits: int, count
         program = compile_scheme(graph, scheme(graph), bits)
         check_bytes(network, program, batch_of(count))
         check_peak(network, program, batch_of(count))
+
+
+@pytest.mark.slow
+@every_network
+def test_program_of_an_exported_network_is_exact(name: str, tmp_path: Path) -> None:
+    export_onnx(made(name), SHAPE, tmp_path / "model.onnx", traceable=name != "attention")
+    network = trainable_network(tmp_path / "model.onnx")
+    graph, batch = trace_network(network, network.input_shape, 3), batch_of(3)
+    assert len(graph.layers) >= len(graph_of(name).layers)
+    for scheme in SCHEMES.values():
+        program = compile_scheme(graph, scheme(graph))
+        check_gradients(network, program, batch)
+        check_bytes(network, program, batch)
+        check_peak(network, program, batch)
 
 
 UPDATES = st.builds(LayerUpdate, st.sampled_from([0.0, *SHARES]), st.booleans())

@@ -26,7 +26,7 @@ from hwnas.deploy import (
 )
 from hwnas.deploy.finetuning.plan import FineTuningPlan
 from hwnas.deploy.finetuning.training import FineTuningSettings
-from hwnas.errors import ConfigError, DataError, InfeasibleError, StorageError
+from hwnas.errors import ArtifactError, ConfigError, DataError, InfeasibleError, StorageError
 from hwnas.progress import SilentReporter
 from hwnas.search_spaces import mobilenet
 from hwnas.stages.deployment.finetuning import (
@@ -150,6 +150,9 @@ def test_fine_tuning_refuses_a_plan_of_something_else(
         finetune_bundle(*given, replace(plan, network="0"), settings, *out)
     with pytest.raises(ConfigError, match="the plan is for the optimizer sgd, not adam"):
         finetune_bundle(*given, plan, replace(settings, optimizer="adam"), *out)
+    other = replace(plan, memory=replace(plan.memory, saved_bytes=1))
+    with pytest.raises(ArtifactError, match=r"needs other memory .* plan again"):
+        finetune_bundle(*given, other, settings, *out)
     assert not (tmp_path / "new").exists()
 
 
