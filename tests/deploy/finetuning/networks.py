@@ -68,10 +68,27 @@ class Attention(nn.Module):
         return self.head((tokens + self.out(mixed)).mean(1))
 
 
+class Mixed(nn.Module):
+    """Layers of further kinds: normalisations, groups, a transposed convolution, slopes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8)
+        self.grouped, self.slopes = nn.Conv2d(8, 8, 3, padding=1, groups=2), nn.PReLU(8)
+        self.up, self.groups = nn.ConvTranspose2d(8, 4, 2, 2), nn.GroupNorm(2, 4)
+        self.head = nn.Linear(4 * 4 * 4, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.relu6(self.norm(self.stem(images)))
+        x = F.silu(self.groups(self.up(self.slopes(self.grouped(x)))))
+        return self.head(F.avg_pool2d(F.gelu(x), 2).flatten(1))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "convolutional": Convolutional,
     "plain": Plain,
     "attention": Attention,
+    "mixed": Mixed,
 }
 
 

@@ -163,6 +163,7 @@ def test_program_of_an_exported_network_is_exact(name: str, tmp_path: Path) -> N
 UPDATES = st.builds(LayerUpdate, st.sampled_from([0.0, *SHARES]), st.booleans())
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_program_of_any_scheme_is_exact(data: st.DataObject) -> None:
     graph, network = graph_of("convolutional"), made("convolutional")
