@@ -8,7 +8,7 @@ from hwnas.deploy.finetuning.joint_graph import JointGraph
 from hwnas.deploy.finetuning.keeping import KeptValues
 from hwnas.deploy.finetuning.liveness import peak_bytes, with_frees
 from hwnas.deploy.finetuning.memory import StepMemory
-from hwnas.deploy.finetuning.program import TrainingProgram
+from hwnas.deploy.finetuning.program import ProgramStep, TrainingProgram
 from hwnas.deploy.finetuning.scheme import TrainedTensor, UpdateScheme
 from hwnas.errors import ConfigError
 
@@ -43,22 +43,19 @@ def compile_scheme(
     forward = [*kept.forward_steps()]
     stay = {*graph.given, *graph.constants, graph.loss, *tensors.values()}
     steps = with_frees([*forward, *kept.backward_steps()], stay)
-    saved = kept.saved
+    first, rest = steps[: len(forward)], steps[len(forward) :]
+    memory = _memory(graph, steps, kept)
+    return TrainingProgram(graph, tensors, tuple(first), tuple(rest), kept.saved, memory)
+
+
+def _memory(graph: JointGraph, steps: Sequence[ProgramStep], kept: KeptValues) -> StepMemory:
+    """Return the memory of a step; images and targets are there all the time."""
     inputs = {p for n in (graph.images, graph.targets) for p in graph.operators[n].storages}
     uncounted = inputs | graph.fixed_storages
     sizes = {p: size for p, size in graph.storage_bytes.items() if p not in uncounted}
     always = sum(graph.storage_bytes[piece] for piece in inputs)
-    return TrainingProgram(
-        graph,
-        tensors,
-        tuple(steps[: len(forward)]),
-        tuple(steps[len(forward) :]),
-        saved,
-        StepMemory(
-            sum(each.memory_bytes for each in saved),
-            peak_bytes(steps, {**sizes, **kept.sizes}, always),
-        ),
-    )
+    saved = sum(each.memory_bytes for each in kept.saved)
+    return StepMemory(saved, peak_bytes(steps, {**sizes, **kept.sizes}, always))
 
 
 def _key(tensor: TrainedTensor) -> tuple[str, int]:

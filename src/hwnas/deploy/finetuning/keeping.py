@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from hwnas.deploy.finetuning.joint_graph import GraphOperator, JointGraph, ValueOf, replaced
@@ -95,24 +96,13 @@ class KeptValues:
                 readers[read].append(number)
         kept = {number: by for number, by in readers.items() if number not in recomputed}
         packings = _packings(graph, kept, bits)
-        places = _Places(max(graph.operators) + 1, max(graph.storage_bytes) + 1)
-        packed, restored = {}, {}
-        for number, packing in packings.items():
-            elements = math.prod(graph.operators[number].shape)
-            packed[number] = places.new(packing.sizes(elements))
-            restored[number] = places.new([packing.restored_bytes(elements)])
-        for number in sorted(recomputed):
-            each = graph.operators[number]
-            if number in views:
-                base = each.reads[0]
-                pieces = restored[base][1] if base in restored else each.storages
-                restored[number] = places.view(pieces)
-            else:
-                restored[number] = places.new([graph.storage_bytes[p] for p in each.storages])
+        places = _Places(graph)
+        packed, restored = places.of_packed(packings)
+        restored |= places.of_recomputed(recomputed, views, restored)
         numbers, sizes = tuple(sorted(readers)), places.sizes
         return cls(graph, forward, backward, numbers, packings, recomputed, packed, restored, sizes)
 
-    @property
+    @cached_property
     def saved(self) -> tuple[SavedValue, ...]:
         """What is kept of each value."""
         seen = set(self.graph.fixed_storages)
@@ -179,13 +169,40 @@ class _Places:
     """Maker of values beside those of a graph.
 
     Args:
-        number: Number of the first one.
-        piece: Number of its first piece of memory.
+        graph: The graph.
     """
 
-    def __init__(self, number: int, piece: int) -> None:
-        self._number, self._piece = number, piece
+    def __init__(self, graph: JointGraph) -> None:
+        self._graph = graph
+        self._number, self._piece = max(graph.operators) + 1, max(graph.storage_bytes) + 1
         self.sizes: dict[int, int] = {}
+
+    def of_packed(
+        self, packings: Mapping[int, Packing]
+    ) -> tuple[dict[int, Place], dict[int, Place]]:
+        """Return what is kept of packed values, and the unpacked values, by number."""
+        packed, restored = {}, {}
+        for number, packing in packings.items():
+            elements = math.prod(self._graph.operators[number].shape)
+            packed[number] = self.new(packing.sizes(elements))
+            restored[number] = self.new([packing.restored_bytes(elements)])
+        return packed, restored
+
+    def of_recomputed(
+        self, recomputed: Iterable[int], views: Collection[int], restored: Mapping[int, Place]
+    ) -> dict[int, Place]:
+        """Return values that are computed again, by number; views lie where their base does."""
+        found: dict[int, Place] = {}
+        for number in sorted(recomputed):
+            each = self._graph.operators[number]
+            if number in views:
+                own = (each.reads[0], each.storages)
+                _, pieces = found.get(each.reads[0], restored.get(each.reads[0], own))
+                found[number] = self.view(pieces)
+            else:
+                sizes = [self._graph.storage_bytes[piece] for piece in each.storages]
+                found[number] = self.new(sizes)
+        return found
 
     def new(self, sizes: Sequence[int]) -> Place:
         """Return a value in pieces of memory of given sizes in bytes."""
