@@ -34,6 +34,8 @@ _GROUPS = {
         "known_devices",
         "compress",
         "sweep",
+        "finetune_plan",
+        "finetune",
         "convert",
         "web_page",
         "model_repository",

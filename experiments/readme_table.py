@@ -168,6 +168,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "hybrid_latency": crosstab,
     "kernels": across,
     "latency_zoo": crosstab,
+    "on_device_finetuning": crosstab,
     "peak_memory": crosstab,
     "precropping": crosstab,
     "predictor_intervals": crosstab,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hwnas.api.compression import compress, sweep
     from hwnas.api.conversion import convert, model_repository, web_page
     from hwnas.api.devices import known_devices, measure, predict, search_space, targets
+    from hwnas.api.finetuning import finetune, finetune_plan
     from hwnas.api.objectives import maximize, minimize
     from hwnas.api.run import Front, Network, Run, compare, export, open
     from hwnas.api.searching import search, search_recipe
@@ -82,6 +83,8 @@ __all__ = [
     "errors",
     "export",
     "export_networks",
+    "finetune",
+    "finetune_plan",
     "known_devices",
     "maximize",
     "measure",
@@ -135,6 +138,8 @@ _MODULES = {
     "convert": "api.conversion",
     "export": "api.run",
     "export_networks": "api.calibration",
+    "finetune": "api.finetuning",
+    "finetune_plan": "api.finetuning",
     "known_devices": "api.devices",
     "maximize": "api.objectives",
     "measure": "api.devices",

@@ -180,6 +180,19 @@ OWN = {
         },
         "seed 0: ",
     ),
+    "on_device_finetuning": (
+        [
+            *("--seeds", "0", "--shifts", "inverted", "--images", "64", "--steps", "2"),
+            *("--set", "data.source=digits", "--set", "data.train_limit=300"),
+            *("--set", "train.epochs=0.5"),
+        ],
+        {
+            ("accuracy", "inverted none"),
+            ("accuracy", "inverted planned-25-4bit"),
+            ("memory", "inverted full"),
+        },
+        "seed 0: ",
+    ),
     "precision_front": (
         [
             *("--seeds", "0", "--cases", "cifar10"),

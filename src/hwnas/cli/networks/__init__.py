@@ -1,5 +1,25 @@
 """Commands on the networks of a search, or on any ONNX file."""
 
-from hwnas.cli.networks import bundles, caching, cascades, check, convert, plan, serve, sweep
+from hwnas.cli.networks import (
+    bundles,
+    caching,
+    cascades,
+    check,
+    convert,
+    finetune,
+    plan,
+    serve,
+    sweep,
+)
 
-__all__ = ["bundles", "caching", "cascades", "check", "convert", "plan", "serve", "sweep"]
+__all__ = [
+    "bundles",
+    "caching",
+    "cascades",
+    "check",
+    "convert",
+    "finetune",
+    "plan",
+    "serve",
+    "sweep",
+]

@@ -56,14 +56,21 @@ def told(file: ConvertedFile) -> str:
 
 
 def arena_bytes(text: str | None) -> int | None:
+    """Return the size of an arena in bytes; None without one."""
+    return None if text is None else size_in_bytes(text, "--arena")
+
+
+def size_in_bytes(text: str, option: str) -> int:
     """Return a size such as ``"320KB"`` in bytes; a KB has 1,024 of them.
+
+    Args:
+        text: The size.
+        option: Option that gives it, for messages.
 
     Raises:
         ConfigError: The text is not a size.
     """
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+)\s*(KB|MB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    found = re.fullmatch(r"(\d+)\s*(KB|MB|GB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if found is None:
-        raise ConfigError(f"--arena is {text!r}; expected a size such as 320KB, 1MB or 65536")
-    return int(found[1]) * {"KB": 2**10, "MB": 2**20}.get((found[2] or "").upper(), 1)
+        raise ConfigError(f"{option} is {text!r}; expected a size such as 320KB, 1MB or 65536")
+    return int(found[1]) * {"KB": 2**10, "MB": 2**20, "GB": 2**30}.get((found[2] or "").upper(), 1)

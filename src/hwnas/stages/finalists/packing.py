@@ -37,7 +37,7 @@ from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job
 from hwnas.stages.run_inputs import RunInputs
 
-__all__ = ["ExportedFinalist", "export_finalist", "pack"]
+__all__ = ["ExportedFinalist", "export_finalist", "metric_rows", "pack"]
 
 _SCORED_AT_ONCE = 256
 
@@ -178,8 +178,8 @@ def pack(
     images, _ = some.take(np.arange(len(some)))
     units = {metric.name: metric.unit for metric in run_inputs.task.metrics}
     metrics = [
-        *_metrics(file.test, units, file.runtime, file.tested),
-        *_metrics(file.validation, units, file.runtime),
+        *metric_rows(file.test, units, file.runtime, file.tested),
+        *metric_rows(file.validation, units, file.runtime),
         *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
         *(cost.to_json() for cost in costs),
     ]
@@ -207,7 +207,7 @@ def pack(
     bundle.verify()
 
 
-def _metrics(
+def metric_rows(
     evaluation: Evaluation,
     units: Mapping[str, str],
     runtime: str,
