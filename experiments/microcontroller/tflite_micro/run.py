@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from experiments.microcontroller.tflite_micro.interpreter import check_installed, interpreted
 from experiments.microcontroller.tflite_micro.translation import litert_file
@@ -27,20 +28,20 @@ from hwnas.deploy.microcontroller.compiled import compiled_session
 from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.targets.machine import versions
-from hwnas.search_spaces import Architecture, SearchSpace, mobilenet, resnet, simplenet
+from hwnas.search_spaces import Architecture, SearchSpace, mobilenet, resnet
 
-_SHAPE = (96, 96, 3)
+_SHAPE = (112, 112, 3)
 SPACES: Mapping[str, SearchSpace] = {
-    "mobilenet": mobilenet(_SHAPE, 10, preset="small"),
-    "resnet": resnet(_SHAPE, 10, preset="inverted"),
-    "simplenet": simplenet(_SHAPE, 10),
+    "mobilenet-large": mobilenet(_SHAPE, 5, preset="large"),
+    "resnet-compact": resnet(_SHAPE, 5, preset="compact"),
+    "resnet-inverted": resnet(_SHAPE, 5, preset="inverted"),
 }
 _FLOAT = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 _IMAGES, _SQUARES = 16, 8
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--networks", type=int, default=3, metavar="N", help="of each space")
+    parser.add_argument("--networks", type=int, default=2, metavar="N", help="of each space")
 
 
 def work(arguments: argparse.Namespace) -> None:
@@ -119,10 +120,24 @@ def exported(
     model, quantised = (folder / f"{network.id}-{seed}{end}" for end in (".onnx", ".int8.onnx"))
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
-    export_onnx(space.build(network).eval(), how.input_shape, model, how(pixels), how)
+    module = normalised(space.build(network), how(pixels))
+    export_onnx(module, how.input_shape, model, how(pixels), how)
     images = how(pixels).contiguous().numpy()
     quantize_int8(model, quantised, [images], ranges=["full"], reduce_range=False)
     return model, quantised
+
+
+def normalised(module: nn.Module, images: Tensor) -> nn.Module:
+    """Return a network whose batch normalisations have the statistics of images.
+
+    Without them, the outputs of random weights hardly depend on the image.
+    """
+    for each in module.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            each.momentum = 1.0
+    with torch.no_grad():
+        module.train()(images)
+    return module.eval()
 
 
 def compiled(source: CSource, pixels: NDArray[np.uint8], folder: Path) -> NDArray[np.int8]:

@@ -104,10 +104,11 @@ class _Translation:
                 self._pair("ADD", "AddOptions", step)
             case IntegerProduct():
                 self._pair("MUL", "MulOptions", step)
-            case IntegerReduction(largest=False, sizes=(1, _, _)):
+            case IntegerReduction(largest=largest, sizes=(1, _, _)):
                 axes = self._to.numbers(np.array([1, 2], np.int32))
                 inputs = [self._stored(step.inputs[0]), axes]
-                self._add("MEAN", inputs, step.output, "ReducerOptions", keepDims=True)
+                code = "REDUCE_MAX" if largest else "MEAN"
+                self._add(code, inputs, step.output, "ReducerOptions", keepDims=True)
             case IntegerPooling(largest=True, window=window):
                 self._pool(step, window)
             case _:
