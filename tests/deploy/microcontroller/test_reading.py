@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from hwnas.deploy.microcontroller.network import IntegerNetwork
 from hwnas.deploy.microcontroller.normalisation import IntegerGroupNorm
 from hwnas.deploy.microcontroller.reading import read_integer_network
 from hwnas.deploy.quantization.quantize import Int8Quantizer, quantize_int8
+from hwnas.deploy.runtimes.onnx import OnnxSession
 from hwnas.errors import ArtifactError, UnsupportedOperator
 from hwnas.search_spaces import SearchSpace, hiera, hybrid, mobilenet, resnet, simplenet, vit
 
@@ -45,11 +45,8 @@ def compared(
 ) -> tuple[IntegerNetwork, float]:
     """Return a network, and its largest difference from ONNX Runtime in steps of the output."""
     network = read_integer_network(model, preprocessing)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model, options)
-    inputs = {session.get_inputs()[0].name: preprocessing(pixels).contiguous().numpy()}
-    expected = session.run(None, inputs)[0]
+    session = OnnxSession(model, batch=1, threads=1, optimised=False)
+    expected = session.run(preprocessing(pixels).contiguous().numpy())
     difference = np.abs(network.real(network.run(pixels)) - expected).max()
     return network, float(difference / network.tensors[network.output].scale)
 
