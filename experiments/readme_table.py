@@ -178,6 +178,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "sparsity": crosstab,
     "spec_sheets": crosstab,
     "text_predictor": crosstab,
+    "tflite_micro": crosstab,
 }
 """Tables of the experiments that do not use `markdown`."""
 BY_CASE = ("int8", "photographs", "precision_front")

@@ -40,10 +40,11 @@ def work(arguments: argparse.Namespace) -> None:
 def rows_of(name: str, network: Architecture, seed: int, folder: Path) -> list[Row]:
     """Return the memory of a network with random weights."""
     integers = quantised(network, folder)
-    source = CSource.of(integers, "network", ())
+    source, by_rows = (CSource.of(integers, "network", (), given) for given in (False, True))
     workload = SPACE.workload(network)
     values = {
         "arena_kb": (source.arena.bytes / 1024, "KB"),
+        "arena_kb_by_rows": (by_rows.arena.bytes / 1024, "KB"),
         "arena_kb_of_whole_tensors": (whole_tensors(integers) / 1024, "KB"),
         "constant_kb": (source.constant_bytes / 1024, "KB"),
         "macs": (workload.macs / 1e6, "million"),

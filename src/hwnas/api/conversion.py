@@ -10,6 +10,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.converting import convert_bundle
 from hwnas.deploy.bundles.model_repository import write_model_repository
 from hwnas.deploy.file_formats.device_limits import DeviceLimits, device_limits
+from hwnas.deploy.file_formats.file_format import CodeOptions
 from hwnas.deploy.runtimes.ort_web_files import runtime_files as web_files
 from hwnas.deploy.webpage import write_web_page
 
@@ -23,6 +24,8 @@ def convert(
     batch: int = 1,
     arena_bytes: int | None = None,
     limits: str | DeviceLimits | None = None,
+    name: str | None = None,
+    by_rows: bool = False,
 ) -> Bundle:
     """Add files in further formats to a bundle, and check each where it runs on this machine.
 
@@ -35,19 +38,25 @@ def convert(
             None.
         limits: Device that has to be able to read one of the ONNX files: the name of a release,
             such as ``"tensorrt-8.6"``, a TOML file, or `DeviceLimits`; None for any.
+        name: Name of the files in the format ``"c"``, and prefix of all their public names; that of
+            the network's file if None.
+        by_rows: Whether code in the format ``"c"`` takes the rows of an image one by one, so that
+            the image takes no place in the memory for activations.
 
     Returns:
         The bundle with the files; `Bundle.converted` describes them.
 
     Raises:
-        ConfigError: A format is unknown, or its converter is not installed.
+        ConfigError: A format is unknown, its converter is not installed, or an option is wrong or
+            for other formats.
         ArtifactError: A converter refuses the network, the outputs differ too much, the activations
             do not fit, or the device cannot read the network; the bundle is unchanged.
         StorageError: The bundle cannot be written.
     """
     device = device_limits(limits)
     formats = [to] if isinstance(to, str) else list(to)
-    return convert_bundle(opened_bundle(bundle), formats, batch, arena_bytes, device)
+    code = CodeOptions(arena_bytes, name, by_rows)
+    return convert_bundle(opened_bundle(bundle), formats, batch, code, device)
 
 
 def web_page(

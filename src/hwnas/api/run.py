@@ -17,6 +17,7 @@ from hwnas.api.objectives import target_names
 from hwnas.api.settings import overrides_of
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.file_formats.device_limits import DeviceLimits, device_limits
+from hwnas.deploy.file_formats.file_format import CodeOptions
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.experiment import cascade as make_cascade
@@ -133,6 +134,8 @@ class Network:
         formats: Sequence[str] = (),
         arena_bytes: int | None = None,
         limits: str | DeviceLimits | None = None,
+        name: str | None = None,
+        by_rows: bool = False,
     ) -> Bundle:
         """Write the bundle of this network to a new folder; it is made first if it does not exist.
 
@@ -141,14 +144,17 @@ class Network:
             formats: Further file formats to convert the network to; see `hwnas.convert`.
             arena_bytes: Most memory for activations in the format ``"c"``; unlimited if None.
             limits: Device that has to be able to read it; see `hwnas.convert`.
+            name: Name of the files in the format ``"c"``; see `hwnas.convert`.
+            by_rows: Whether code in the format ``"c"`` takes the rows of an image one by one.
 
         Raises:
-            ConfigError: A format is unknown, or its converter is not installed.
+            ConfigError: A format is unknown, its converter is not installed, or an option is wrong.
             ArtifactError: A converter refuses the network, or the device cannot read it.
             RunError: The run is stale.
             StorageError: The folder exists already or cannot be written.
         """
-        return export(self.run, path, self.id, None, self.target, formats, arena_bytes, limits)
+        more = formats, arena_bytes, limits, name, by_rows
+        return export(self.run, path, self.id, None, self.target, *more)
 
     @property
     def bundle(self) -> Bundle:
@@ -377,6 +383,8 @@ def export(
     formats: Sequence[str] = (),
     arena_bytes: int | None = None,
     limits: str | DeviceLimits | None = None,
+    name: str | None = None,
+    by_rows: bool = False,
 ) -> Bundle:
     """Copy the bundle of one network of a run to its own folder.
 
@@ -391,9 +399,11 @@ def export(
         formats: Further file formats to convert the network to; see `hwnas.convert`.
         arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
         limits: Device that has to be able to read one of the ONNX files; see `hwnas.convert`.
+        name: Name of the files in the format ``"c"``; see `hwnas.convert`.
+        by_rows: Whether code in the format ``"c"`` takes the rows of an image one by one.
 
     Raises:
-        ConfigError: There is no such pick, format or device.
+        ConfigError: There is no such pick, format or device, or an option is wrong.
         ArtifactError: A converter refuses the network, or it does not fit, or the device cannot
             read it.
         InfeasibleError: No finalist is fast enough; the message names the fastest.
@@ -402,7 +412,7 @@ def export(
     """
     folder = run.folder if isinstance(run, Run) else run
     device = device_limits(limits)
-    more = formats, arena_bytes, device
+    more = formats, CodeOptions(arena_bytes, name, by_rows), device
     return export_network(folder, path, pick, max_latency_ms, target, *more)
 
 

@@ -21,6 +21,8 @@ __all__ = [
     "SEARCHES",
     "Arena",
     "BundlePath",
+    "ByRows",
+    "CodeName",
     "Json",
     "RunPath",
     "Targets",
@@ -65,6 +67,21 @@ Arena = Annotated[
     typer.Option(
         metavar="SIZE",
         help="Most memory for activations in the format c, e.g. 320KB (a KB has 1,024 bytes)",
+    ),
+]
+CodeName = Annotated[
+    str | None,
+    typer.Option(
+        "--name",
+        metavar="NAME",
+        help="Name of the files in the format c, and prefix of all their public names",
+    ),
+]
+ByRows = Annotated[
+    bool,
+    typer.Option(
+        "--by-rows",
+        help="Let the format c take the rows of an image one by one, so that it takes no memory",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts")]

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwnas.cli.app import SEARCHES, Arena, Json, Readable, RunPath, app, out, print_json
+from hwnas.cli.app import (
+    SEARCHES,
+    Arena,
+    ByRows,
+    CodeName,
+    Json,
+    Readable,
+    RunPath,
+    app,
+    out,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from hwnas.deploy.bundles.bundle import Bundle
@@ -37,6 +48,8 @@ def export(
         ),
     ] = None,
     arena: Arena = None,
+    name: CodeName = None,
+    by_rows: ByRows = False,
     device: Readable = None,
     triton_repository: Annotated[
         Path | None,
@@ -70,7 +83,7 @@ def export(
 
     if to is None and web is None:
         raise ConfigError("give --out, the folder of the bundle, or --web, the folder of a page")
-    more = formats or [], arena_bytes(arena), device
+    more = formats or [], arena_bytes(arena), device, name, by_rows
     if web is not None:
         web_files(runtime_files)  # raises before a network is made
     with tempfile.TemporaryDirectory() as work:

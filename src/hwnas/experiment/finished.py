@@ -14,6 +14,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.converting import checked_formats, convert_bundle
 from hwnas.deploy.bundles.sealed import give_usual_modes
 from hwnas.deploy.file_formats.device_limits import DeviceLimits
+from hwnas.deploy.file_formats.file_format import CodeOptions
 from hwnas.errors import ConfigError, RunError, StorageError
 from hwnas.given_objects import GivenObjects, unnamed_parts
 from hwnas.plugin import imports_from
@@ -111,7 +112,7 @@ def export(
     max_latency_ms: float | None = None,
     target: str | None = None,
     formats: Sequence[str] = (),
-    arena_bytes: int | None = None,
+    code: CodeOptions | None = None,
     limits: DeviceLimits | None = None,
 ) -> Bundle:
     """Copy the bundle of one network of a run to its own folder.
@@ -125,7 +126,7 @@ def export(
         max_latency_ms: Largest measured latency of the finalists to choose from.
         target: Target that the run was specialised for; the run's own if None.
         formats: Further file formats to convert the network to; see `hwnas.convert`.
-        arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
+        code: Options of formats that are programs; the defaults if None.
         limits: Limits of a device that has to be able to read one of the ONNX files; None for none.
 
     Raises:
@@ -138,7 +139,7 @@ def export(
     """
     out = Path(out)
     _check_absent(out)
-    checked_formats(formats, arena_bytes=arena_bytes)  # before minutes of training
+    checked_formats(formats, code=code)  # before minutes of training
     with _finished_job(folder, target) as (job, goal):
         source = picked(job, goal, pick, max_latency_ms)
         with replacing_folder(out) as temporary:
@@ -150,7 +151,7 @@ def export(
                 make_bundle(job, goal, source, temporary)
             if formats or limits is not None:
                 made = Bundle.load(temporary)
-                convert_bundle(made, formats, arena_bytes=arena_bytes, limits=limits)
+                convert_bundle(made, formats, code=code, limits=limits)
     return Bundle.load(out)
 
 

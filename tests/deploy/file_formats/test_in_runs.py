@@ -57,6 +57,21 @@ def test_export_that_does_not_fit_leaves_nothing(
     assert not out.exists()
 
 
+@pytest.mark.slow
+def test_export_names_c_code_and_lets_it_take_rows(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
+    options = ("--format", "c", "--name", "door", "--by-rows")
+    answer = hwnas("export", finished, "--out", tmp_path / "a", *options)
+    assert answer.status == 0, answer.err
+    network = api.open(finished).best()
+    network.export(tmp_path / "b", formats=["c"], name="gate", by_rows=True)
+    for folder, name in (("a", "door"), ("b", "gate")):
+        assert f"*{name}_row(const uint8_t *" in (tmp_path / folder / f"{name}.h").read_text()
+    hwnas("export", finished, "--out", tmp_path / "c", "--name", "x").refused("only the format c")
+    assert not (tmp_path / "c").exists()
+
+
 def test_unknown_formats_are_refused_before_the_work(
     hwnas: Command, quick_recipe: Path, finished: Path, tmp_path: Path
 ) -> None:

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hwnas.deploy.microcontroller.arena import Arena, planned
-from hwnas.deploy.microcontroller.axes import IntegerLayerNorm, IntegerMatrixProduct
+from hwnas.deploy.microcontroller.axes import IntegerMatrixProduct
 from hwnas.deploy.microcontroller.convolution import IntegerLinear, LayerWeights
 from hwnas.deploy.microcontroller.elementwise import IntegerAddition, IntegerTable
 from hwnas.deploy.microcontroller.fixed_point import FixedPoint
 from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep, IntegerTensor
+from hwnas.deploy.microcontroller.normalisation import IntegerLayerNorm
 from hwnas.deploy.microcontroller.operator import Constants, IntegerOperator
 from hwnas.deploy.microcontroller.schedule import Stream, scheduled
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,116 @@ def test_compiled_code_gives_the_scores_of_the_bundle(bundle: Bundle) -> None:
     found = compiled_session(made.folder / "model.c").run(pixels)
     assert (found.argmax(1) == bundle.predict(pixels).argmax(1)).mean() > 0.8
     assert np.abs(found).max() > 0
+
+
+PROGRAM = """
+#include "door.h"
+#include "gate.h"
+#include <stdio.h>
+#include <string.h>
+
+int main(void)
+{
+    uint8_t image[DOOR_HEIGHT * DOOR_WIDTH * DOOR_CHANNELS];
+    if (fread(image, 1, sizeof image, stdin) != sizeof image)
+        return 1;
+    memcpy(door_pixels(), image, sizeof image);
+    const int8_t *door = door_run(), *gate = 0;
+    for (int y = 0; y < GATE_HEIGHT; y++)
+        gate = gate_row(image + y * GATE_WIDTH * GATE_CHANNELS);
+    fwrite(door, 1, DOOR_OUTPUTS, stdout);
+    fwrite(gate, 1, GATE_OUTPUTS, stdout);
+    fputs(door_labels[3], stdout);
+    fputs(gate_labels[4], stdout);
+    return 0;
+}
+"""
+
+
+@pytest.mark.slow
+def test_two_networks_link_into_one_program(hwnas: Command, packed: Bundle, tmp_path: Path) -> None:
+    from hwnas.deploy.microcontroller.compiled import missing_c_compiler
+
+    if (reason := missing_c_compiler()) is not None:
+        pytest.skip(reason)
+    for name, options in {"door": [], "gate": ["--by-rows"]}.items():
+        copy = tmp_path / name
+        shutil.copytree(packed.folder, copy)
+        answer = hwnas("convert", copy, "--to", "c", "--name", name, *options)
+        assert answer.status == 0, answer.err
+        (made,) = Bundle.load(copy).converted
+        assert made.files == (f"{name}.c", f"{name}.h")
+    (tmp_path / "main.c").write_text(PROGRAM)
+    sources = [tmp_path / "main.c", tmp_path / "door" / "door.c", tmp_path / "gate" / "gate.c"]
+    folders = [f"-I{tmp_path / name}" for name in ("door", "gate")]
+    command = ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", *folders, *map(str, sources)]
+    subprocess.run([*command, "-o", str(tmp_path / "both")], check=True)
+    image = packed.golden()["images"][0].tobytes()
+    made = subprocess.run([tmp_path / "both"], input=image, capture_output=True, check=True)
+    door, gate, labels = made.stdout[:10], made.stdout[10:20], made.stdout[20:]
+    assert door == gate
+    assert len(set(door)) > 1
+    assert labels == b"34"
+
+
+@pytest.mark.slow
+def test_code_that_takes_rows_needs_no_more_memory_and_gives_the_same_outputs(
+    hwnas: Command, bundle: Bundle
+) -> None:
+    whole = api.convert(bundle, "c").converted[0]
+    answer = hwnas("convert", bundle.folder, "--to", "c", "--by-rows", "--json")
+    assert answer.status == 0, answer.err
+    (rows,) = Bundle.load(bundle.folder).converted
+    assert rows.sizes["arena_bytes"] <= whole.sizes["arena_bytes"]
+    assert rows.difference == whole.difference
+    header = (bundle.folder / "model.h").read_text()
+    assert "const int8_t *model_row(const uint8_t *row);" in header
+    assert "model_pixels" not in header
+
+
+def test_image_that_was_not_finished_is_forgotten(bundle: Bundle, tmp_path: Path) -> None:
+    import ctypes
+
+    from hwnas.deploy.microcontroller.compiled import missing_c_compiler
+
+    if (reason := missing_c_compiler()) is not None:
+        pytest.skip(reason)
+    folder = api.convert(bundle, "c", by_rows=True).folder
+    library = tmp_path / "model.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", str(folder / "model.c"), "-o", str(library)], check=True
+    )
+    loaded = ctypes.CDLL(str(library))
+    loaded.model_row.restype = ctypes.c_void_p
+    loaded.model_row.argtypes = [ctypes.c_void_p]
+    first, second = bundle.golden()["images"][:2]
+
+    def outputs(image: np.ndarray) -> list[int]:
+        found = [loaded.model_row(row.ctypes.data) for row in image]
+        assert found[:-1] == [None] * (len(image) - 1)
+        return list((ctypes.c_int8 * 10).from_address(found[-1]))
+
+    expected = outputs(first)
+    for row in second[:5]:
+        assert loaded.model_row(row.ctypes.data) is None
+    loaded.model_restart()
+    assert outputs(first) == expected
+    assert outputs(second) != expected
+
+
+@pytest.mark.parametrize("name", ["3d", "Door", "two words", "", "_door"])
+def test_wrong_names_of_code_are_refused(hwnas: Command, bundle: Bundle, name: str) -> None:
+    hwnas("convert", bundle.folder, "--to", "c", "--name", name).refused("such as door_model")
+
+
+@pytest.mark.parametrize("options", [["--name", "door"], ["--by-rows"]])
+def test_options_of_c_code_are_refused_without_it(
+    hwnas: Command, bundle: Bundle, options: list[str]
+) -> None:
+    hwnas("convert", bundle.folder, "--to", "torch", *options).refused("only the format c")
+
+
+def test_batch_of_c_code_is_refused(hwnas: Command, bundle: Bundle) -> None:
+    told = hwnas("convert", bundle.folder, "--to", "c", "--batch", "4").refused("the batch is 4")
+    assert "convert to c with a batch of 1" in told
+    assert Bundle.load(bundle.folder).converted == []

@@ -21,13 +21,14 @@ def integers(int8: Path, preprocessing: Preprocessing) -> IntegerNetwork:
     return read_integer_network(int8, preprocessing)
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("core", BOARDS)
 def test_emulated_processor_gives_the_bits_of_the_network(
-    core: str, integers: IntegerNetwork, digits: NDArray[np.uint8]
+    core: str, by_rows: bool, integers: IntegerNetwork, digits: NDArray[np.uint8]
 ) -> None:
     if (reason := missing_emulator()) is not None:
         pytest.skip(reason)
-    found = emulated(CSource.of(integers, "network", ()), digits[:5], core)
+    found = emulated(CSource.of(integers, "network", (), by_rows), digits[:5], core)
     np.testing.assert_array_equal(found.outputs, integers.run(digits[:5]))
     assert found.instructions.min() > 10_000
     assert np.ptp(found.instructions) < 0.02 * found.instructions.max()
@@ -59,8 +60,13 @@ int main(void)
         return 1;
     for (int paint = 0; paint < 256; paint += 85) {
         memset(memory, paint, size);
+#ifdef BY_ROWS
+        for (int y = 0; y < NETWORK_HEIGHT; y++)
+            network_row(image + y * NETWORK_WIDTH * NETWORK_CHANNELS);
+#else
         memcpy(network_pixels(), image, sizeof image);
         network_run();
+#endif
         for (size_t i = used; i < size; i++)
             if (((uint8_t *)memory)[i] != paint)
                 used = i + 1;
@@ -71,17 +77,19 @@ int main(void)
 """
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
 def test_highest_byte_written_is_that_of_the_plan(
-    integers: IntegerNetwork, digits: NDArray[np.uint8], tmp_path: Path
+    by_rows: bool, integers: IntegerNetwork, digits: NDArray[np.uint8], tmp_path: Path
 ) -> None:
     if (reason := missing_c_compiler()) is not None:
         pytest.skip(reason)
-    source = CSource.of(integers, "network", ())
+    source = CSource.of(integers, "network", (), by_rows)
     (tmp_path / "network.c").write_text(source.code)
     (tmp_path / "network.h").write_text(source.header)
     (tmp_path / "probe.c").write_text(PROBE)
     program = tmp_path / "probe"
-    subprocess.run(["cc", str(tmp_path / "probe.c"), "-o", str(program)], check=True)
+    defined = ["-DBY_ROWS"] * by_rows
+    subprocess.run(["cc", *defined, str(tmp_path / "probe.c"), "-o", str(program)], check=True)
     image = digits[0].tobytes()
     made = subprocess.run([program], input=image, capture_output=True, check=True)
     used, size = map(int, made.stdout.split())

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hwnas.deploy.microcontroller.axes import (
     IntegerConcatenation,
-    IntegerLayerNorm,
     IntegerMatrixProduct,
     IntegerPermutation,
     IntegerReduction,
@@ -35,7 +35,9 @@ from hwnas.deploy.microcontroller.convolution import (
 from hwnas.deploy.microcontroller.elementwise import IntegerAddition, IntegerProduct, IntegerTable
 from hwnas.deploy.microcontroller.fixed_point import FixedPoint, clipped, fixed_point
 from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep, IntegerTensor
+from hwnas.deploy.microcontroller.normalisation import IntegerGroupNorm, IntegerLayerNorm
 from hwnas.deploy.microcontroller.operator import IntegerOperator
+from hwnas.deploy.microcontroller.transposed import IntegerTransposedConvolution
 from hwnas.deploy.microcontroller.values import strides_of
 
 NUMBERS = np.random.default_rng(0)
@@ -114,6 +116,37 @@ def test_layer_norm_is_within_one_step(width: int, spread: int, seed: int) -> No
     assert np.abs(found - np.clip(exact, -128, 127)).max() <= 1
 
 
+@settings(max_examples=50)
+@given(st.integers(1, 3), st.integers(2, 2**16), st.integers(0, 127), st.integers(0, 2**32 - 1))
+def test_group_norm_is_within_one_step(groups: int, width: int, spread: int, seed: int) -> None:
+    numbers = np.random.default_rng(seed)
+    values = numbers.integers(-spread - 1, spread + 1, (groups, width), dtype=np.int8)
+    gamma, beta = numbers.uniform(-50, 50, (groups, 1)), numbers.uniform(-100, 100, (groups, 1))
+    epsilon = max(1, round(0.01 * width**2))
+    found = IntegerGroupNorm.of(gamma.ravel(), beta.ravel(), epsilon, 3, width).run(values[None])[0]
+    centred = values - values.mean(1, keepdims=True)
+    variance = values.var(1, keepdims=True) + epsilon / width**2
+    exact = centred / np.sqrt(variance) * gamma + beta + 3
+    assert np.abs(found - np.clip(exact, -128, 127)).max() <= 1
+
+
+@given(st.data())
+def test_transposed_convolution_is_that_of_pytorch(data: st.DataObject) -> None:
+    pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    size, stride = data.draw(pairs), data.draw(pairs)
+    kernel = tuple(data.draw(st.integers(1, 4)) for _ in range(2))
+    pad = tuple(data.draw(st.integers(0, (each - 1) // 2)) for each in kernel)
+    more = tuple(data.draw(st.integers(0, each - 1)) for each in stride)
+    layer = weights(2, *kernel, 3, outputs=2)
+    values = int8(1, *size, 3)
+    real = torch.from_numpy(values.astype(np.float64) - layer.zeros[0]).permute(0, 3, 1, 2)
+    matrix = torch.from_numpy(layer.values.astype(np.float64)).permute(3, 0, 1, 2)
+    sums = torch.conv_transpose2d(real, matrix, None, stride, pad, more).permute(0, 2, 3, 1)
+    made = sums.shape[1], sums.shape[2]
+    operator = IntegerTransposedConvolution(layer, size, made, stride, pad)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(operator.run(values), layer.finished(sums.numpy()))
+
+
 MAP = (1, 9, 7, 6)
 OPERATORS: dict[str, tuple[IntegerOperator, list[tuple[int, ...]], tuple[int, ...]]] = {
     "table": (IntegerTable(int8(256), 378), [MAP], MAP),
@@ -180,6 +213,23 @@ OPERATORS: dict[str, tuple[IntegerOperator, list[tuple[int, ...]], tuple[int, ..
         IntegerLayerNorm.of(NUMBERS.normal(0, 30, 42), NUMBERS.normal(0, 20, 42), 20, 5, 9),
         [(1, 9, 42)],
         (1, 9, 42),
+    ),
+    "group norm": (
+        IntegerGroupNorm.of(NUMBERS.normal(0, 30, 3), NUMBERS.normal(0, 20, 3), 50, 5, 126),
+        [(1, 3, 126)],
+        (1, 3, 126),
+    ),
+    "group norm of a large map": (
+        IntegerGroupNorm.of(np.array([40.0]), np.array([3.0]), 2**20, 5, 60_000),
+        [(1, 100, 100, 6)],
+        (1, 100, 100, 6),
+    ),
+    "transposed convolution": (
+        IntegerTransposedConvolution(
+            weights(4, 4, 3, 6, outputs=4), (9, 7), (18, 7), (2, 1), (1, 1)
+        ),
+        [MAP],
+        (1, 18, 7, 4),
     ),
     "permutation": (IntegerPermutation(((6, 1), (9, 42), (7, 6), (1, 0))), [MAP], (1, 6, 9, 7)),
 }

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -16,13 +15,16 @@ from torch import nn
 
 from hwnas.deploy import Export, export_onnx
 from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.microcontroller.axes import IntegerPermutation
 from hwnas.deploy.microcontroller.c_source import CSource
 from hwnas.deploy.microcontroller.compiled import compiled_session, missing_c_compiler
 from hwnas.deploy.microcontroller.network import IntegerNetwork
+from hwnas.deploy.microcontroller.normalisation import IntegerGroupNorm
 from hwnas.deploy.microcontroller.reading import read_integer_network
 from hwnas.deploy.quantization.quantize import Int8Quantizer, quantize_int8
+from hwnas.deploy.runtimes.onnx import OnnxSession
 from hwnas.errors import ArtifactError, UnsupportedOperator
-from hwnas.search_spaces import SearchSpace, hiera, mobilenet, resnet, simplenet, vit
+from hwnas.search_spaces import SearchSpace, hiera, hybrid, mobilenet, resnet, simplenet, vit
 
 SPACES: dict[str, Callable[[], SearchSpace]] = {
     "mobilenet": lambda: mobilenet((32, 32, 3), 5),
@@ -32,6 +34,7 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
     "vit": lambda: vit((32, 32, 3), 5),
     "mcuformer": lambda: vit((64, 64, 3), 5, preset="mcuformer"),
     "hiera": lambda: hiera((32, 32, 3), 5),
+    "hybrid": lambda: hybrid((32, 32, 3), 5, preset="tiny"),
 }
 FURTHER = ("mcuformer", "simplenet")
 """Those whose operators the others have, too."""
@@ -42,11 +45,8 @@ def compared(
 ) -> tuple[IntegerNetwork, float]:
     """Return a network, and its largest difference from ONNX Runtime in steps of the output."""
     network = read_integer_network(model, preprocessing)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model, options)
-    inputs = {session.get_inputs()[0].name: preprocessing(pixels).contiguous().numpy()}
-    expected = session.run(None, inputs)[0]
+    session = OnnxSession(model, batch=1, threads=1, optimised=False)
+    expected = session.run(preprocessing(pixels).contiguous().numpy())
     difference = np.abs(network.real(network.run(pixels)) - expected).max()
     return network, float(difference / network.tensors[network.output].scale)
 
@@ -61,7 +61,7 @@ def test_network_gives_the_outputs_of_onnx_runtime(
 
 def checked(
     network: nn.Module, input_shape: tuple[int, int, int], folder: Path, steps: float
-) -> None:
+) -> IntegerNetwork:
     """Compare a network with ONNX Runtime, and its C code with the integer network."""
     channels, height, width = input_shape
     how = Preprocessing(height, width, channels, (0.5,) * channels, (0.25,) * channels)
@@ -72,12 +72,13 @@ def checked(
     model = quantize_int8(path, folder / "int8.onnx", [images])
     found, difference = compared(model, how, pixels)
     assert difference <= steps
-    if missing_c_compiler() is None:
-        source = CSource.of(found, "network", ())
+    for by_rows in (False, True) if missing_c_compiler() is None else ():
+        source = CSource.of(found, "network", (), by_rows)
         (folder / "network.c").write_text(source.code)
         (folder / "network.h").write_text(source.header)
         in_c = compiled_session(folder / "network.c").run(pixels)  # type: ignore[arg-type]
         np.testing.assert_array_equal(in_c, found.real(found.run(pixels)))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -94,9 +95,41 @@ def test_networks_of_all_families_give_the_outputs_of_onnx_runtime(
     torch.manual_seed(0)
     space = SPACES[name]()
     architecture = space.sample(random.Random(1))
-    attends = name in ("vit", "mcuformer", "hiera")
+    attends = name in ("vit", "mcuformer", "hiera", "hybrid")
     shape = space.input_shape(architecture)
     checked(space.build(architecture), shape, tmp_path, 8 if attends else 2.01)
+
+
+class Normalised(nn.Module):
+    """Map that is normalised by group, with channels that are normalised together."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, stride=2, padding=1)
+        self.norm = nn.GroupNorm(groups, 6)
+        nn.init.uniform_(self.norm.weight, 0.5, 2)
+        nn.init.normal_(self.norm.bias)
+        self.grow = nn.ConvTranspose2d(6, 4, 4, 2, 1)
+        self.outputs = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        x = self.grow(x + torch.relu(self.norm(x)))[:, :, :19, :23]
+        outputs: torch.Tensor = self.outputs(torch.relu(x).mean((2, 3)))
+        return outputs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", [1, 2])
+def test_group_normalisation_and_transposed_convolution_are_read(
+    groups: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    found = checked(Normalised(groups), (3, 20, 24), tmp_path, 2.01)
+    copies = [each for each in found.steps if isinstance(each.operator, IntegerPermutation)]
+    normalised = [each for each in found.steps if isinstance(each.operator, IntegerGroupNorm)]
+    assert len(normalised) == 1
+    assert len(copies) == (2 if groups == 1 else 4)  # a slice is a copy
 
 
 class Fire(nn.Module):

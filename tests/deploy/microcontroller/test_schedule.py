@@ -119,12 +119,15 @@ def some_network(seed: int) -> IntegerNetwork:
     return maker.network(at)
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_streams_in_c_give_the_bits_of_the_network(seed: int, tmp_path: Path) -> None:
+def test_streams_in_c_give_the_bits_of_the_network(
+    seed: int, by_rows: bool, tmp_path: Path
+) -> None:
     if (reason := missing_c_compiler()) is not None:
         pytest.skip(reason)
     network = some_network(seed)
-    source = CSource.of(network, "network", ())
+    source = CSource.of(network, "network", (), by_rows)
     (tmp_path / "network.c").write_text(source.code)
     (tmp_path / "network.h").write_text(source.header)
     shape = network.tensors[0].shape
@@ -154,6 +157,25 @@ def test_wide_maps_of_inverted_bottlenecks_take_a_few_rows() -> None:
     residual = 16 * 16 * 8
     assert used <= residual + (3 + 1) * row + 16 * 16 * 3 + 200
     assert used < 16 * 16 * 96 / 2
+
+
+def test_image_that_is_given_by_rows_takes_no_memory() -> None:
+    maker = Maker((40, 30, 3), 0)
+    at = maker.window(maker.pixels(), "dense", 4, 3, 2)
+    network = maker.network(inverted(maker, at, 24, 4, 3, 2))
+    whole, rows = (CSource.of(network, "network", (), by_rows).arena for by_rows in (False, True))
+    assert whole.bytes >= 40 * 30 * 3
+    kept = 3 * 30 * 3 + 4 * 15 * 24 + 10 * 8 * 4
+    assert rows.bytes <= kept + 200
+    assert 0 not in rows.offsets
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_arena_is_no_larger_if_the_image_is_given_by_rows(seed: int) -> None:
+    network = some_network(seed)
+    whole, rows = (CSource.of(network, "network", (), by_rows).arena for by_rows in (False, True))
+    assert rows.in_use_bytes <= whole.in_use_bytes + 4 * len(network.steps)  # alignment
+    assert rows.bytes >= rows.in_use_bytes
 
 
 def test_stream_reads_all_of_a_map_that_others_read_too() -> None:

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwnas.cli.app import NETWORKS, Arena, BundlePath, Json, Readable, app, out, print_json
+from hwnas.cli.app import (
+    NETWORKS,
+    Arena,
+    BundlePath,
+    ByRows,
+    CodeName,
+    Json,
+    Readable,
+    app,
+    out,
+    print_json,
+)
 from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,14 +40,23 @@ def convert(
         int, typer.Option(help="Images that a run takes, where the format fixes it")
     ] = 1,
     arena: Arena = None,
+    name: CodeName = None,
+    by_rows: ByRows = False,
     device: Readable = None,
     as_json: Json = False,
 ) -> None:
     """Convert a bundle's network to further file formats, and add and check the files."""
     from hwnas.api.conversion import convert
 
-    arena_size = arena_bytes(arena)
-    converted = convert(bundle, to, batch=batch, arena_bytes=arena_size, limits=device).converted
+    converted = convert(
+        bundle,
+        to,
+        batch=batch,
+        arena_bytes=arena_bytes(arena),
+        limits=device,
+        name=name,
+        by_rows=by_rows,
+    ).converted
     made = [each for each in converted if each.format in to]
     if as_json:
         print_json([each.to_json() for each in made])

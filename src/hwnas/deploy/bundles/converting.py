@@ -13,52 +13,50 @@ from hwnas.deploy.bundles.bundle import MODEL, Bundle
 from hwnas.deploy.bundles.packing import reseal
 from hwnas.deploy.file_formats.converted_file import ConvertedFile, GoldenNumbers, converted
 from hwnas.deploy.file_formats.device_limits import DeviceLimits, check_readable
-from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
+from hwnas.deploy.file_formats.file_format import CodeOptions, FileFormat, SourceNetwork
 from hwnas.deploy.file_formats.registry import file_format
 from hwnas.deploy.quantization.quantize import quantize_int8
-from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.targets.target import Target
+from hwnas.deploy.runtimes.onnx import OnnxSession
 from hwnas.errors import ConfigError
 
 __all__ = ["checked_formats", "convert_bundle"]
-
-_INT8 = Target.parse("cpu-onnxruntime-int8-b1-t1")
 
 
 def convert_bundle(
     bundle: Bundle,
     formats: Sequence[str],
     batch: int = 1,
-    arena_bytes: int | None = None,
+    code: CodeOptions | None = None,
     limits: DeviceLimits | None = None,
 ) -> Bundle:
     """Add files in further formats to a bundle; those that it has already are made again.
 
     Each is converted from the ONNX file in single precision, or from the one in int8 if the format
     computes in integers. If the bundle has none, it is made from the golden images. The result is
-    run on the golden images where it runs here. The bundle is replaced as a whole, or not at all.
+    run on the golden images where it runs here, and its outputs are compared with those of the ONNX
+    file. The bundle is replaced as a whole, or not at all.
 
     Args:
         bundle: Bundle to extend.
         formats: Names of the formats, of `hwnas.deploy.file_formats.registry.FILE_FORMATS`.
         batch: Number of images that a run takes, where a format fixes it; at least 1.
-        arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
+        code: Options of formats that are programs; the defaults if None.
         limits: Limits of a device that has to be able to read one of the ONNX files; None for none.
 
     Returns:
         The bundle with the files.
 
     Raises:
-        ConfigError: There is no such format, its converter is not installed, or the batch is wrong.
+        ConfigError: There is no such format, its converter is not installed, the batch is wrong, or
+            an option is for other formats.
         ArtifactError: A converter refuses the network, the outputs differ too much, or the device
             can read no file.
         StorageError: The bundle cannot be written.
     """
-    forms = checked_formats(formats, batch, arena_bytes)
+    options = code or CodeOptions()
+    forms = checked_formats(formats, batch, options)
     golden = bundle.golden_numbers()
-    network = SourceNetwork(
-        bundle.onnx_file, bundle.preprocessing, bundle.outputs, batch, arena_bytes
-    )
+    network = SourceNetwork(bundle.onnx_file, bundle.preprocessing, bundle.outputs, batch, options)
     kept = [each for each in bundle.converted if each.format not in formats]
     with tempfile.TemporaryDirectory() as folder:
         made: list[tuple[Path, ConvertedFile]] = []
@@ -68,7 +66,8 @@ def convert_bundle(
             given, known = network, golden
             if form.number_format == "int8":
                 given = replace(network, model=_int8_file(bundle, golden, Path(folder)))
-                outputs = open_session(given.model, _INT8).run(golden.images)
+                exact = OnnxSession(given.model, batch=1, threads=1, optimised=False)
+                outputs = exact.run(golden.images)
                 known = replace(golden, outputs=outputs)
             made.append((place, converted(name, given, place, known)))
         if limits is not None:
@@ -79,22 +78,26 @@ def convert_bundle(
 
 
 def checked_formats(
-    formats: Sequence[str], batch: int = 1, arena_bytes: int | None = None
+    formats: Sequence[str], batch: int = 1, code: CodeOptions | None = None
 ) -> dict[str, FileFormat]:
     """Return formats by name, if a network can be converted to them here.
 
     Raises:
-        ConfigError: There is no such format, its converter is not installed, or a number is wrong.
+        ConfigError: There is no such format, its converter is not installed, a number is wrong, or
+            an option is for other formats.
     """
     if batch < 1:
         raise ConfigError(f"the batch is {batch}; expected at least 1")
-    if arena_bytes is not None and arena_bytes < 1:
-        raise ConfigError(f"the arena has {arena_bytes} bytes; expected at least 1")
     forms = {name: file_format(name) for name in formats}
-    if arena_bytes is not None and not any(form.is_program for form in forms.values()):
+    programs = [name for name, form in forms.items() if form.is_program]
+    if batch > 1 and programs:
         raise ConfigError(
-            f"an arena of {arena_bytes:,} bytes is given, but only the format c has one; convert "
-            "to c, or give no arena"
+            f"the batch is {batch}, but code in {programs[0]} computes one image a run; convert to "
+            f"{programs[0]} with a batch of 1"
+        )
+    if code is not None and code.given is not None and not programs:
+        raise ConfigError(
+            f"{code.given}, but only the format c has that option; convert to c, or leave it out"
         )
     return forms
 

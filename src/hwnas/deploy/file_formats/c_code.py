@@ -37,11 +37,12 @@ class CCode:
 
         Raises:
             ArtifactError: A layer has no integer version, or the activations take more than
-                ``network.arena_bytes``.
+                ``network.code`` allows.
         """
         integers = read_integer_network(network.model, network.preprocessing)
-        source = CSource.of(integers, to.stem, network.outputs.labels)
-        _check_size(network, source.arena)
+        code = network.code
+        source = CSource.of(integers, to.stem, network.outputs.labels, code.by_rows)
+        _check_size(source.arena, code.arena_bytes)
         to.write_text(source.code)
         to.with_name(f"{source.name}.h").write_text(source.header)
         return {"arena_bytes": source.arena.bytes, "constant_bytes": source.constant_bytes}
@@ -55,13 +56,12 @@ class CCode:
         return compiled_session(file)
 
 
-def _check_size(network: SourceNetwork, arena: Arena) -> None:
-    if network.arena_bytes is None or arena.bytes <= network.arena_bytes:
+def _check_size(arena: Arena, most_bytes: int | None) -> None:
+    if most_bytes is None or arena.bytes <= most_bytes:
         return
-    missing = arena.bytes - network.arena_bytes
     raise ArtifactError(
-        f"the activations take {arena.bytes:,} bytes, {missing:,} more than the arena of "
-        f"{network.arena_bytes:,}; the most are in use in {arena.largest_step}. Export a smaller "
+        f"the activations take {arena.bytes:,} bytes, {arena.bytes - most_bytes:,} more than the "
+        f"arena of {most_bytes:,}; the most are in use in {arena.largest_step}. Export a smaller "
         "network, or search with a limit on peak_int8_activation_bytes"
     )
 

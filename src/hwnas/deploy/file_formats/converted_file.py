@@ -125,7 +125,8 @@ def converted(
         ArtifactError: The converter refuses the file, or the outputs differ too much.
     """
     form, model, batch = file_format(name), network.model, network.batch
-    to = folder / f"{model.name.split('.')[0]}{form.suffix}"
+    named = network.code.name if form.is_program else None
+    to = folder / f"{named or model.name.split('.')[0]}{form.suffix}"
     sizes = form.convert(network, to)
     files = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
     made = ConvertedFile(

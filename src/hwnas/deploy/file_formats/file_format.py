@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,43 @@ from typing import Protocol
 
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.runtimes.runtime import Session
+from hwnas.errors import ConfigError
 
-__all__ = ["FileFormat", "SourceNetwork"]
+__all__ = ["CodeOptions", "FileFormat", "SourceNetwork"]
+
+
+@dataclass(frozen=True)
+class CodeOptions:
+    """Options of formats that are programs.
+
+    Attributes:
+        arena_bytes: Most memory for activations; unlimited if None.
+        name: Prefix of all public names, and name of the files; that of the ONNX file if None.
+        by_rows: Whether the program takes the rows of an image one by one, so that the image takes
+            no place in the memory for activations.
+    """
+
+    arena_bytes: int | None = None
+    name: str | None = None
+    by_rows: bool = False
+
+    def __post_init__(self) -> None:
+        if self.arena_bytes is not None and self.arena_bytes < 1:
+            raise ConfigError(f"the arena has {self.arena_bytes} bytes; expected at least 1")
+        if self.name is not None and re.fullmatch(r"[a-z][a-z0-9_]*", self.name) is None:
+            raise ConfigError(
+                f"the name of the code is {self.name!r}; expected lower-case letters, digits and "
+                "underscores after a letter, such as door_model"
+            )
+
+    @property
+    def given(self) -> str | None:
+        """Request of the options in words, for messages; None if all have their defaults."""
+        if self.arena_bytes is not None:
+            return f"an arena of {self.arena_bytes:,} bytes is given"
+        if self.name is not None:
+            return f"the name {self.name} is given"
+        return "images are to be given by rows" if self.by_rows else None
 
 
 @dataclass(frozen=True)
@@ -22,14 +58,14 @@ class SourceNetwork:
         preprocessing: Conversion of stored pixels to the network's input.
         outputs: Meaning of the outputs.
         batch: Number of images that a run takes, where the format fixes it.
-        arena_bytes: Most memory for activations, where the format plans it; unlimited if None.
+        code: Options of formats that are programs.
     """
 
     model: Path
     preprocessing: Preprocessing
     outputs: OutputMeaning
     batch: int = 1
-    arena_bytes: int | None = None
+    code: CodeOptions = CodeOptions()
 
 
 class FileFormat(Protocol):

@@ -18,7 +18,8 @@ class Arena:
     """Memory for activations.
 
     Attributes:
-        offsets: Place of each tensor that is not constant, in bytes.
+        offsets: Place of each tensor that is not constant, in bytes; the image has none if its rows
+            are given one by one.
         bytes: Size.
         largest_step: Name of a layer during which the most memory is in use.
         in_use_bytes: What is in use during that layer; no plan of the same streams can be smaller.
@@ -56,7 +57,7 @@ class _Block:
         return max(use.bytes for use in self.uses)
 
 
-def planned(network: IntegerNetwork, streams: Sequence[Stream]) -> Arena:
+def planned(network: IntegerNetwork, streams: Sequence[Stream], by_rows: bool = False) -> Arena:
     """Return places of all tensors, such that none overlaps another one that is needed.
 
     A tensor that a stream reads or writes as a whole lives from the first step of the stream that
@@ -64,8 +65,13 @@ def planned(network: IntegerNetwork, streams: Sequence[Stream]) -> Arena:
     input stood, if nothing reads that later and no row is written before all of it is read. Blocks
     are placed by decreasing size, each at the lowest free place (greedy by size; Pisarchyk and Lee,
     2020).
+
+    Args:
+        network: Network.
+        streams: Streams that together run all steps.
+        by_rows: Whether the rows of the image are given one by one, so that it has no place.
     """
-    blocks = _blocks(network, streams)
+    blocks = _blocks(network, streams, by_rows)
     placed: list[tuple[_Block, int]] = []
     for block in sorted(blocks, key=lambda each: (-each.bytes, each.uses[0].first)):
         offset = 0
@@ -101,9 +107,11 @@ def _in_use(block: _Block, at: int) -> int:
     return max((_aligned(u.bytes) for u in block.uses if u.first <= at <= u.last), default=0)
 
 
-def _blocks(network: IntegerNetwork, streams: Sequence[Stream]) -> list[_Block]:
+def _blocks(network: IntegerNetwork, streams: Sequence[Stream], by_rows: bool) -> list[_Block]:
     last = _last_reads(network, streams)
-    blocks = {0: _Block([_Use(0, network.tensors[0].size, 0, last.get(0, 0))])}
+    blocks: dict[int, _Block] = {}
+    if not by_rows:
+        blocks[0] = _Block([_Use(0, network.tensors[0].size, 0, last.get(0, 0))])
     for start, stream in _with_starts(streams):
         sizes = stream.tensor_bytes(network)
         kept = {stage.output for stage in stream.stages[:-1]}

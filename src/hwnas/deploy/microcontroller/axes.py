@@ -1,4 +1,4 @@
-"""Operators over whole axes: products of matrices, softmax, normalisation, reductions, copies."""
+"""Operators over whole axes: products of matrices, softmax, reductions, concatenation, copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from hwnas.deploy.microcontroller.operator import (
 
 __all__ = [
     "IntegerConcatenation",
-    "IntegerLayerNorm",
     "IntegerMatrixProduct",
     "IntegerPermutation",
     "IntegerReduction",
@@ -29,7 +28,6 @@ __all__ = [
 ]
 
 _EXP_BITS, _SOFTMAX_BITS = 16, 46
-_INVERSE_BITS, _ROOT_BITS, _NORM_BITS, _GAMMA_BITS = 46, 12, 16, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,70 +126,6 @@ class IntegerSoftmax(IntegerOperator):
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerLayerNorm(IntegerOperator):
-    """Layer normalisation over the last axis: (N, R, C) -> (N, R, C).
-
-    With the sum s of the values q, and t of their squares, a normalised value is C q - s over the
-    square root of C t - s^2 + e, which is an integer with 12 bits after the point.
-
-    Attributes:
-        gamma: Factors in output steps, times 2 ** 12; int32 (C,).
-        beta: Offsets in output steps, times 2 ** 12; int32 (C,).
-        epsilon: e: C^2 times the epsilon of the layer, in squared steps of the input.
-        zero: Zero point of the output.
-        rows: R.
-    """
-
-    kernel = "normalise"
-    in_place = True
-    gamma: NDArray[np.int32]
-    beta: NDArray[np.int32]
-    epsilon: int
-    zero: int
-    rows: int
-
-    @classmethod
-    def of(
-        cls,
-        gamma: NDArray[np.float64],
-        beta: NDArray[np.float64],
-        epsilon: int,
-        zero: int,
-        rows: int,
-    ) -> IntegerLayerNorm:
-        """Create the operator from factors and offsets in output steps."""
-        factors, offsets = (
-            np.rint(each * 2**_GAMMA_BITS).astype(np.int32) for each in (gamma, beta)
-        )
-        return cls(factors, offsets, epsilon, zero, rows)
-
-    def run(self, *inputs: NDArray[np.integer]) -> Int8:
-        """See `IntegerOperator.run`."""
-        width = len(self.gamma)
-        values = inputs[0].reshape(-1, self.rows, width).astype(np.int64)
-        sums = values.sum(2, keepdims=True)
-        spread = width * np.square(values).sum(2, keepdims=True) - sums**2 + self.epsilon
-        inverse = (np.int64(1) << _INVERSE_BITS) // _roots(spread << (2 * _ROOT_BITS))
-        centred = (values * width - sums) * inverse >> (_INVERSE_BITS - _ROOT_BITS - _NORM_BITS)
-        whole = centred * self.gamma + (self.beta.astype(np.int64) << _NORM_BITS)
-        shift = _NORM_BITS + _GAMMA_BITS
-        return clipped(((whole + (1 << (shift - 1))) >> shift) + self.zero)
-
-    def constants(self) -> Constants:
-        """See `IntegerOperator.constants`."""
-        return self.gamma, self.beta, self.epsilon, self.zero, self.rows, len(self.gamma)
-
-    def part(self, rows: int) -> RowPart | None:
-        """See `IntegerOperator.part`."""
-        return part_of_rows(self, rows, len(self.gamma))
-
-    @property
-    def rows_possible(self) -> int:
-        """See `IntegerOperator.rows_possible`."""
-        return self.rows
-
-
-@dataclass(frozen=True, eq=False)
 class IntegerReduction(IntegerOperator):
     """Largest value, or mean, over one axis of three: (N, A, B, C) -> (N, A, C).
 
@@ -270,7 +204,7 @@ class IntegerConcatenation(IntegerOperator):
 
 @dataclass(frozen=True, eq=False)
 class IntegerPermutation(IntegerOperator):
-    """Copy of a tensor in another order.
+    """Copy of a tensor, or of a part that begins at its first value, in another order.
 
     Attributes:
         axes: Size of each of four axes of the output, and the step in the input along it.
@@ -280,21 +214,21 @@ class IntegerPermutation(IntegerOperator):
     in_place = False
     axes: tuple[tuple[int, int], ...]
 
-    def run(self, *inputs: NDArray[np.integer]) -> Int8:
-        """See `IntegerOperator.run`."""
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Place in the input of each value of the output, (n,)."""
         places = np.zeros((1, 1, 1, 1), np.int64)
         for axis, (size, step) in enumerate(self.axes):
             places = places + step * np.arange(size).reshape(-1, *[1] * (3 - axis))
-        return inputs[0].reshape(len(inputs[0]), -1)[:, places].astype(np.int8)
+        return places.ravel()
+
+    def run(self, *inputs: NDArray[np.integer]) -> Int8:
+        """See `IntegerOperator.run`."""
+        sizes = [size for size, _ in self.axes]
+        found = inputs[0].reshape(len(inputs[0]), -1)[:, self.places]
+        return found.reshape(-1, *sizes).astype(np.int8)
 
     def constants(self) -> Constants:
         """See `IntegerOperator.constants`."""
         sizes, steps = zip(*self.axes, strict=True)
         return *sizes, *steps
-
-
-def _roots(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the integer square roots, rounded down, of values below 2 ** 62."""
-    roots = np.sqrt(values.astype(np.float64)).astype(np.int64)
-    roots = roots - (roots**2 > values)
-    return roots + ((roots + 1) ** 2 <= values)

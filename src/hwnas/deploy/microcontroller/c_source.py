@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hwnas.deploy.microcontroller.arena import Arena, planned
 from hwnas.deploy.microcontroller.convolution import (
@@ -20,17 +19,44 @@ from hwnas.deploy.microcontroller.convolution import (
     IntegerLinear,
     IntegerPooling,
 )
-from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep
-from hwnas.deploy.microcontroller.operator import IntegerOperator
+from hwnas.deploy.microcontroller.network import IntegerNetwork
+from hwnas.deploy.microcontroller.normalisation import IntegerGroupNorm, IntegerLayerNorm
 from hwnas.deploy.microcontroller.schedule import Stream, scheduled
+from hwnas.deploy.microcontroller.statements import IMAGE_ROW, StreamStatements, comment
+from hwnas.deploy.microcontroller.transposed import IntegerTransposedConvolution
 
 __all__ = ["CSource"]
 
 _KERNELS = files(__package__) / "kernels"
 _TYPES = {"int8": "int8_t", "int32": "int32_t", "uint32": "uint32_t"}
 _WIDTH = 100
-_WITH_WINDOWS = {each.kernel for each in (IntegerConvolution, IntegerDepthwise, IntegerPooling)}
-_WITH_WEIGHTS = {each.kernel for each in (IntegerLinear, IntegerConvolution, IntegerDepthwise)}
+_WINDOWS = IntegerConvolution, IntegerDepthwise, IntegerPooling
+_WEIGHTS = (
+    IntegerConvolution,
+    IntegerDepthwise,
+    IntegerLinear,
+    IntegerTransposedConvolution,
+)
+_SHARED = {
+    "finish": {each.kernel for each in _WEIGHTS},
+    "root": {each.kernel for each in (IntegerGroupNorm, IntegerLayerNorm)},
+    "rows": {each.kernel for each in _WINDOWS},
+}
+"""Kernels that need further functions, by the file with these functions."""
+_IMAGE_INTERFACE = """\
+/* Where to write an image before each run: height x width x channels, 0 to 255.
+   A run writes over it. */
+uint8_t *{0}_pixels(void);
+
+/* Runs the network. An output q stands for SCALE * (q - ZERO). */
+const int8_t *{0}_run(void);"""
+_ROW_INTERFACE = """\
+/* Takes the next row of an image, from the top: width x channels, 0 to 255. Returns the outputs
+   after the last row, and NULL before. An output q stands for SCALE * (q - ZERO). */
+const int8_t *{0}_row(const uint8_t *row);
+
+/* Forgets the rows of an image that was not finished. */
+void {0}_restart(void);"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,33 +67,38 @@ class CSource:
         network: Network.
         name: Prefix of all public names, and name of the header; an identifier in lower case.
         labels: Names of the classes, if the outputs are their scores.
+        by_rows: Whether the rows of an image are given one by one; the image then takes no place in
+            the arena.
     """
 
     network: IntegerNetwork
     name: str
     labels: tuple[str, ...] = ()
-    _arrays: dict[tuple[str, bytes], str] = field(default_factory=dict)
+    by_rows: bool = False
 
     @classmethod
-    def of(cls, network: IntegerNetwork, stem: str, labels: tuple[str, ...]) -> CSource:
+    def of(
+        cls, network: IntegerNetwork, stem: str, labels: tuple[str, ...], by_rows: bool = False
+    ) -> CSource:
         """Create the code with the stem of a file's name as the prefix of names."""
         name = re.sub(r"\W", "_", stem, flags=re.ASCII).lower()
-        return cls(network, f"network_{name}" if not name or name[0].isdigit() else name, labels)
+        prefix = f"network_{name}" if not name or name[0].isdigit() else name
+        return cls(network, prefix, labels, by_rows)
 
     @cached_property
     def arena(self) -> Arena:
         """Plan of the memory for activations."""
-        return planned(self.network, self._streams)
+        return planned(self.network, self._streams, self.by_rows)
 
     @cached_property
     def _streams(self) -> list[Stream]:
-        return scheduled(self.network)
+        return scheduled(self.network, self.by_rows)
 
     @cached_property
     def constant_bytes(self) -> int:
         """Bytes of all constants."""
         self._calls  # noqa: B018 - collects the arrays
-        return sum(len(content) for _, content in self._arrays)
+        return sum(len(content) for _, content in self._statements.arrays)
 
     @property
     def header(self) -> str:
@@ -93,12 +124,7 @@ class CSource:
             *(f"#define {upper}_{key} {value}" for key, value in numbers.items()),
             f"#define {upper}_SCALE {output.scale:.9g}f",
             "",
-            "/* Where to write an image before each run: height x width x channels, 0 to 255.",
-            "   A run writes over it. */",
-            f"uint8_t *{self.name}_pixels(void);",
-            "",
-            "/* Runs the network. An output q stands for SCALE * (q - ZERO). */",
-            f"const int8_t *{self.name}_run(void);",
+            *(_ROW_INTERFACE if self.by_rows else _IMAGE_INTERFACE).format(self.name).split("\n"),
         ]
         if self.labels:
             lines += ["", f"extern const char *const {self.name}_labels[]; /* of the outputs */"]
@@ -107,8 +133,6 @@ class CSource:
     @property
     def code(self) -> str:
         """File with the code."""
-        pixels, output = (self._place(i) for i in (0, self.network.output))
-        calls = "\n".join(self._calls)
         return "\n".join(
             [
                 self._notice,
@@ -118,20 +142,41 @@ class CSource:
                 f"static uint32_t memory[{self.arena.bytes // 4}];",
                 "#define AT(offset) ((int8_t *)memory + (offset))",
                 "",
-                f"uint8_t *{self.name}_pixels(void)",
+                *(self._start_by_rows() if self.by_rows else self._start()),
                 "{",
-                f"    return (uint8_t *){pixels};",
-                "}",
-                "",
-                f"const int8_t *{self.name}_run(void)",
-                "{",
-                calls,
-                f"    return {output};",
+                self._calls,
+                f"    return {self._statements.place(self.network.output)};",
                 "}",
                 *self._label_lines(),
                 "",
             ]
         )
+
+    def _start(self) -> list[str]:
+        """Return the lines before the body of the function that runs the network."""
+        return [
+            f"uint8_t *{self.name}_pixels(void)",
+            "{",
+            f"    return (uint8_t *){self._statements.place(0)};",
+            "}",
+            "",
+            f"const int8_t *{self.name}_run(void)",
+        ]
+
+    def _start_by_rows(self) -> list[str]:
+        """Return the lines before the body of the function that takes a row of the image."""
+        stages = len(self._streams[0].stages)
+        return [
+            f"static int done[{stages}]; /* rows of the image, and of each stage after it */",
+            "",
+            f"void {self.name}_restart(void)",
+            "{",
+            f"    for (int i = 0; i < {stages}; i++)",
+            "        done[i] = 0;",
+            "}",
+            "",
+            f"const int8_t *{self.name}_row(const uint8_t *{IMAGE_ROW})",
+        ]
 
     @property
     def _notice(self) -> str:
@@ -139,7 +184,7 @@ class CSource:
         text = (
             "Written by hwnas. Integers alone: compilers and processors give the same bits. "
             f"Activations take {arena.bytes} bytes of memory, "
-            f"the most in {_comment(arena.largest_step)}; "
+            f"the most in {comment(arena.largest_step)}; "
             f"constants take {self.constant_bytes} bytes of flash."
         )
         return "/* " + textwrap.fill(text, _WIDTH - 3, subsequent_indent="   ") + " */"
@@ -147,103 +192,31 @@ class CSource:
     @property
     def _kernels(self) -> list[str]:
         """Names of the files with the kernels that the network needs, in order."""
-        used = sorted({step.operator.kernel for step in self.network.steps})
-        finish = ["finish"] if _WITH_WEIGHTS & set(used) else []
-        rows = ["rows"] if _WITH_WINDOWS & set(used) else []
-        return ["common", *finish, *rows, *used]
+        used = {step.operator.kernel for step in self.network.steps}
+        shared = [name for name, kernels in _SHARED.items() if kernels & used]
+        return ["common", *shared, *sorted(used)]
 
     @cached_property
-    def _calls(self) -> list[str]:
-        return list(_indented(line for each in self._streams for line in self._stream(each)))
+    def _statements(self) -> StreamStatements:
+        return StreamStatements(self.network, self.arena)
 
-    def _stream(self, stream: Stream) -> Iterator[str]:
-        """Yield the lines that run a stream."""
-        yield f"/* {_comment(', '.join(dict.fromkeys(step.layer for step in stream.steps)))} */"
-        if stream.rows == 1 and len(stream.steps) == 1 and stream.stages[0].window is None:
-            (step,) = stream.steps
-            yield from self._call(
-                step.operator, [self._place(i) for i in (*step.inputs, step.output)]
-            )
-            return
-        heights = [stage.kernel.kernel_size[0] for stage in stream.stages if stage.kernel]
-        counters = [f"next{number} = 0" for number in range(len(stream.stages) - 1)]
-        yield "{"
-        yield from [f"const int8_t *rows[{max(heights, default=0)}];"] * bool(heights)
-        yield from [f"int {', '.join(counters)};"] * bool(counters)
-        yield f"for (int y = 0; y < {stream.rows}; y++) {{"
-        yield from self._row(stream, len(stream.stages) - 1, "y")
-        yield "}"
-        yield "}"
-
-    def _row(self, stream: Stream, number: int, row: str) -> Iterator[str]:
-        """Yield the lines that compute one row of a stage."""
-        stage = stream.stages[number]
-        if stage.window is not None and stage.kernel is not None:
-            yield from self._rows_before(stream, number, row)
-            to = self._row_place(stream, number, stage.window, row)
-            yield from self._call(stage.window.operator, ["rows", to])
-        made = {step.output for step in stage.steps}
-        for step in stage.others:
-            part = stage.part(step)
-            places = []
-            for tensor, (divisor, width) in zip(step.inputs, part.reads, strict=True):
-                at = row if divisor == 1 else f"{row} / {divisor}"
-                whole = tensor not in made and width
-                places.append(self._place(tensor, f" + {at} * {width}" if whole else ""))
-            to = self._row_place(stream, number, step, row)
-            yield from self._call(part.operator, [*places, to])
-
-    def _rows_before(self, stream: Stream, number: int, row: str) -> Iterator[str]:
-        """Yield the lines that provide the rows which the window of a stage meets."""
-        stage = stream.stages[number]
-        assert stage.window is not None
-        assert stage.kernel is not None
-        kernel, source = stage.kernel, stage.window.inputs[0]
-        height = kept = kernel.size[0]
-        first = f"{row} * {kernel.stride[0]} - {kernel.padding[0]}"
-        if number:
-            kept, following = stream.kept_rows(number - 1), f"next{number - 1}"
-            condition = f"{following} < {height} && {following} < {first} + {kept}"
-            yield f"for (; {condition}; {following}++) {{"
-            yield from self._row(stream, number - 1, following)
-            yield "}"
-        row_bytes = self.network.tensors[source].size // height
-        sizes = f"{kernel.dilation[0]}, {kernel.kernel_size[0]}, {height}, {row_bytes}, {kept}"
-        yield f"rows_at(rows, {self._place(source)}, {first}, {sizes});"
-
-    def _row_place(self, stream: Stream, number: int, step: IntegerStep, row: str) -> str:
-        """Return where a step of a stage writes a row."""
-        stage, tensor = stream.stages[number], step.output
-        if tensor != stage.output:
-            return self._place(tensor)
-        if tensor != stream.output:
-            row = f"{row} % {stream.kept_rows(number)}"
-        return self._place(tensor, f" + {row} * {self.network.tensors[tensor].size // stage.rows}")
-
-    def _call(self, operator: IntegerOperator, places: list[str]) -> Iterator[str]:
-        """Yield the lines that run an operator."""
-        for at, constants in operator.calls(places):
-            yield f"{operator.kernel}({', '.join([*at, *map(self._argument, constants)])});"
-
-    def _place(self, tensor: int, row: str = "") -> str:
-        """Return a pointer to a tensor, or to a row of it, as an expression in C."""
-        data = self.network.tensors[tensor].data
-        if data is not None:
-            return self._argument(data) + row
-        return f"AT({self.arena.offsets[tensor]}{row})"
-
-    def _argument(self, value: NDArray[Any] | int | None) -> str:
-        """Return a constant as an expression in C; an array gets a name."""
-        if value is None:
-            return "NULL"
-        if isinstance(value, int):
-            return str(value) if abs(value) < 2**31 else f"INT64_C({value})"
-        key = str(value.dtype), np.ascontiguousarray(value).tobytes()
-        return self._arrays.setdefault(key, f"c{len(self._arrays)}")
+    @cached_property
+    def _calls(self) -> str:
+        """Body of the function that runs the network."""
+        first, *others = self._streams
+        lines: Iterable[str] = (line for each in others for line in self._statements.of(each))
+        if self.by_rows:
+            last = self.network.tensors[0].shape[0]
+            given = self._statements.of_image_row(first)
+            end = f"if (done[0] < {last}) {{", "return NULL;", "}", f"{self.name}_restart();"
+            lines = itertools.chain(given, end, lines)
+        else:
+            lines = itertools.chain(self._statements.of(first), lines)
+        return "\n".join(_indented(lines))
 
     def _constants(self) -> Iterator[str]:
         self._calls  # noqa: B018 - collects the arrays
-        for (dtype, content), name in self._arrays.items():
+        for (dtype, content), name in self._statements.arrays.items():
             values = np.frombuffer(content, dtype).tolist()
             yield f"static const {_TYPES[dtype]} {name}[{len(values)}] = {{"
             yield from _lines(values)
@@ -264,11 +237,6 @@ def _lines(values: list[int]) -> Iterator[str]:
     each = 20
     for start in range(0, len(values), each):
         yield ",".join(map(str, values[start : start + each])) + ","
-
-
-def _comment(text: str) -> str:
-    """Return text that cannot end a comment."""
-    return re.sub(r"[^\w./, -]", "_", text)
 
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:

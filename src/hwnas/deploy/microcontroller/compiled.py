@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,11 @@ def compiled_session(code: Path) -> ArraySession:
         found = _NUMBER.findall(code.with_name(f"{name}.h").read_text())
         numbers = {key: float(value) for key, value in found}
         shape = tuple(int(numbers[key]) for key in ("HEIGHT", "WIDTH", "CHANNELS"))
-        library = _library(code)
-        place, run = library[f"{name}_pixels"], library[f"{name}_run"]
-    place.restype = run.restype = ctypes.c_void_p
+        run = _function(_library(code), name)
     values = ctypes.c_int8 * int(numbers["OUTPUTS"])
 
     def outputs_of(image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        ctypes.memmove(place(), image.ctypes.data, image.nbytes)
-        steps = np.array(values.from_address(run()), np.float32) - np.float32(numbers["ZERO"])
+        steps = np.array(values.from_address(run(image)), np.float32) - np.float32(numbers["ZERO"])
         return steps * np.float32(numbers["SCALE"])
 
     def compute(images: NDArray[Any]) -> NDArray[Any]:
@@ -63,6 +61,29 @@ def compiled_session(code: Path) -> ArraySession:
         return np.stack([outputs_of(image) for image in pixels])
 
     return ArraySession(code, compute, shape, 1, {})
+
+
+def _function(library: ctypes.CDLL, name: str) -> Callable[[NDArray[np.uint8]], int]:
+    """Return the function that runs a network on an image, and gives the address of the outputs."""
+    if hasattr(library, f"{name}_row"):
+        take, restart = library[f"{name}_row"], library[f"{name}_restart"]
+        take.restype, take.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+        def run_by_rows(image: NDArray[np.uint8]) -> int:
+            restart()
+            found: list[int] = [take(row.ctypes.data) for row in image]
+            return found[-1]
+
+        return run_by_rows
+    place, run = library[f"{name}_pixels"], library[f"{name}_run"]
+    place.restype = run.restype = ctypes.c_void_p
+
+    def run_whole(image: NDArray[np.uint8]) -> int:
+        ctypes.memmove(place(), image.ctypes.data, image.nbytes)
+        outputs: int = run()
+        return outputs
+
+    return run_whole
 
 
 def _library(code: Path) -> ctypes.CDLL:

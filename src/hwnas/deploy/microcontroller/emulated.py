@@ -110,8 +110,12 @@ def _images(source: CSource, pixels: NDArray[np.uint8]) -> Iterator[str]:
     """Yield the lines of a header with images."""
     size = pixels[0].size
     yield f'#include "{source.name}.h"'
-    yield f"#define PIXELS {source.name}_pixels"
-    yield f"#define RUN {source.name}_run"
+    if source.by_rows:
+        yield f"#define ROW {source.name}_row"
+        yield f"#define ROW_BYTES {pixels[0, 0].size}"
+    else:
+        yield f"#define PIXELS {source.name}_pixels"
+        yield f"#define RUN {source.name}_run"
     yield f"#define OUTPUTS {source.network.tensors[source.network.output].size}"
     yield f"#define IMAGES {len(pixels)}"
     yield f"#define IMAGE_BYTES {size}"

@@ -150,37 +150,60 @@ class Stream:
         return done
 
 
-def scheduled(network: IntegerNetwork) -> list[Stream]:
+def scheduled(network: IntegerNetwork, by_rows: bool = False) -> list[Stream]:
     """Return streams that together run all steps in order, with the least memory in use at once.
 
     Of streams that need the same, the longer ones are taken. A tensor that leaves its stream takes
     its memory however the other steps are divided, so the best division of the last steps does not
     depend on that of the first ones.
+
+    Args:
+        network: Network.
+        by_rows: Whether the rows of the image are given one by one. Then the first stage of the
+            first stream has the rows of the image, which takes no memory.
     """
     readers = _readers(network)
     end = len(network.steps)
     best: dict[int, tuple[tuple[int, int], Stream | None]] = {end: ((0, 0), None)}
     for start in reversed(range(end)):
         found: tuple[tuple[int, int], Stream] | None = None
-        for stream in _streams(network.steps, readers, start):
+        streams = (
+            _of_image_rows(network, readers)
+            if by_rows and start == 0
+            else _streams(network.steps, readers, start)
+        )
+        for stream in streams:
             (peak, number), _ = best[start + len(stream.steps)]
-            cost = max(peak, _in_use(network, readers, start, stream)), number + 1
+            cost = max(peak, _in_use(network, readers, start, stream, by_rows)), number + 1
             if found is None or cost < found[0]:
                 found = cost, stream
         assert found is not None
         best[start] = found
-    streams: list[Stream] = []
+    chosen: list[Stream] = []
     at = 0
     while (following := best[at][1]) is not None:
-        streams.append(following)
+        chosen.append(following)
         at += len(following.steps)
-    return streams
+    return chosen
 
 
-def _in_use(network: IntegerNetwork, readers: Readers, start: int, stream: Stream) -> int:
+def _of_image_rows(network: IntegerNetwork, readers: Readers) -> Iterator[Stream]:
+    """Yield the streams that may begin the network and whose first stage has the image's rows."""
+    height, first = network.tensors[0].shape[0], network.steps[0]
+    yield Stream((StreamStage(None, (first,), height),))
+    for stream in _streams(network.steps, readers, 0, height):
+        if stream.stages[0].window is None and stream.stages[0].rows == height:
+            yield stream
+
+
+def _in_use(
+    network: IntegerNetwork, readers: Readers, start: int, stream: Stream, by_rows: bool
+) -> int:
     """Return the bytes in use while a stream runs that begins at a step."""
     end = start + len(stream.steps)
-    written = {0, *(step.output for step in network.steps[:start])}
+    written = {step.output for step in network.steps[:start]}
+    if not by_rows:
+        written.add(0)
     alive = {i: max(readers.get(i, {-1})) for i in written}
     alive = {i: last for i, last in alive.items() if last >= start}
     sizes = stream.tensor_bytes(network)
@@ -199,14 +222,23 @@ def _readers(network: IntegerNetwork) -> dict[int, set[int]]:
     return readers
 
 
-def _streams(steps: Sequence[IntegerStep], readers: Readers, start: int) -> Iterator[Stream]:
-    """Yield the streams that may begin at a step."""
+def _streams(
+    steps: Sequence[IntegerStep], readers: Readers, start: int, height: int = 1
+) -> Iterator[Stream]:
+    """Yield the streams that may begin at a step.
+
+    Args:
+        steps: All steps.
+        readers: Steps that read each tensor.
+        start: First step.
+        height: A further number of rows into which the outputs may be divided.
+    """
     step = steps[start]
     if window_of(step.operator) is not None:
         yield from _from_window(steps, readers, start, ())
         return
     yield Stream.of(step)
-    for rows in _row_counts(steps, start):
+    for rows in _row_counts(steps, start, height):
         if step.operator.part(rows) is None:
             continue
         for end in range(start + 2, len(steps) + 1):
@@ -248,10 +280,10 @@ def _from_window(
             return
 
 
-def _row_counts(steps: Sequence[IntegerStep], start: int) -> list[int]:
+def _row_counts(steps: Sequence[IntegerStep], start: int, height: int) -> list[int]:
     """Return the numbers of rows into which outputs of a step and the next may be divided."""
     counts = {step.operator.rows_possible for step in steps[start : start + 2]}
-    return sorted(counts - {1})
+    return sorted((counts | {height}) - {1})
 
 
 def _continues(steps: Sequence[IntegerStep], start: int, at: int, rows: int) -> bool:

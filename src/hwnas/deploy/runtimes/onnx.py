@@ -124,6 +124,8 @@ class OnnxSession:
         threads: Number of threads of one operator; operators run one after the other.
         profile: Prefix of the path of a file that kernel times are written to; None for no profile.
         provider: Execution provider; the CPU executes operators that it does not support.
+        optimised: Whether operators are fused. If not, files in int8 are computed as ONNX defines
+            them, without sums that overflow on processors without VNNI.
     """
 
     def __init__(
@@ -133,9 +135,11 @@ class OnnxSession:
         threads: int,
         profile: Path | None = None,
         provider: str = _ON_CPU,
+        optimised: bool = True,
     ) -> None:
         check_graph(path)
-        self._session = _open(path, threads, profile, provider)
+        self._level = "ORT_ENABLE_ALL" if optimised else "ORT_DISABLE_ALL"
+        self._session = _open(path, threads, profile, provider, self._level)
         self._path, self._threads, self._provider = path, threads, provider
         self._input, self._input_shape = _image_input(self._session, path, batch)
 
@@ -149,7 +153,7 @@ class OnnxSession:
         """Settings that affect latency."""
         return {
             "provider": self._provider,
-            "graph_optimization_level": "ORT_ENABLE_ALL",
+            "graph_optimization_level": self._level,
             "execution_mode": "sequential",
             "intra_op_threads": str(self._threads),
             "allow_spinning": "0",
@@ -179,11 +183,11 @@ class OnnxSession:
         return cpu_seconds(self._threads)
 
 
-def _open(path: Path, threads: int, profile: Path | None, provider: str) -> Any:
+def _open(path: Path, threads: int, profile: Path | None, provider: str, level: str) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -1,17 +1,3 @@
-static int64_t root(int64_t value)
-{
-    int64_t result = 0;
-    for (int64_t bit = (int64_t)1 << 60; bit; bit >>= 2) {
-        if (value >= result + bit) {
-            value -= result + bit;
-            result = (result >> 1) + bit;
-        } else {
-            result >>= 1;
-        }
-    }
-    return result;
-}
-
 static void normalise(const int8_t *x, int8_t *y, const int32_t *gamma, const int32_t *beta,
                       int64_t epsilon, int32_t zero, int rows, int width)
 {

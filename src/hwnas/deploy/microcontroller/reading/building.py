@@ -18,6 +18,7 @@ from hwnas.deploy.microcontroller.convolution import (
 from hwnas.deploy.microcontroller.elementwise import IntegerTable
 from hwnas.deploy.microcontroller.network import IntegerNetwork, IntegerStep, IntegerTensor
 from hwnas.deploy.microcontroller.operator import IntegerOperator, looked_up
+from hwnas.deploy.microcontroller.reading.copies import readers_of, without_needless_copies
 from hwnas.deploy.microcontroller.values import (
     EVERY_INT8,
     IntegerGrid,
@@ -134,21 +135,30 @@ class IntegerNetworkBuilder:
             orders: Orders in which the result may be stored; a copy has the last one.
 
         Raises:
-            ArtifactError: It is more than an exchange of four axes.
+            ArtifactError: It is more than an exchange of four axes, or does not begin at the first
+                number.
         """
         for order in orders:
             flat = places.transpose(order).reshape(-1)
-            if (flat == np.arange(flat.size)).all():
+            whole = flat.size == self._tensors[value.tensor].size
+            if whole and (flat == np.arange(flat.size)).all():
                 return OnnxValue(value.tensor, places.shape, order)
-        axes = strides_of(flat)
+        axes = None if flat[0] else strides_of(flat)
         if axes is None or len(axes) > _AXES:
             raise self.fault("reorders its values in a way that has no integer version")
         copy = IntegerPermutation(tuple([(1, 0)] * (_AXES - len(axes)) + axes))
         return self.add(copy, [value], places.shape, orders[-1], self.grid(value))
 
-    def network(self, output: OnnxValue) -> IntegerNetwork:
-        """Return the network of the steps on which an output depends."""
-        steps = _joined_tables(_used(self._steps, output.tensor), output.tensor)
+    def network(self, output: OnnxValue, join_tables: bool = True) -> IntegerNetwork:
+        """Return the network of the steps on which an output depends.
+
+        Args:
+            output: Output of the network.
+            join_tables: Whether a table that alone reads the output of a layer becomes part of it.
+        """
+        steps = without_needless_copies(_used(self._steps, output.tensor), output.tensor)
+        if join_tables:
+            steps = _joined_tables(steps, output.tensor)
         return IntegerNetwork(self._tensors, steps, output.tensor, output.shape[1:])
 
     def _added(
@@ -178,10 +188,7 @@ def _used(steps: Sequence[IntegerStep], output: int) -> list[IntegerStep]:
 
 def _joined_tables(steps: Sequence[IntegerStep], output: int) -> list[IntegerStep]:
     """Return the steps with each table that alone reads the output of a layer as part of it."""
-    readers = {output: 1}
-    for step in steps:
-        for tensor in step.inputs:
-            readers[tensor] = readers.get(tensor, 0) + 1
+    readers = readers_of(steps, output)
     layers: dict[int, int] = {}
     joined: list[IntegerStep] = []
     for step in steps:

@@ -1,4 +1,4 @@
-"""Operators of ONNX that only arrange the values of a tensor in another way."""
+"""Operators of ONNX that only arrange values of a tensor in another way."""
 
 from __future__ import annotations
 
@@ -46,6 +46,16 @@ def _unsqueezed(node: Any, arrays: Arrays, index: Index) -> Index:
     return np.expand_dims(index, tuple(arrays[node.input[1]].tolist()))
 
 
+def _sliced(node: Any, arrays: Arrays, index: Index) -> Index:
+    starts, ends = (arrays[name].tolist() for name in node.input[1:3])
+    given = [arrays[name].tolist() if name else None for name in node.input[3:5]]
+    axes, steps = [*given, None, None][:2]
+    slices = [slice(None)] * index.ndim
+    for i, axis in enumerate(range(len(starts)) if axes is None else axes):
+        slices[axis] = slice(starts[i], ends[i], 1 if steps is None else steps[i])
+    return index[tuple(slices)]
+
+
 def _same(node: Any, arrays: Arrays, index: Index) -> Index:
     return index
 
@@ -57,6 +67,7 @@ MOVEMENTS: Mapping[str, Callable[[Any, Arrays, Index], Index]] = {
     "Squeeze": _squeezed,
     "Unsqueeze": _unsqueezed,
     "Identity": _same,
+    "Slice": _sliced,
 }
 """For each operator, the arrangement of the places of a tensor's values, given the constant inputs
 of the graph by name. A ValueError is raised for shapes that do not fit."""
