@@ -37,6 +37,7 @@ __all__ = [
     "Channels",
     "Decoder",
     "DenseHead",
+    "EarlyExit",
     "Elastic",
     "Group",
     "Hiera",
@@ -149,6 +150,24 @@ def Quantised(
     options |= {"weight_bits": tuple(weight_bits), "activation_bits": tuple(activation_bits)}
     options |= {"granularity": tuple(granularity), "symmetry": tuple(symmetry)}
     return Named("quantised", options)
+
+
+def EarlyExit(
+    network: Named | str | None = None,
+    *,
+    exit_share: Sequence[float] = (0, 0.3, 0.5, 0.7),
+    places: int = 3,
+) -> Named:
+    """Return the space of the networks of another space, with an exit for easy images.
+
+    Args:
+        network: Space of this module, or the name of a space; `MobileNet` if None.
+        exit_share: Options for the share of images that leave at the exit, from 0 (no exit) up to
+            below 1.
+        places: Largest number of places for the exit.
+    """
+    options: dict[str, Any] = {} if network is None else {"network": _table("EarlyExit", network)}
+    return Named("early-exit", options | {"exit_share": tuple(exit_share), "places": places})
 
 
 def __dir__() -> list[str]:

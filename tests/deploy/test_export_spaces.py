@@ -45,6 +45,7 @@ from hwnas.search_spaces import (
     union,
     vit,
 )
+from hwnas.search_spaces.early_exit.space import early_exit
 from hwnas.search_spaces.quantised.space import quantised
 
 LAYERWISE = MobileNetSpace(
@@ -83,6 +84,7 @@ DIGITS = (8, 8, 1), 10
 SPACES: dict[str, Callable[[], SearchSpace]] = {
     "channels": partial(channels, *DIGITS, model="resnet20", ratios=(0.5, 1)),
     "decoder": partial(decoder, (1, 16, 1), 10, preset="tiny"),
+    "early-exit": partial(early_exit, *DIGITS, network={"name": "resnet"}),
     "edsr": partial(edsr, *DIGITS, preset="mixed"),
     "elastic": lambda: elastic(small_model(), torch.zeros(2, 1, 8, 8)),
     "hiera": partial(hiera, *DIGITS),
@@ -96,7 +98,7 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
     "vit": partial(vit, *DIGITS),
 }
 """Every space that hwnas ships, at the size of handwritten digits."""
-TRACED = ("channels", "edsr", "mobilenet", "resnet", "simplenet", "union")
+TRACED = ("channels", "early-exit", "edsr", "mobilenet", "resnet", "simplenet", "union")
 """Spaces for whose networks tracing gives the same operators."""
 COUNTS = [pytest.param(1, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.exhaustive)]
 """Numbers of networks; each takes some seconds."""

@@ -193,6 +193,23 @@ OWN = {
         },
         "seed 0: ",
     ),
+    "early_exit": (
+        [
+            *("--seeds", "0", "--set", "deploy.top=2", "--set", "deploy.finetune_epochs=0.1"),
+            *(
+                part
+                for setting in TOY
+                if not setting.startswith(("space.", "deploy."))
+                for part in ("--set", setting)
+            ),
+        ],
+        {
+            ("hypervolume_ratio", "exits / plain"),
+            ("seconds", "exits"),
+            ("seconds", "plain"),
+        },
+        "seed 0: ",
+    ),
     "precision_front": (
         [
             *("--seeds", "0", "--cases", "cifar10"),

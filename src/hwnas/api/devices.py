@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,9 +36,11 @@ from hwnas.predictors.devices.prediction import known_devices as devices_in
 from hwnas.predictors.devices.prediction import predict as predict_costs
 from hwnas.predictors.devices.spec_sheet import SpecSheet, read_spec
 from hwnas.predictors.devices.store import DeviceStore
+from hwnas.predictors.expected_cost import mean_cost
 from hwnas.predictors.metrics.memory_profile import has_memory, predict_memory
 from hwnas.recipe import Named
 from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace, Workload
+from hwnas.search_spaces.early_exit import EarlyExitWorkload
 from hwnas.search_spaces.registry import SPACES, named_space
 
 __all__ = [
@@ -166,10 +169,29 @@ def predictions(
         found = [predict_from_fingerprint(each, network) for each in prints]
     else:
         found = predict_costs(store, targets, network)
+        workload = at_batch(1)
+        if isinstance(workload, EarlyExitWorkload):
+            early = OperatorCountTable.of_workloads([workload.until_exit])
+            found = _over_images(found, predict_costs(store, targets, early), workload.share)
     measured = [name for name in dict.fromkeys(targets) if has_memory(store, name)]
     found += [predict_memory(store, name, at_batch) for name in measured]
     guessed = [] if spec is None else [predict_from_spec(spec, network, store)]
     return [*guessed, *(_advised(each, at_batch) for each in found)]
+
+
+def _over_images(
+    whole: Sequence[Prediction], early: Sequence[Prediction], share: float
+) -> list[Prediction]:
+    """Return the means of predictions over images, a share of which leaves the network early."""
+    note = f"mean over images, of which {share:.0%} leave at the early exit"
+    found = []
+    for each, part in zip(whole, early, strict=True):
+        batch = 1
+        with contextlib.suppress(ConfigError):  # a custom device has no target's name
+            batch = Target.parse(each.estimate.target).device.batch
+        estimate = mean_cost(part.estimate, each.estimate, share**batch)
+        found.append(replace(each, estimate=estimate, notes=(*each.notes, note)))
+    return found
 
 
 def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Prediction:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from hwnas.deploy.targets.target import Target
 from hwnas.predictors.estimate import CostSource
+from hwnas.predictors.expected_cost import expected_costs
 from hwnas.search_spaces import Architecture, Choice, Option, SearchSpace
 
 __all__ = ["mean_cost_of_options"]
@@ -38,7 +39,7 @@ def mean_cost_of_options(
             ]
     networks = list(dict.fromkeys(network for each in variants.values() for network in each))
     workloads = [space.workload(network) for network in networks]
-    estimates = source.cost(workloads, [target] * len(workloads))
+    estimates = expected_costs(source, workloads, [target] * len(workloads))
     cost = {network: e.mean for network, e in zip(networks, estimates, strict=True)}
     table: dict[str, dict[str, float]] = {}
     for (name, option_text), each in variants.items():

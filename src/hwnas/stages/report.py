@@ -14,6 +14,7 @@ from hwnas.atomic import replacing, write_text
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.targets.target import Target
 from hwnas.predictors import Estimate
+from hwnas.predictors.expected_cost import expected_costs
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS, DeviceMetric, Profile
 from hwnas.report import (
     BlockPicture,
@@ -344,7 +345,7 @@ def _calibration(
             measured = costs_of(bundle).get(label)
             if measured is not None:
                 workload = space.workload(bundle.architecture, how.batch(target))
-                [estimate] = predictor.cost([workload], [target])
+                [estimate] = expected_costs(predictor, [workload], [target])
                 architecture = bundle.architecture.id
                 rows.append(_interval(how, architecture, estimate, measured.value, "finalist"))
     return tuple(rows)

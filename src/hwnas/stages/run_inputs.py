@@ -38,6 +38,7 @@ from hwnas.search.training.start import StartWeights
 from hwnas.search_spaces import ChoiceSpace, SearchSpace, TrainingSpace
 from hwnas.search_spaces.quantised import QuantisedSpace
 from hwnas.search_spaces.registry import joint_space
+from hwnas.stages.exits import check_exit_targets, check_exit_task
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.start_weights import start_weights
 
@@ -109,6 +110,7 @@ class RunInputs:
             "fingerprint",
             hint="let its identity contain only values that are the same in every process",
         )
+        check_exit_task(space.network, task)
         _check_outputs(names[0], space.network, task)
         if recipe.search.evaluator == "grow":
             check_growable(space.network)
@@ -126,6 +128,7 @@ class RunInputs:
         strategy = _strategy(recipe, space, evaluator, len(data.train))
         _check_weights(space.network, recipe.train)
         _check_bits(space.network, goal)
+        check_exit_targets(space.network, goal)
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
         if recipe.deploy.reference and task.meaning.is_map:
@@ -157,6 +160,7 @@ class RunInputs:
             ConfigError: A target is in a number format that they cannot ship in.
         """
         _check_bits(self.space, goal)
+        check_exit_targets(self.space, goal)
 
     @property
     def recipe_space(self) -> TrainingSpace | None:

@@ -15,6 +15,7 @@ from hwnas.deploy.file_formats.converted_file import ConvertedFile, GoldenNumber
 from hwnas.deploy.file_formats.device_limits import DeviceLimits, check_readable
 from hwnas.deploy.file_formats.file_format import CodeOptions, FileFormat, SourceNetwork
 from hwnas.deploy.file_formats.registry import file_format
+from hwnas.deploy.onnx.early_exit import unconditional
 from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes.onnx import OnnxSession
 from hwnas.errors import ConfigError
@@ -109,7 +110,8 @@ def _int8_file(bundle: Bundle, golden: GoldenNumbers, folder: Path) -> Path:
             return bundle.folder / artifact.file
     to = folder / MODEL
     if not to.exists():
-        quantize_int8(bundle.onnx_file, to, [golden.images], reduce_range=False)
+        whole = unconditional(bundle.onnx_file, folder)
+        quantize_int8(whole, to, [golden.images], reduce_range=False)
     return to
 
 

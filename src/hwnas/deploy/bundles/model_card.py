@@ -97,6 +97,7 @@ def card(description: Mapping[str, Any]) -> str:
             "the 95 % confidence interval. Predicted: estimated by a model, with the 90 % "
             "prediction interval. Counted: follows from the network itself.",
             "",
+            *_early_exit(description),
             *_variants(description),
             *_converted(description),
             "## Run it",
@@ -203,6 +204,21 @@ def _spread(number: Mapping[str, Any]) -> str:
     if interval is None and number.get("std") is not None and number["value"] > 0:
         interval = lognormal_interval(number["value"], number["std"])
     return "" if interval is None else f"{interval.low:.4g} to {interval.high:.4g}"
+
+
+def _early_exit(description: Mapping[str, Any]) -> list[str]:
+    """Return a paragraph on how images that leave early were timed, if some do."""
+    for timed in description["measurements"]:
+        settings = timed["settings"]
+        if "early_exit_share" in settings:
+            return [
+                f"{float(settings['early_exit_share']):.1%} of the validation images leave the "
+                "network at an early exit. Measured latencies are means over images: on "
+                f"{timed['target']}, {float(settings['early_exit_ms']):.4g} ms for an image that "
+                f"leaves, {float(settings['whole_network_ms']):.4g} ms for others.",
+                "",
+            ]
+    return []
 
 
 def _converted(description: Mapping[str, Any]) -> list[str]:

@@ -27,11 +27,13 @@ from hwnas.deploy.export.divergence import Divergence, first_divergence
 from hwnas.deploy.export.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx, traced_onnx
 from hwnas.deploy.export.quantisers import without_quantisers
 from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.onnx.early_exit import with_branch
 from hwnas.deploy.quantization.grids import LayerGrid, note_grids
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.machine import versions
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError
+from hwnas.search_spaces.early_exit import EarlyExitNetwork
 from hwnas.search_spaces.layers.branches import merged_branches
 
 __all__ = [
@@ -123,7 +125,7 @@ def export_onnx(
 
         def compare(model: Any) -> Agreement:
             note_grids(model, grids)
-            _save(model, temporary, name)
+            _save(_branched(model, plain), temporary, name)
             session = RUNTIMES["onnxruntime"].load(temporary, Target(Device("cpu", "onnxruntime")))
             return agreement(session.run, plain, batches, expected)
 
@@ -200,7 +202,14 @@ def export_traced(network: nn.Module, input_shape: tuple[int, int, int], path: P
         model, _, _ = to_onnx(plain, input_shape)
     note_grids(model, grids)
     with replacing(path) as temporary:
-        temporary.write_bytes(model.SerializeToString())
+        temporary.write_bytes(_branched(model, network).SerializeToString())
+
+
+def _branched(model: Any, network: nn.Module) -> Any:
+    """Return the model of a network, with the part after an early exit as a branch."""
+    if not isinstance(network, EarlyExitNetwork) or network.head is None:
+        return model
+    return with_branch(model, float(network.head.fitted_share))
 
 
 def _operators(model: Any) -> Counter[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.export.comparison import TOLERANCE, relative_error
 from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.file_formats.registry import FILE_FORMATS, file_format
+from hwnas.deploy.onnx.early_exit import unconditional
 from hwnas.deploy.targets.machine import versions
 from hwnas.errors import ArtifactError
 
@@ -127,7 +129,8 @@ def converted(
     form, model, batch = file_format(name), network.model, network.batch
     named = network.code.name if form.is_program else None
     to = folder / f"{named or model.name.split('.')[0]}{form.suffix}"
-    sizes = form.convert(network, to)
+    with tempfile.TemporaryDirectory() as whole:
+        sizes = form.convert(replace(network, model=unconditional(model, Path(whole))), to)
     files = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
     made = ConvertedFile(
         name,

@@ -41,6 +41,7 @@ from hwnas.atomic import storage_errors
 from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
+from hwnas.deploy.runtimes.registry import prepared
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError
@@ -111,7 +112,7 @@ def peak_memory(
         with storage_errors(reference):
             write_reference_model(reference)
         # Prepared in this process, so that it does not count in the measured ones.
-        executable = runtime.prepare(model, target, Path(name))
+        executable = prepared(model, target, Path(name))
         tiny = runtime.prepare(reference, _one_image(target), Path(name))
         readings = [_measure(executable, tiny, target, timeout_s) for _ in range(processes)]
     peaks = [reading.peak_bytes for reading in readings]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hwnas.atomic import storage_errors
 from hwnas.deploy.bundles.checksums import sha256
+from hwnas.deploy.measurement.exit_paths import mean_measurement, timed_paths
 from hwnas.deploy.measurement.latency_history import LatencyHistory
 from hwnas.deploy.measurement.latency_timer import LatencyTimer, TimingSettings, interleave
 from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
@@ -67,7 +68,8 @@ def measure_together(
     """Measure networks with interleaved timing, each on its own target.
 
     The timing is interleaved among networks on the same hardware. A remote device does the same
-    with its own networks.
+    with its own networks. The measurement of a network with an early exit is the mean over images
+    (`hwnas.deploy.measurement.exit_paths`).
 
     Args:
         subjects: Files and targets, by names that the caller chooses.
@@ -81,6 +83,22 @@ def measure_together(
         ArtifactError: A file is damaged or cannot run on its target.
         DeviceError: A target cannot be used, or its device does not answer.
     """
+    with timed_paths(subjects) as paths:
+        each = {(name, i): part for name, of in paths.items() for i, (_, part) in enumerate(of)}
+        files = {f"{name}/{i}" if i else name: part for (name, i), part in each.items()}
+        found = dict(zip(each, _measured(files, settings, progress).values(), strict=True))
+    return {
+        name: mean_measurement([(weight, found[name, i]) for i, (weight, _) in enumerate(of)])
+        for name, of in paths.items()
+    }
+
+
+def _measured(
+    subjects: Mapping[str, TimedNetwork],
+    settings: TimingSettings | None,
+    progress: Callable[[float], None] | None,
+) -> dict[str, Measurement]:
+    """Measure files with interleaved timing, each on its own target."""
     from hwnas.deploy.agent.client.client import measure_elsewhere
 
     settings = settings or TimingSettings()

@@ -6,11 +6,12 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hwnas.deploy.error_line import first_line
+from hwnas.deploy.onnx.early_exit import noted_exit, without_branch
 from hwnas.deploy.onnx.graph import read_whole_model
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces import (
@@ -21,6 +22,7 @@ from hwnas.search_spaces import (
     Workload,
 )
 from hwnas.search_spaces.cost_model.workload import flag_dead
+from hwnas.search_spaces.early_exit import EarlyExitWorkload
 
 __all__ = ["OnnxWorkload", "read_workload"]
 
@@ -42,8 +44,8 @@ _KINDS: dict[str, OperatorKind] = {
     **dict.fromkeys(
         ("Add", "Mul", "Sub", "Div", "Pow", "Concat", "Neg", "Abs", "Max", "Min", "Where", "Cast",
          "QuantizeLinear", "DequantizeLinear", "Expand", "Sum", "Pad", "Tile", "Gather", "Resize",
-         "Equal", "Greater", "Less", "Reciprocal", "Floor", "Ceil", "Round", "Transpose",
-         "DepthToSpace", "SpaceToDepth"),
+         "Equal", "Greater", "GreaterOrEqual", "Less", "Reciprocal", "Floor", "Ceil", "Round",
+         "Transpose", "DepthToSpace", "SpaceToDepth"),
         "elementwise",
     ),
     **dict.fromkeys(
@@ -91,6 +93,8 @@ def read_workload(
 ) -> OnnxWorkload:
     """Read the operators of an ONNX file without running it.
 
+    With an early exit, they are those of the whole network, and the workload is one with an exit.
+
     Args:
         path: ONNX file.
         batch: Batch size that replaces a dynamic batch, at least 1.
@@ -102,7 +106,8 @@ def read_workload(
     if not path.is_file():
         raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
     try:
-        model = read_whole_model(path)
+        read = read_whole_model(path)
+        early_exit, model = noted_exit(path, read), without_branch(read)
         inputs = _network_inputs(model.graph)
         for value in inputs:
             _fix_shape(path, value, batch, input_shape if len(inputs) == 1 else None)
@@ -112,7 +117,17 @@ def read_workload(
     except Exception as error:  # errors of protobuf and onnx share no other base
         reason = first_line(error)
         raise ArtifactError(f"{path} is not an ONNX file: {reason}") from error
-    return _Reader(path, graph).read()
+    found = _Reader(path, graph).read()
+    if early_exit is None or not early_exit.share:
+        return found
+    return replace(found, workload=_with_exit(found.workload, early_exit.share))
+
+
+def _with_exit(workload: Workload, share: float) -> EarlyExitWorkload:
+    """Return the workload of a network whose last operator chooses between exit and end."""
+    [choice] = [each for each in workload.operators if workload.outputs[0] in each.outputs]
+    leaves, early, _ = choice.inputs
+    return EarlyExitWorkload.of(workload, [early, leaves], share)
 
 
 def _network_inputs(graph: Any) -> list[Any]:

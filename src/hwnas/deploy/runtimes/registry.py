@@ -9,16 +9,20 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from hwnas.deploy.onnx.early_exit import unconditional
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.runtime import Runtime, Session
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import UnsupportedOperator
 from hwnas.registry import Registry
 
-__all__ = ["RUNTIMES", "open_session", "unsupported"]
+__all__ = ["RUNTIMES", "SKIPPING", "open_session", "prepared", "unsupported"]
 
 RUNTIMES: Registry[Runtime] = Registry("runtime", __package__)
 """Runtimes by their names in targets."""
+
+SKIPPING = "onnxruntime", "fp32"
+"""Runtime and number format that skip the part of a network after an early exit."""
 
 
 def open_session(model: Path, target: Target) -> Session:
@@ -35,7 +39,27 @@ def open_session(model: Path, target: Target) -> Session:
     runtime = RUNTIMES[target.device.runtime]
     check_usable(runtime, target)  # first, because preparing a file can take minutes
     with tempfile.TemporaryDirectory() as folder:
-        return runtime.load(runtime.prepare(model, target, Path(folder)), target)
+        return runtime.load(prepared(model, target, Path(folder)), target)
+
+
+def prepared(model: Path, target: Target, folder: Path) -> Path:
+    """Return the file that a target's runtime loads, made from an ONNX file if need be.
+
+    Only ONNX Runtime in single precision skips the part of a network after an early exit. Elsewhere
+    the whole network is computed.
+
+    Args:
+        model: ONNX file.
+        target: Target on which the file will run.
+        folder: Folder for intermediate files.
+
+    Raises:
+        ArtifactError: The file is damaged, or cannot be converted for the target.
+    """
+    runtime = RUNTIMES[target.device.runtime]
+    if (runtime.name, target.format) != SKIPPING:
+        model = unconditional(model, folder)
+    return runtime.prepare(model, target, folder)
 
 
 def unsupported(model: Path, target: Target) -> list[tuple[str, str]]:

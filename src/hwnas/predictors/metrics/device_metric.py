@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from hwnas.deploy.measurement.energy import energy_counter, energy_of
+from hwnas.deploy.measurement.exit_paths import exit_paths
 from hwnas.deploy.measurement.measured_cost import MeasuredCost
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.memory import peak_memory
@@ -254,9 +255,12 @@ class _Energy(_OperatorCost):
         counter = energy_counter(target.device.hardware)
         found = {}
         for name, model in models.items():
-            reading = energy_of(prepared_run(model, target), counter)
-            numbers = (reading.energy_mj,) * 3
-            about = self.unit, reading.counter, reading.runs
+            with exit_paths(model, target) as paths:
+                readings = [energy_of(prepared_run(p.model, target), counter) for p in paths]
+                weights = [path.weight for path in paths]
+            mean = sum(w * each.energy_mj for w, each in zip(weights, readings, strict=True))
+            numbers = (mean,) * 3
+            about = self.unit, readings[-1].counter, readings[-1].runs
             found[name] = MeasuredCost(self.name, target.name, *numbers, *about)
         return found
 
@@ -278,7 +282,8 @@ class _PeakMemory(DeviceMetric):
         """See `DeviceMetric.measure`; every network runs in fresh processes, for a few seconds."""
         found = {}
         for name, model in models.items():
-            peak = peak_memory(model, target)
+            with exit_paths(model, target) as paths:
+                peak = peak_memory(paths[-1].model, target)
             numbers = float(peak.peak_bytes), float(peak.lowest_bytes), float(peak.highest_bytes)
             about = self.unit, "resident memory", peak.processes
             found[name] = MeasuredCost(self.name, target.name, *numbers, *about)

@@ -33,6 +33,7 @@ from hwnas.search.evaluation.scoring import (
     recalibrate,
     score,
 )
+from hwnas.search.evaluation.settling import fit_exit, settle
 from hwnas.search.tasks.task import Task
 from hwnas.search.training.checkpoint import (
     checkpoint_run,
@@ -95,12 +96,12 @@ def train_network(
     run: str = "",
     until: float = 1.0,
 ) -> None:
-    """Train a network, and recalibrate its BatchNorm.
+    """Train a network, recalibrate its BatchNorm, and fit its early exit if it has one.
 
     Args:
         step: Step of the network's training.
-        data: Training images; validation images decide when the training ends, if
-            ``config.patience`` is given.
+        data: Training images; validation images fit an early exit, and decide when the training
+            ends, if ``config.patience`` is given.
         config: Training settings.
         seed: Seed of the random numbers.
         recalibration_images: Number of training images to recalibrate on.
@@ -119,19 +120,20 @@ def train_network(
         ArtifactError: The checkpoint is damaged.
     """
     task, shape = step.task, step.input_shape
-    images = data.train.first(recalibration_images)
 
-    def settle() -> None:
-        recalibrate(step.network, task, images, shape)
+    def finish() -> None:
+        if fix_statistics:
+            fit_exit(step.network, task, data, shape)
+        else:
+            settle(step.network, task, data, shape, recalibration_images)
 
     def validate(network: nn.Module) -> float:
-        if not fix_statistics:
-            settle()
+        finish()
         found = score(network, task, data.validation, shape, "validation")
         return merit(task, found)
 
     if fix_statistics:
-        settle()
+        recalibrate(step.network, task, data.train.first(recalibration_images), shape)
     with fixed_statistics(step.network) if fix_statistics else contextlib.nullcontext():
         fit(
             *(step.network, step, data.train, config, seed),
@@ -140,10 +142,8 @@ def train_network(
             until=until,
             validate=validate,
         )
-    if fix_statistics:
-        step.network.eval()
-    else:
-        settle()
+    finish()
+    step.network.eval()
 
 
 def weights_hash(weights: Mapping[str, Tensor]) -> str:
@@ -215,8 +215,7 @@ class SupernetEvaluator:
             shape = self.space.input_shape(candidate.network)
             network = self._supernet.extract(candidate.network)
             network.to(working_device(), memory_format=torch.channels_last)  # type: ignore[call-overload]
-            images = self.data.train.first(self.recalibration_images)
-            recalibrate(network, self.task, images, shape)
+            settle(network, self.task, self.data, shape, self.recalibration_images)
             scored = fidelity.of(self.data.validation)
             wanted = own_format(candidate) or self.number_format
             in_format = wanted, self.task, self.data.train, shape

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors import CostSource, Estimate
+from hwnas.predictors.expected_cost import expected_costs
 from hwnas.predictors.metrics.device_metric import DEVICE_METRICS
 from hwnas.search.engine.failure import Failure, Outcome
 from hwnas.search.evaluation.scoring import Evaluation
@@ -74,7 +75,8 @@ def predict_costs(
                 target = Target.parse(name)
                 formats[label] = target.format
                 batch = DEVICE_METRICS[objective.metric].batch(target)
-                found[label] = costs[label].cost(workloads(batch), [target] * len(candidates))
+                targets = [target] * len(candidates)
+                found[label] = expected_costs(costs[label], workloads(batch), targets)
     estimates: list[dict[str, Estimate]] = []
     for i, candidate in enumerate(candidates):
         own = own_format(candidate)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from hwnas.deploy.cascades.curve import NetworkOutcomes
 from hwnas.search import Metric, Scored
 from hwnas.search.engine.devices import working_device
-from hwnas.search.evaluation.scoring import outputs_of, recalibrate
+from hwnas.search.evaluation.scoring import outputs_of
+from hwnas.search.evaluation.settling import settle
 from hwnas.search.objectives.front import pick_spread
 from hwnas.search_spaces import Candidate
 from hwnas.stages.job import Job
@@ -77,11 +78,11 @@ def _inherited(job: Job, weights: Mapping[str, Tensor]) -> Callable[[Candidate],
     supernet = inputs.space.supernet()
     supernet.shared.load_state_dict(weights)
     supernet.eval()
-    images = inputs.data.train.first(_RECALIBRATION_IMAGES)
 
     def network_of(candidate: Candidate) -> nn.Module:
         network = _placed(supernet.extract(candidate.network))
-        recalibrate(network, inputs.task, images, inputs.space.input_shape(candidate.network))
+        shape = inputs.space.input_shape(candidate.network)
+        settle(network, inputs.task, inputs.data, shape, _RECALIBRATION_IMAGES)
         return network
 
     return network_of

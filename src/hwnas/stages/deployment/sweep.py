@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.bundles.repacking import write_variants
+from hwnas.deploy.onnx.early_exit import refuse_early_exit
 from hwnas.deploy.quantization.quantize import random_batches
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.target import Device, Target
@@ -100,6 +101,11 @@ def sweep_network(
         opened(place, options.data, options.pick) as network,
         tempfile.TemporaryDirectory() as folder,
     ):
+        refuse_early_exit(
+            network.model,
+            "a sweep makes variants that compute the whole network",
+            "sweep a network with exit_share 0",
+        )
         if network.bundle is not None and out is not None:
             network.bundle.verify()  # else a damaged file would get a new checksum
         if network.images is None:

@@ -17,7 +17,7 @@ from hwnas.search import Scored
 from hwnas.search.engine.cluster import map_tasks
 from hwnas.search.engine.devices import device_here, working_device
 from hwnas.search.evaluation.evaluate import own_training, train_network, weights_hash
-from hwnas.search.evaluation.scoring import recalibrate
+from hwnas.search.evaluation.settling import settle
 from hwnas.search.training import (
     NetworkStep,
     Teacher,
@@ -178,7 +178,7 @@ def train_finalist(
             fix_statistics=inherited is not None and recipe.deploy.fixes_statistics,
         )
     else:
-        recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+        settle(network, task, data, shape, _RECALIBRATION_IMAGES)
     save_weights(path, network.state_dict(), identity.key)
     return path
 
