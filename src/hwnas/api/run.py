@@ -133,6 +133,7 @@ class Network:
         formats: Sequence[str] = (),
         arena_bytes: int | None = None,
         limits: str | DeviceLimits | None = None,
+        task: str | None = None,
     ) -> Bundle:
         """Write the bundle of this network to a new folder; it is made first if it does not exist.
 
@@ -141,14 +142,17 @@ class Network:
             formats: Further file formats to convert the network to; see `hwnas.convert`.
             arena_bytes: Most memory for activations in the format ``"c"``; unlimited if None.
             limits: Device that has to be able to read it; see `hwnas.convert`.
+            task: Task of a network that does several, of which only the path of this one is
+                packed; None for the whole network.
 
         Raises:
-            ConfigError: A format is unknown, or its converter is not installed.
+            ConfigError: A format or the task is unknown, or a converter is not installed.
             ArtifactError: A converter refuses the network, or the device cannot read it.
             RunError: The run is stale.
             StorageError: The folder exists already or cannot be written.
         """
-        return export(self.run, path, self.id, None, self.target, formats, arena_bytes, limits)
+        more = formats, arena_bytes, limits, task
+        return export(self.run, path, self.id, None, self.target, *more)
 
     @property
     def bundle(self) -> Bundle:
@@ -377,6 +381,7 @@ def export(
     formats: Sequence[str] = (),
     arena_bytes: int | None = None,
     limits: str | DeviceLimits | None = None,
+    task: str | None = None,
 ) -> Bundle:
     """Copy the bundle of one network of a run to its own folder.
 
@@ -391,9 +396,11 @@ def export(
         formats: Further file formats to convert the network to; see `hwnas.convert`.
         arena_bytes: Most memory for activations, where a format plans it; unlimited if None.
         limits: Device that has to be able to read one of the ONNX files; see `hwnas.convert`.
+        task: Task of a network that does several, of which only the path of this one is packed;
+            None for the whole network.
 
     Raises:
-        ConfigError: There is no such pick, format or device.
+        ConfigError: There is no such pick, format, device or task.
         ArtifactError: A converter refuses the network, or it does not fit, or the device cannot
             read it.
         InfeasibleError: No finalist is fast enough; the message names the fastest.
@@ -402,7 +409,7 @@ def export(
     """
     folder = run.folder if isinstance(run, Run) else run
     device = device_limits(limits)
-    more = formats, arena_bytes, device
+    more = formats, arena_bytes, device, task
     return export_network(folder, path, pick, max_latency_ms, target, *more)
 
 
