@@ -52,7 +52,10 @@ _WITHIN: Mapping[str, type] = {
     "`[space.dense_head]` of several spaces": DenseHead,
 }
 """Classes of tables within that of a space."""
-_GIVEN = ("image_shape", "outputs", "maps", "upscale", "folder", "data", "seed", "trials", "batch")
+_GIVEN = (
+    *("image_shape", "outputs", "maps", "upscale", "tasks"),
+    *("folder", "data", "seed", "trials", "batch"),
+)
 _GIVEN += ("features", "task")
 """Parameters of plug-ins that a run sets itself."""
 _PLUGINS: Mapping[str, tuple[Mapping[str, Callable[..., Any]], str, str]] = {

@@ -52,6 +52,7 @@ TINY = (
 )
 METRICS: dict[str, dict[str, Literal["maximize", "minimize"]]] = {
     "classification": {"accuracy": "maximize"},
+    "multi-task": {"accuracy": "maximize"},
     "multilabel": {"average_precision": "maximize"},
     "regression": {"root_mean_squared_error": "minimize", "accuracy": "maximize"},
     "segmentation": {"mean_iou": "maximize", "pixel_accuracy": "maximize"},

@@ -19,6 +19,7 @@ from hwnas.search_spaces.cells.space import nasbench201
 from hwnas.search_spaces.decoder.space import decoder
 from hwnas.search_spaces.dense_head import DenseHead
 from hwnas.search_spaces.edsr.space import edsr
+from hwnas.search_spaces.experts.space import experts
 from hwnas.search_spaces.hiera.space import hiera
 from hwnas.search_spaces.hybrid.config import HybridStage
 from hwnas.search_spaces.hybrid.space import hybrid
@@ -39,6 +40,7 @@ __all__ = [
     "DenseHead",
     "EarlyExit",
     "Elastic",
+    "Experts",
     "Group",
     "Hiera",
     "Hybrid",
@@ -62,7 +64,7 @@ P = ParamSpec("P")
 def _space(
     name: str, factory: Callable[Concatenate[tuple[int, int, int], int, P], SearchSpace]
 ) -> Callable[P, Named]:
-    return named_with_options(name, factory, ("image_shape", "outputs", "maps", "upscale"))
+    return named_with_options(name, factory, ("image_shape", "outputs", "maps", "upscale", "tasks"))
 
 
 def _role(name: str, factory: Callable[P, Any]) -> Callable[P, Named]:
@@ -72,6 +74,7 @@ def _role(name: str, factory: Callable[P, Any]) -> Callable[P, Named]:
 Channels = _space("channels", channels)
 Decoder = _space("decoder", decoder)
 EDSR = _space("edsr", edsr)
+Experts = _space("experts", experts)
 Hiera = _space("hiera", hiera)
 Hybrid = _space("hybrid", hybrid)
 MobileNet = _space("mobilenet", mobilenet)

@@ -11,6 +11,7 @@ from hwnas.search.data.image_data import ImageData
 from hwnas.search.tasks.classification import classification
 from hwnas.search.tasks.detection import detection
 from hwnas.search.tasks.language_model import language_model
+from hwnas.search.tasks.multi_task import multi_task
 from hwnas.search.tasks.multilabel import multilabel
 from hwnas.search.tasks.regression import regression
 from hwnas.search.tasks.segmentation import segmentation
@@ -22,6 +23,7 @@ __all__ = [
     "Detection",
     "LanguageModel",
     "MultiLabel",
+    "MultiTask",
     "Regression",
     "Segmentation",
     "SuperResolution",
@@ -38,6 +40,7 @@ Classification = _task("classification", classification)
 Detection = _task("detection", detection)
 LanguageModel = _task("language-model", language_model)
 MultiLabel = _task("multilabel", multilabel)
+MultiTask = _task("multi-task", multi_task)
 Regression = _task("regression", regression)
 Segmentation = _task("segmentation", segmentation)
 SuperResolution = _task("super-resolution", super_resolution)

@@ -97,6 +97,8 @@ def test_default_objectives_are_the_task_metric_and_latency_on_this_machine() ->
     assert (error.metric, error.direction) == ("root_mean_squared_error", "minimize")
     precision, _ = recipe_of(task="multilabel").objective
     assert (precision.metric, precision.direction) == ("average_precision", "maximize")
+    accuracy, _ = recipe_of(task=hwnas.tasks.MultiTask(names=["kind", "side"])).objective
+    assert (accuracy.metric, accuracy.direction) == ("accuracy", "maximize")
     perplexity, _ = recipe_of(task=hwnas.tasks.LanguageModel()).objective
     assert (perplexity.metric, perplexity.direction) == ("perplexity", "minimize")
 

@@ -239,3 +239,43 @@ def test_output_meaning_and_preprocessing_refuse_damaged_json(data: dict[str, ob
 def test_output_meaning_round_trips_through_json() -> None:
     for meaning in (OutputMeaning("values"), OutputMeaning("pixel_class_scores", ("ä", "b"))):
         assert OutputMeaning.from_json(meaning.to_json()) == meaning
+
+
+TASKS = OutputMeaning(
+    "task_class_scores",
+    ("cat", "dog", "owl", "left", "right"),
+    tasks=(("kind", 3), ("side", 2)),
+)
+
+
+def test_task_scores_give_the_most_probable_class_of_each_task() -> None:
+    (answer,) = TASKS.describe(np.array([[0.0, math.log(2), -1e4, math.log(3), 0.0]]))
+    found = answer["tasks"]
+    assert list(found) == ["kind", "side"]
+    assert (found["kind"]["label"], found["side"]["label"]) == ("dog", "left")
+    assert found["kind"]["probability"] == pytest.approx(2 / 3)
+    assert [each["label"] for each in found["kind"]["top"]] == ["dog", "cat", "owl"]
+    assert found["side"]["probability"] == pytest.approx(3 / 4)
+
+
+def test_task_scores_are_the_same_after_json() -> None:
+    text = json.dumps(TASKS.to_json())
+    assert OutputMeaning.from_json(json.loads(text)) == TASKS
+    assert TASKS.fits((7, 5))
+    assert not TASKS.fits((7, 3))
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [(), (("kind", 3),), (("kind", 3), ("side", 3)), (("a", 3), ("a", 2)), (("a", 5), ("b", 0))],
+)
+def test_task_scores_refuse_tasks_that_do_not_divide_the_labels(
+    tasks: tuple[tuple[str, int], ...],
+) -> None:
+    with pytest.raises(ConfigError, match="expected the number of classes of each task"):
+        OutputMeaning("task_class_scores", TASKS.labels, tasks=tasks)
+
+
+def test_other_outputs_refuse_tasks() -> None:
+    with pytest.raises(ConfigError, match="for task_class_scores only"):
+        OutputMeaning("class_scores", TASKS.labels, tasks=TASKS.tasks)

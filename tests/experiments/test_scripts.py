@@ -278,6 +278,26 @@ def test_script_records_results_and_repeats_nothing(
 
 
 @pytest.mark.exhaustive
+def test_multi_task_script_compares_networks_of_equal_path_cost(
+    run: Callable[..., Any], tmp_path: Path, hwnas_data: Path
+) -> None:
+    small = ["data.train_limit=300", "data.test_limit=200", "train.epochs=0.5"]
+    options = ["--seeds", "0", *(part for each in small for part in ("--set", each))]
+    done = run("multi_task", *options)
+    assert done.status == 0, done.err
+    rows = {(r.metric, r.subject): r.value for r in read_rows(tmp_path / "out/results.jsonl")}
+    sides = ("shared", "late", "early", "single")
+    assert {subject for metric, subject in rows if metric == "test_accuracy"} == {
+        f"{side} {name}" for side in sides for name in ("mean", "garment", "turn", "quarter")
+    }
+    for task in ("garment", "turn", "quarter"):
+        assert len({rows["million_macs", f"{side} {task}"] for side in sides}) == 1
+    costs = [rows["million_macs", f"{side} together"] for side in sides]
+    assert costs == sorted(set(costs))
+    assert "seed 0: " not in run("multi_task", *options).out  # nothing is trained again
+
+
+@pytest.mark.exhaustive
 def test_segmentation_script_records_the_score_of_bundle_masks(
     run: Callable[..., Any], tmp_path: Path, hwnas_data: Path
 ) -> None:

@@ -62,6 +62,7 @@ SIZES = {
         "rows=196,inputs=768,outputs=192,residual=1",
         "rows=49,inputs=184,outputs=736",
     ),
+    "softmax": ("rows=588,channels=196", "rows=128,channels=32000", "rows=49,channels=49"),
     "attention": (
         "images=1,queries=196,keys=196,heads=3,width=64",
         "images=1,queries=49,keys=196,heads=6,width=32",

@@ -31,6 +31,7 @@ TASKS_AND_DATA = [
     ("painted:strokes", "segmentation"),
     ("ink_centre:blots", "regression"),
     ("painted:colours", "multilabel"),
+    ("painted:colours", "multi-task"),
     ("painted:squares", "detection"),
     ("painted:pictures", "super-resolution"),
     (f"text:{__file__}", "language-model"),

@@ -49,6 +49,7 @@ from hwnas.search_spaces import (
     decoder,
     edsr,
     elastic,
+    experts,
     hiera,
     hybrid,
     mobilenet,
@@ -294,6 +295,21 @@ COUNTABLE_HYBRID = HybridSpace(
     )
 )
 
+COUNTABLE_EXPERTS = experts(
+    (8, 8, 1),
+    6,
+    preset="tiny",
+    experts=2,
+    activation="piecewise-gelu",
+    depth=(1, 2),
+    width=(16, 24),
+    heads=(1,),
+    mlp_ratio=(1, 2),
+    patch_size=(4,),
+    head_width=8,
+    tasks={"kind": 3, "turn": 2, "side": 1},
+)
+
 SPACES: dict[str, SearchSpace] = {
     "mobilenet-countable": COUNTABLE,
     "mobilenet-layerwise": LAYERWISE,
@@ -340,6 +356,8 @@ SPACES: dict[str, SearchSpace] = {
     "hiera-countable": COUNTABLE_HIERA,
     "hiera-tiny": hiera((8, 8, 1), 10),
     "hiera-tall-table": hiera((24, 16, 1), 4, preset="tiny", position="table"),
+    "experts-countable": COUNTABLE_EXPERTS,
+    "experts-tiny": experts((8, 8, 1), 7, expert_every=1, tasks={"kind": 4, "turn": 3}),
     "vit-countable": COUNTABLE_VIT,
     "vit-tiny": vit((8, 8, 1), 10),
     "mobilenet-wide": mobilenet((9, 18, 1), 4),

@@ -136,6 +136,7 @@ class Network:
         limits: str | DeviceLimits | None = None,
         name: str | None = None,
         by_rows: bool = False,
+        task: str | None = None,
     ) -> Bundle:
         """Write the bundle of this network to a new folder; it is made first if it does not exist.
 
@@ -146,14 +147,17 @@ class Network:
             limits: Device that has to be able to read it; see `hwnas.convert`.
             name: Name of the files in the format ``"c"``; see `hwnas.convert`.
             by_rows: Whether code in the format ``"c"`` takes the rows of an image one by one.
+            task: Task of a network that does several, of which only the path of this one is
+                packed; None for the whole network.
 
         Raises:
-            ConfigError: A format is unknown, its converter is not installed, or an option is wrong.
+            ConfigError: A format or the task is unknown, a converter is not installed, or an option
+                is wrong.
             ArtifactError: A converter refuses the network, or the device cannot read it.
             RunError: The run is stale.
             StorageError: The folder exists already or cannot be written.
         """
-        more = formats, arena_bytes, limits, name, by_rows
+        more = formats, arena_bytes, limits, name, by_rows, task
         return export(self.run, path, self.id, None, self.target, *more)
 
     @property
@@ -385,6 +389,7 @@ def export(
     limits: str | DeviceLimits | None = None,
     name: str | None = None,
     by_rows: bool = False,
+    task: str | None = None,
 ) -> Bundle:
     """Copy the bundle of one network of a run to its own folder.
 
@@ -401,9 +406,11 @@ def export(
         limits: Device that has to be able to read one of the ONNX files; see `hwnas.convert`.
         name: Name of the files in the format ``"c"``; see `hwnas.convert`.
         by_rows: Whether code in the format ``"c"`` takes the rows of an image one by one.
+        task: Task of a network that does several, of which only the path of this one is packed;
+            None for the whole network.
 
     Raises:
-        ConfigError: There is no such pick, format or device, or an option is wrong.
+        ConfigError: There is no such pick, format, device or task, or an option is wrong.
         ArtifactError: A converter refuses the network, or it does not fit, or the device cannot
             read it.
         InfeasibleError: No finalist is fast enough; the message names the fastest.
@@ -412,7 +419,7 @@ def export(
     """
     folder = run.folder if isinstance(run, Run) else run
     device = device_limits(limits)
-    more = formats, CodeOptions(arena_bytes, name, by_rows), device
+    more = formats, CodeOptions(arena_bytes, name, by_rows), device, task
     return export_network(folder, path, pick, max_latency_ms, target, *more)
 
 

@@ -39,6 +39,13 @@ def export(
     target: Annotated[
         str | None, typer.Option(help="Target that was added with `hwnas specialise`")
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Task of a network that does several; only its path is exported",
+        ),
+    ] = None,
     formats: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,7 +90,7 @@ def export(
 
     if to is None and web is None:
         raise ConfigError("give --out, the folder of the bundle, or --web, the folder of a page")
-    more = formats or [], arena_bytes(arena), device, name, by_rows
+    more = formats or [], arena_bytes(arena), device, name, by_rows, task
     if web is not None:
         web_files(runtime_files)  # raises before a network is made
     with tempfile.TemporaryDirectory() as work:
@@ -102,6 +109,10 @@ def _told(bundle: Bundle, to: Path | None, served: Path | None, page: Path | Non
     from hwnas.cli.networks.convert import told
 
     name, lines = f"network {bundle.description['id']}, verified", []
+    path = bundle.description["provenance"].get("path_of_task")
+    if path is not None:
+        macs = next(m["value"] for m in bundle.description["metrics"] if m["name"] == "macs")
+        name = f"path of task {path}, {macs:,} multiply-accumulates, verified"
     if to is not None:
         lines.append(f"{to}: {name}")
         lines += [f"{to / each.main}: {told(each)}" for each in bundle.converted]

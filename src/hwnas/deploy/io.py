@@ -29,7 +29,7 @@ _AFFINE = ("values", "picture")
 
 OutputKind = Literal[
     "class_scores", "label_scores", "pixel_class_scores", "values", "boxes", "picture",
-    "next_byte_scores",
+    "next_byte_scores", "task_class_scores",
 ]  # fmt: skip
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 _PRESENT = 0.5  # least probability of a label that counts as present
@@ -203,16 +203,20 @@ class OutputMeaning:
             result, times `scale` plus `offset`. ``"boxes"``: maps of scores for each class and of
             four numbers of a box; see `hwnas.deploy.boxes.found_boxes`. ``"picture"``: pixels of a
             picture, which are in 0..1 times `scale` plus `offset`. ``"next_byte_scores"``: scores
-            of the byte that follows each byte of a window.
+            of the byte that follows each byte of a window. ``"task_class_scores"``: class scores of
+            several tasks side by side.
         labels: Name of each number, in order; empty for pictures, and may be for values.
         scale: Factor of each value, or of each channel of a picture, (K,); empty for 1.
         offset: Sum that is added to each of them, (K,); empty for 0.
+        tasks: Name and number of classes of each task, in the order of the labels; empty unless
+            there are several tasks.
     """
 
     kind: OutputKind
     labels: tuple[str, ...] = ()
     scale: tuple[float, ...] = ()
     offset: tuple[float, ...] = ()
+    tasks: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         scales = {len(given) for given in (self.scale, self.offset, self.labels) if given}
@@ -223,12 +227,23 @@ class OutputMeaning:
             )
         if self.kind not in _KINDS:
             raise ConfigError(f"kind is {self.kind!r}; expected one of {', '.join(_KINDS)}")
+        self._check_tasks()
         least, said = (1, "one label") if self.kind == "boxes" else (2, "two labels")
         if self.kind not in _AFFINE and len(self.labels) < least:
             raise ConfigError(f"{self.kind} need {said} or more; given: {self.labels}")
         if self.kind == "pixel_class_scores" and len(self.labels) > _MOST_PIXEL_CLASSES:
             raise ConfigError(
                 f"{len(self.labels)} pixel classes; a mask can have at most {_MOST_PIXEL_CLASSES}"
+            )
+
+    def _check_tasks(self) -> None:
+        several = self.kind == "task_class_scores"
+        names, counts = [name for name, _ in self.tasks], [count for _, count in self.tasks]
+        fit = not several or (min(counts, default=0) >= 1 and sum(counts) == len(self.labels))
+        if several != bool(self.tasks) or not fit or len(set(names)) < len(names):
+            raise ConfigError(
+                f"tasks are {list(self.tasks)} for {len(self.labels)} labels of {self.kind}; "
+                "expected the number of classes of each task, for task_class_scores only"
             )
 
     def fits(self, shape: Sequence[int]) -> bool:
@@ -269,7 +284,8 @@ class OutputMeaning:
             ``label``, ``score`` in 0..1, and ``left``, ``top``, ``right`` and ``bottom`` as shares
             of the image's width and height. For pictures: ``height`` and ``width`` in pixels; the
             pixels are those of `pictures`. For scores of the next byte: as for class scores, of
-            the byte after the last one.
+            the byte after the last one. For class scores of tasks: ``tasks``, as for class scores
+            for each task, by its name.
 
         Raises:
             DataError: The outputs do not have one column, or map, per label.
@@ -286,6 +302,7 @@ class OutputMeaning:
             "boxes": self._boxes,
             "picture": self._size,
             "next_byte_scores": self._next_byte,
+            "task_class_scores": self._task_scores,
         }[self.kind]
         return [describe(row) for row in rows]
 
@@ -342,7 +359,7 @@ class OutputMeaning:
 
     def _check_numbers(self, rows: NDArray[Any]) -> None:
         """Raise an error if an image has no result; a class score of minus infinity is allowed."""
-        every = self.kind in ("label_scores", "values", "boxes", "picture")
+        every = self.kind in ("label_scores", "values", "boxes", "picture", "task_class_scores")
         looked_at = rows if every else rows.max(axis=1)
         wrong = ~np.isfinite(looked_at).reshape(len(rows), -1).all(axis=1)
         if wrong.any():
@@ -358,13 +375,15 @@ class OutputMeaning:
         return {"shares": dict(zip(self.labels, shares.tolist(), strict=True))}
 
     def _class_scores(self, row: NDArray[np.float64]) -> dict[str, Any]:
-        odds = np.exp(row - row.max())
-        probabilities = odds / odds.sum()
-        top = [
-            {"label": self.labels[i], "probability": float(probabilities[i])}
-            for i in np.argsort(-probabilities, kind="stable")[:5]
-        ]
-        return {**top[0], "top": top}
+        return _most_probable(row, self.labels)
+
+    def _task_scores(self, row: NDArray[np.float64]) -> dict[str, Any]:
+        found, start = {}, 0
+        for name, count in self.tasks:
+            own = slice(start, start + count)
+            found[name] = _most_probable(row[own], self.labels[own])
+            start += count
+        return {"tasks": found}
 
     def _next_byte(self, maps: NDArray[np.float64]) -> dict[str, Any]:
         return self._class_scores(maps[:, 0, -1])
@@ -401,6 +420,7 @@ class OutputMeaning:
             "kind": self.kind,
             "labels": list(self.labels),
             **{name: numbers for name, numbers in affine.items() if numbers},
+            **({"tasks": [list(task) for task in self.tasks]} if self.tasks else {}),
         }
 
     @classmethod
@@ -413,11 +433,23 @@ class OutputMeaning:
         _check_schema("outputs", data)
         try:
             scale, offset = (tuple(map(float, data.get(name, ()))) for name in ("scale", "offset"))
-            return cls(data["kind"], tuple(map(str, data["labels"])), scale, offset)
+            tasks = tuple((str(name), int(count)) for name, count in data.get("tasks", ()))
+            return cls(data["kind"], tuple(map(str, data["labels"])), scale, offset, tasks)
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
                 f"the meaning of the outputs is damaged: {first_line(error)}"
             ) from error
+
+
+def _most_probable(row: NDArray[np.float64], labels: Sequence[str]) -> dict[str, Any]:
+    """Return the most probable class, and the five most probable ones, from class scores (K,)."""
+    odds = np.exp(row - row.max())
+    probabilities = odds / odds.sum()
+    top = [
+        {"label": labels[i], "probability": float(probabilities[i])}
+        for i in np.argsort(-probabilities, kind="stable")[:5]
+    ]
+    return {**top[0], "top": top}
 
 
 def _check_schema(what: str, data: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,12 +22,13 @@ from hwnas.plugin import imports_from
 from hwnas.recipe import read_recipe
 from hwnas.report.front import pareto_front
 from hwnas.run_folder import RunFolder
-from hwnas.search import SearchResult
+from hwnas.search import Scored, SearchResult
 from hwnas.search_spaces import SearchSpace
 from hwnas.stages.deployment.cascade import make_cascade
 from hwnas.stages.deployment.cascade_costs import Saved
 from hwnas.stages.deployment.cascade_result import Among, CascadeSettings, Cascading
 from hwnas.stages.finalists.pick import make_bundle, picked
+from hwnas.stages.finalists.task_export import check_task_path, export_task
 from hwnas.stages.goal import SearchGoal, goals_of
 from hwnas.stages.job import Job
 from hwnas.stages.report import gather, write_results
@@ -114,6 +116,7 @@ def export(
     formats: Sequence[str] = (),
     code: CodeOptions | None = None,
     limits: DeviceLimits | None = None,
+    task: str | None = None,
 ) -> Bundle:
     """Copy the bundle of one network of a run to its own folder.
 
@@ -128,9 +131,11 @@ def export(
         formats: Further file formats to convert the network to; see `hwnas.convert`.
         code: Options of formats that are programs; the defaults if None.
         limits: Limits of a device that has to be able to read one of the ONNX files; None for none.
+        task: Task of a network that does several, of which only the path of this one is packed;
+            None for the whole network.
 
     Raises:
-        ConfigError: There is no such pick or format.
+        ConfigError: There is no such pick, format or task.
         ArtifactError: A converter refuses the network, or it does not fit, or the device cannot
             read it.
         InfeasibleError: No finalist is fast enough; the message names the fastest.
@@ -141,18 +146,42 @@ def export(
     _check_absent(out)
     checked_formats(formats, code=code)  # before minutes of training
     with _finished_job(folder, target) as (job, goal):
+        if task is not None:
+            check_task_path(job.run_inputs, task)
         source = picked(job, goal, pick, max_latency_ms)
         with replacing_folder(out) as temporary:
-            if isinstance(source, Bundle):
-                source.verify()
-                shutil.copytree(source.folder, temporary, dirs_exist_ok=True)
-                give_usual_modes(temporary)
+            if task is None:
+                _put_network(job, goal, source, temporary)
             else:
-                make_bundle(job, goal, source, temporary)
+                _put_path(job, goal, source, task, temporary)
             if formats or limits is not None:
                 made = Bundle.load(temporary)
                 convert_bundle(made, formats, code=code, limits=limits)
     return Bundle.load(out)
+
+
+def _put_network(job: Job, goal: SearchGoal, source: Bundle | Scored, folder: Path) -> None:
+    """Copy a bundle into a folder; make the one of a network that has none."""
+    if not isinstance(source, Bundle):
+        make_bundle(job, goal, source, folder)
+        return
+    source.verify()
+    shutil.copytree(source.folder, folder, dirs_exist_ok=True)
+    give_usual_modes(folder)
+
+
+def _put_path(job: Job, goal: SearchGoal, source: Bundle | Scored, task: str, folder: Path) -> None:
+    """Write the bundle of one task's path through a network into a folder."""
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        if not isinstance(source, Bundle):
+            (work / "network").mkdir()
+            make_bundle(job, goal, source, work / "network")
+            source = Bundle.load(work / "network")
+        source.verify()
+        made = export_task(job, source, task, work / "path")
+        shutil.copytree(made.folder, folder, dirs_exist_ok=True)
+        give_usual_modes(folder)
 
 
 def picked_network(

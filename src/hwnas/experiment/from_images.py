@@ -47,11 +47,12 @@ __all__ = [
 DEFAULT_TARGET = "cpu-onnxruntime-fp32-b1-t1"
 _SIDES = ((60.0, 112), (240.0, 160))  # largest side in pixels for budgets up to so many minutes
 _LARGEST_SIDE = 224
-TaskKind = Literal["classes", "labels", "values", "masks", "boxes", "pictures", "tokens"]
+TaskKind = Literal["classes", "labels", "values", "tasks", "masks", "boxes", "pictures", "tokens"]
 _TASKS: Mapping[TaskKind, str] = {
     "classes": "classification",
     "labels": "multilabel",
     "values": "regression",
+    "tasks": "multi-task",
     "masks": "segmentation",
     "boxes": "detection",
     "pictures": "super-resolution",
@@ -60,6 +61,7 @@ _TASKS: Mapping[TaskKind, str] = {
 _OBJECTIVES = {
     "classification": Objective("accuracy", "maximize"),
     "multilabel": Objective("average_precision", "maximize"),
+    "multi-task": Objective("accuracy", "maximize"),
     "regression": Objective("root_mean_squared_error", "minimize"),
     "segmentation": Objective("mean_iou", "maximize"),
     "detection": Objective("map", "maximize"),

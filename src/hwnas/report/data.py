@@ -164,6 +164,8 @@ class Finalist:
         delivered: Measured values of the objectives on devices, by their labels.
         missed_limits: One line for each limit that it misses, as measured.
         limit_state: State of the limits, as measured; None if there are no limits.
+        path_macs: Multiply-accumulates of the path of each task, by its name; empty unless the
+            network does several tasks.
     """
 
     id: str
@@ -185,6 +187,7 @@ class Finalist:
     delivered: Mapping[str, float] = field(default_factory=dict)
     missed_limits: tuple[str, ...] = ()
     limit_state: Literal["kept", "within noise", "broken"] | None = None
+    path_macs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from hwnas.report.figure import finalist_colours
 from hwnas.report.front import pareto_front
 from hwnas.report.markup import Html, element, join
 from hwnas.report.pictures import architecture_lines, stages_picture
-from hwnas.report.quantities import metric_name, number, score, with_unit
+from hwnas.report.quantities import count, metric_name, number, score, with_unit
 
 __all__ = [
     "compute",
@@ -36,7 +36,20 @@ def finalists(data: ReportData) -> Html:
             "", "No network has been tested and exported yet; resume the run to finish it."
         )
     verdict = [] if data.verdict is None else [element("p", data.verdict)]
-    return join([element("div", tables.finalists_table(data), class_="card"), *verdict])
+    table = element("div", tables.finalists_table(data), class_="card")
+    return join([table, *_paths(data), *verdict])
+
+
+def _paths(data: ReportData) -> Iterable[Html]:
+    """Yield a paragraph on the path of each task, for networks that do several tasks."""
+    several = [each for each in data.finalists if each.path_macs]
+    if several:
+        costs = "; ".join(
+            f"{each.name}: "
+            + ", ".join(f"{task} {count(macs)}" for task, macs in each.path_macs.items())
+            for each in several
+        )
+        yield element("p", f"Multiply-accumulates of the path of one task alone, counted: {costs}.")
 
 
 def warnings(data: ReportData) -> Html:

@@ -19,6 +19,7 @@ from hwnas.search_spaces.cost_model.workload import (
 from hwnas.search_spaces.decoder import DecoderConfig, DecoderSpace, decoder
 from hwnas.search_spaces.dense_head import DenseHead
 from hwnas.search_spaces.edsr import EdsrConfig, EdsrSpace, edsr
+from hwnas.search_spaces.experts import ExpertsConfig, ExpertsSpace, experts
 from hwnas.search_spaces.hiera import HieraConfig, HieraSpace, hiera
 from hwnas.search_spaces.hybrid import HybridConfig, HybridSpace, HybridStage, hybrid
 from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
@@ -55,6 +56,8 @@ __all__ = [
     "EdsrConfig",
     "EdsrSpace",
     "ElasticSpace",
+    "ExpertsConfig",
+    "ExpertsSpace",
     "Group",
     "HieraConfig",
     "HieraSpace",
@@ -89,6 +92,7 @@ __all__ = [
     "decoder",
     "edsr",
     "elastic",
+    "experts",
     "hiera",
     "hybrid",
     "mobilenet",

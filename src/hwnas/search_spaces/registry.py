@@ -78,6 +78,7 @@ def named_space(
     table: str = "space",
     maps: bool = False,
     upscale: int | None = None,
+    tasks: Mapping[str, int] | None = None,
 ) -> SearchSpace:
     """Return the search space that a recipe names.
 
@@ -92,12 +93,14 @@ def named_space(
             that takes no ``maps`` is not told.
         upscale: Number of times that the maps have to be as large as the images, in each direction;
             None to leave it to the options. A factory that takes no ``upscale`` is not told.
+        tasks: Number of outputs of each task by its name, if the outputs are those of several tasks
+            side by side. A factory that takes no ``tasks`` is not told.
 
     Raises:
         ConfigError: The name or an option is unknown.
     """
     factory = SPACES.find(name, table)
-    given = _given(image_shape, outputs, folder, maps, upscale)
+    given = _given(image_shape, outputs, folder, maps, upscale, tasks)
     return build(table, factory, options, **given)
 
 
@@ -107,10 +110,12 @@ def _given(
     folder: Path,
     maps: bool,
     upscale: int | None,
+    tasks: Mapping[str, int] | None,
 ) -> dict[str, Any]:
     """Return the arguments of a factory that follow from the data and the task."""
     given = {"image_shape": image_shape, "outputs": outputs, "folder": folder, "maps": maps}
-    return given if upscale is None else given | {"upscale": upscale}
+    some = {"upscale": upscale, "tasks": tasks}
+    return given | {name: value for name, value in some.items() if value is not None}
 
 
 def joint_space(
@@ -122,6 +127,7 @@ def joint_space(
     network: SearchSpace | Callable[..., SearchSpace] | None = None,
     maps: bool = False,
     upscale: int | None = None,
+    tasks: Mapping[str, int] | None = None,
 ) -> SearchSpace:
     """Return the space of networks, or its product with the spaces of further roles.
 
@@ -136,6 +142,7 @@ def joint_space(
         network: Space of networks or its factory, in place of the one that is named.
         maps: Whether the networks have to give maps; this and ``upscale`` are as in `named_space`.
         upscale: Factor of the maps' height and width.
+        tasks: Number of outputs of each task; as in `named_space`.
 
     Raises:
         ConfigError: A name or an option is unknown, or the names cannot be combined.
@@ -153,7 +160,7 @@ def joint_space(
     space = _network_space(
         network or SPACES.find(first, "space"),
         own,
-        _given(image_shape, outputs, folder, maps, upscale),
+        _given(image_shape, outputs, folder, maps, upscale, tasks),
     )
     roles: dict[str, ChoiceSpace] = {}
     for name, table in tables.items():

@@ -48,6 +48,7 @@ from hwnas.stages.finalists.bundles import (
     score_of,
 )
 from hwnas.stages.finalists.limits import costs_of, limit_messages, of_bundle, overall
+from hwnas.stages.finalists.packing import PATH_MACS
 from hwnas.stages.finalists.reference import REFERENCE, reference_name, references_of
 from hwnas.stages.finalists.shortlist import read_tried
 from hwnas.stages.goal import SearchGoal
@@ -320,6 +321,11 @@ def _delivered(
         },
         missed_limits=tuple(limit_messages(checks)),
         limit_state=overall(checks) if checks else None,
+        path_macs={
+            name.removeprefix(PATH_MACS): value
+            for name, value in counted.items()
+            if name.startswith(PATH_MACS)
+        },
     )
 
 

@@ -28,7 +28,7 @@ from hwnas.search.evaluation.own_identity import check_identity
 from hwnas.search.objectives.objective import check_objectives
 from hwnas.search.samplers import SAMPLERS, make_sampler
 from hwnas.search.strategies import Strategy, make_strategy
-from hwnas.search.tasks.task import Task, UpscalingTask, smoothed
+from hwnas.search.tasks.task import JointTask, Task, UpscalingTask, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.optimizers import check_layer_rates, make_optimizer
@@ -227,6 +227,7 @@ def space_of_recipe(
         network,
         task.meaning.is_map,
         upscale,
+        task.task_outputs if isinstance(task, JointTask) else None,
     )
 
 

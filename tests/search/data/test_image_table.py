@@ -8,10 +8,14 @@ import pytest
 from PIL import Image
 
 from hwnas.errors import DataError
+from hwnas.experiment.from_images import task_tables
 from hwnas.search.data.image_data import DataConfig, ImageData, load_data
 from hwnas.search.data.layouts.image_table import kind_of_table
 from hwnas.search.data.manifest import manifest_difference
 from hwnas.search.data.sources import source_manifest
+from hwnas.search.tasks.multi_task import multi_task
+from hwnas.search.tasks.multilabel import multilabel
+from hwnas.search.tasks.regression import regression
 
 
 def image(path: Path, shade: int, size: tuple[int, int] = (6, 6)) -> None:
@@ -70,6 +74,8 @@ def test_table_in_each_part_divides_the_images(tmp_path: Path) -> None:
         ("storeys", ["10", "9"], "values", None),
         ("dog,cat", ["0,1", "1,0"], "labels", None),
         ("dog,cat", ["0,1", "1,2"], "values", None),
+        ("kind,side", ["cat,left", "dog,right"], "tasks", None),
+        ("kind,angle", ["cat,0", "dog,1"], "tasks", None),
     ],
 )
 def test_table_columns_tell_classes_labels_and_values_apart(
@@ -81,6 +87,29 @@ def test_table_columns_tell_classes_labels_and_values_apart(
     table(folder, header, [f"{i}.png,{entries[i % 2]}" for i in range(12)])
     assert kind_of_table(folder) == kind
     assert load(folder).class_names == names
+
+
+def test_table_columns_of_texts_are_the_classes_of_several_tasks(tmp_path: Path) -> None:
+    folder, kinds, sides = tmp_path / "set", ("owl", "cat", "dog"), ("right", "left")
+    for i in range(24):
+        image(folder / f"{i}.png", 10 * i)
+    rows = [f"{i}.png,{kinds[i % 3]},{i % 4},{sides[i % 2]}" for i in range(24)]
+    table(folder, "kind,angle,side", rows)
+    data = load(folder)
+    assert (data.kind, data.value_names) == ("values", ("kind", "angle", "side"))
+    assert data.value_classes == (("cat", "dog", "owl"), (), ("left", "right"))
+    images, targets = data.train.take(range(len(data.train)))
+    numbers = images[:, 0, 0, 0] // 10
+    np.testing.assert_array_equal(targets[:, 0], np.array([2, 0, 1])[numbers % 3])
+    np.testing.assert_array_equal(targets[:, 1:], np.stack([numbers % 4, 1 - numbers % 2], 1))
+    named, objective = task_tables(folder)
+    assert (named["task"]["name"], objective["metric"]) == ("multi-task", "accuracy")
+    task = multi_task(data)
+    assert task.task_outputs == {"kind": 3, "angle": 4, "side": 2}
+    assert task.meaning.labels == (*("cat", "dog", "owl"), *"0123", *("left", "right"))
+    for other in (regression, multilabel):
+        with pytest.raises(DataError, match="the column kind has the texts 'cat', 'dog', 'owl'"):
+            other(data)
 
 
 def test_table_images_of_a_group_stay_in_one_split(houses: Path) -> None:

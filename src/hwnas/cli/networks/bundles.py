@@ -140,6 +140,9 @@ def _text(answer: Mapping[str, Any]) -> str:
     if "shares" in answer:
         ordered = sorted(answer["shares"].items(), key=lambda item: -item[1])
         return "  ".join(f"{label} {share:.1%}" for label, share in ordered if share)
+    if "tasks" in answer:
+        named = answer["tasks"].items()
+        return "  ".join(f"{task}: {a['label']} {a['probability']:.1%}" for task, a in named)
     if "present" in answer:
         shown = [f"{label} {answer['probabilities'][label]:.1%}" for label in answer["present"]]
         return "  ".join(shown) or "no label"

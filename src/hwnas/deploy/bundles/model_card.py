@@ -32,6 +32,13 @@ _ANSWERS = {
         'Image.fromarray(mask).save("mask.png")',
     ],
     "label_scores": ["print(dict(zip(labels, 1 / (1 + np.exp(-outputs[0])))))"],
+    "task_class_scores": [
+        "start = 0",
+        'for task, count in about["outputs"]["tasks"]:',
+        "    scores = outputs[0, start : start + count]",
+        "    print(task, labels[start + int(scores.argmax())])",
+        "    start += count",
+    ],
     "next_byte_scores": [
         'prompt = b"The "',
         'length = preprocessing["width"]',
@@ -125,6 +132,11 @@ def _summary(description: Mapping[str, Any]) -> str:
     gives = f"one score for each of {len(labels)} classes ({shown})"
     if outputs["kind"] == "label_scores":
         gives = f"a logit for each of {len(labels)} labels ({shown})"
+    if outputs["kind"] == "task_class_scores":
+        of_tasks = ", ".join(
+            f"{count} classes of {_cell(name)}" for name, count in outputs["tasks"]
+        )
+        gives = f"scores for {len(outputs['tasks'])} tasks side by side: {of_tasks}"
     if outputs["kind"] == "pixel_class_scores":
         gives = f"for each pixel {gives}"
         height, width = outputs["shape"][2:]

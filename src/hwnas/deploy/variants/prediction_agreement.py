@@ -15,6 +15,7 @@ from hwnas.errors import DataError
 __all__ = ["Disagreement", "PredictionAgreement", "compare_answers"]
 
 _WORST = 5
+_WITHOUT_ONE_CLASS = ("label_scores", "values", "boxes", "picture", "task_class_scores")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def compare_answers(
     largest = max(float(np.abs(expected).max()), 1e-12)
     difference = np.abs(outputs.astype(np.float64) - expected) / largest
     by_image = difference.reshape(len(outputs), -1).max(1)
-    if meaning.kind in ("label_scores", "values", "boxes", "picture"):
+    if meaning.kind in _WITHOUT_ONE_CLASS:
         order = np.argsort(-by_image, kind="stable")[:_WORST]
         worst = [Disagreement(int(i), float(by_image[i])) for i in order]
         return PredictionAgreement(len(outputs), None, {}, float(difference.mean()), worst)

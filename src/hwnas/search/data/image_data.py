@@ -124,6 +124,7 @@ class ImageData:
             of these rows together are those of `train` and `validation`. Empty for none.
         moments: Mean and standard deviation of each channel, for pixels in 0..1; those of the
             training images if None.
+        value_classes: Names of the classes that each value is the number of, if the source has any.
     """
 
     train: Split
@@ -135,6 +136,7 @@ class ImageData:
     fit: Fit = "stretch"
     folds: tuple[Split, ...] = ()
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    value_classes: tuple[tuple[str, ...], ...] | None = None
     # Manifest of the source that `load_data` read. `dataclasses.replace` does not copy it.
     _source: DataManifest | None = field(default=None, init=False, repr=False)
 
@@ -251,6 +253,24 @@ class ImageData:
         That of the sample is at least one grey level, 1/255.
         """
         return self._moments[1]
+
+    def check_numbers(self, task: str) -> None:
+        """Raise if a value is the number of a class, which a task would read as an amount.
+
+        Args:
+            task: Name of the task, for the message.
+
+        Raises:
+            DataError: The source names the classes of a value.
+        """
+        for number, classes in enumerate(self.value_classes or ()):
+            if classes:
+                name = self.value_names[number] if self.value_names else str(number)
+                raise DataError(
+                    f"task {task} needs numbers, but the column {name} has the texts "
+                    f"{', '.join(map(repr, classes[:3]))}; leave the column out, or name task "
+                    "multi-task"
+                )
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -431,6 +451,7 @@ def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
         value_names=raw.value_names,
         fit=config.fit,
         folds=folds,
+        value_classes=raw.value_classes,
     )
 
 

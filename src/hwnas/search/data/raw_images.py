@@ -87,6 +87,8 @@ class RawImages:
             person, are never divided between splits. None if the source gives none.
         manifest: Manifest of the source; None if the arrays themselves are the source.
         skipped: Names of damaged images that were left out.
+        value_classes: Names of the classes that each value is the number of; empty for a value that
+            is a number. None if no value has such names.
     """
 
     images: Images
@@ -98,6 +100,7 @@ class RawImages:
     validation: tuple[Images, Targets] | None = None
     value_names: tuple[str, ...] | None = None
     groups: npt.NDArray[np.int64] | None = None
+    value_classes: tuple[tuple[str, ...], ...] | None = None
 
     @classmethod
     def of(

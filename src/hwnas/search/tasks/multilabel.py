@@ -133,6 +133,7 @@ def multilabel(
             f"task multilabel needs a 0 or 1 for each label, but the targets are {data.kind}; name "
             "another task, or let data.source give such numbers (N, K)"
         )
+    data.check_numbers("multilabel")
     for split in (data.train, data.validation, data.test):
         odd = np.flatnonzero(~np.isin(split.targets, (0, 1)).all(axis=1))
         if len(odd):

@@ -153,6 +153,7 @@ def regression(
             f"task regression needs values, but the targets are {data.kind}; name another task, or "
             "let data.source give floats (N, K)"
         )
+    data.check_numbers("regression")
     values = data.train.targets.astype(np.float64)
     offset, scale = values.mean(axis=0), values.std(axis=0)
     names = tuple(names) or data.value_names or ()

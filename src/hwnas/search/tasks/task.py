@@ -14,6 +14,7 @@ from hwnas.plugin import closest
 from hwnas.search.tasks.delta_method import MetricValue
 
 __all__ = [
+    "JointTask",
     "LabelTask",
     "Metric",
     "RankTask",
@@ -112,6 +113,15 @@ class UpscalingTask(Protocol):
     @property
     def upscale(self) -> int:
         """Number of times that the maps are as large as the images, in each direction."""
+
+
+@runtime_checkable
+class JointTask(Protocol):
+    """Task whose outputs are those of several tasks side by side."""
+
+    @property
+    def task_outputs(self) -> Mapping[str, int]:
+        """Number of outputs of each task by its name, in the order of the outputs."""
 
 
 @runtime_checkable

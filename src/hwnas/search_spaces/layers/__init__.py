@@ -17,6 +17,7 @@ from hwnas.search_spaces.layers.conv_attention import Context, ConvAttention
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
 from hwnas.search_spaces.layers.low_rank import LowRankLinear, projection, rank_of
 from hwnas.search_spaces.layers.patches import PatchEmbedding, Position, PositionTable
+from hwnas.search_spaces.layers.piecewise_gelu import GeluKind, PiecewiseGelu, check_gelu
 from hwnas.search_spaces.layers.rounding import hidden_channels, make_divisible, scaled_channels
 from hwnas.search_spaces.layers.token_merging import TokenMerging, tokens_after
 
@@ -32,14 +33,17 @@ __all__ = [
     "DepthwiseConv2d",
     "FeedForward",
     "FusedBottleneck",
+    "GeluKind",
     "InvertedBottleneck",
     "LowRankLinear",
     "PatchEmbedding",
+    "PiecewiseGelu",
     "Position",
     "PositionTable",
     "PreNorm",
     "SqueezeExcite",
     "TokenMerging",
+    "check_gelu",
     "hidden_channels",
     "make_divisible",
     "projection",

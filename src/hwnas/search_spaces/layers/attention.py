@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from hwnas.search_spaces.layers.low_rank import projection
+from hwnas.search_spaces.layers.piecewise_gelu import GeluKind, gelu_of
 
 __all__ = ["Attention", "FeedForward", "PreNorm"]
 
@@ -60,12 +61,15 @@ class FeedForward(nn.Module):
         width: C.
         hidden: Channels between the layers.
         rank: Rank of the layers, as a share of their full rank; dense layers if None.
+        activation: Kind of the GELU.
     """
 
-    def __init__(self, width: int, hidden: int, rank: float | None = None) -> None:
+    def __init__(
+        self, width: int, hidden: int, rank: float | None = None, activation: GeluKind = "gelu"
+    ) -> None:
         super().__init__()
         self.expand = projection(width, hidden, rank)
-        self.activation = nn.GELU()
+        self.activation = gelu_of(activation)
         self.reduce = projection(hidden, width, rank)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.image_file import Fit
 from hwnas.deploy.cascades.cascade import Cascade
-from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.deploy.targets.target import Device, Target
@@ -191,7 +191,7 @@ def images_for(
         data = _read(source, (preprocessing.height, preprocessing.width), preprocessing.fit)
         task = TASKS[task_name](data=data)
     ours, theirs = model.outputs.labels, task.meaning.labels
-    if len(ours) != len(theirs) or (ours != theirs and theirs != _numbers(len(theirs))):
+    if len(ours) != len(theirs) or (ours != theirs and theirs != _numbers(task.meaning)):
         raise DataError(
             f"{source} has {len(theirs)} classes {theirs[:5]}, but the network has {len(ours)} "
             f"{ours[:5]}; give images with the classes of the network"
@@ -224,5 +224,7 @@ def _read(source: str, size: tuple[int, int], fit: Fit = "stretch") -> ImageData
     return load_data(config, Path(), 0)
 
 
-def _numbers(count: int) -> tuple[str, ...]:
-    return tuple(map(str, range(count)))
+def _numbers(meaning: OutputMeaning) -> tuple[str, ...]:
+    """Return the labels of classes that have no names, those of each task from 0."""
+    counts = [count for _, count in meaning.tasks] or [len(meaning.labels)]
+    return tuple(str(number) for count in counts for number in range(count))

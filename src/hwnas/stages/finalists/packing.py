@@ -30,6 +30,7 @@ from hwnas.search.evaluation.scoring import score
 from hwnas.search.objectives.objective import label_on, unit_of
 from hwnas.search.training import load_weights
 from hwnas.search_spaces import Architecture
+from hwnas.search_spaces.space.task_paths import TaskPathSpace, path_macs
 from hwnas.stages.finalists.chance import refuse_chance
 from hwnas.stages.finalists.exporting import examples, export_network
 from hwnas.stages.finalists.limits import LimitCheck, limit_checks
@@ -37,8 +38,10 @@ from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job
 from hwnas.stages.run_inputs import RunInputs
 
-__all__ = ["ExportedFinalist", "export_finalist", "metric_rows", "pack"]
+__all__ = ["PATH_MACS", "ExportedFinalist", "export_finalist", "metric_rows", "pack"]
 
+PATH_MACS = "macs@"
+"""Name in a bundle of the multiply-accumulates of a task's path, before the name of the task."""
 _SCORED_AT_ONCE = 256
 
 
@@ -181,6 +184,7 @@ def pack(
         *metric_rows(file.test, units, file.runtime, file.tested),
         *metric_rows(file.validation, units, file.runtime),
         *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
+        *_paths(run_inputs, network),
         *(cost.to_json() for cost in costs),
     ]
     packed = BundleNetwork(
@@ -205,6 +209,17 @@ def pack(
     if recipe.deploy.formats:
         bundle = convert_bundle(bundle, recipe.deploy.formats)
     bundle.verify()
+
+
+def _paths(run_inputs: RunInputs, network: Architecture) -> list[dict[str, Any]]:
+    """Return the multiply-accumulates of each task's path, if the network does several tasks."""
+    space = run_inputs.space
+    if not isinstance(space, TaskPathSpace) or len(space.task_names) < 2:
+        return []
+    macs = path_macs(space, network)
+    return [
+        {"name": f"{PATH_MACS}{task}", "value": n, "kind": "counted"} for task, n in macs.items()
+    ]
 
 
 def metric_rows(

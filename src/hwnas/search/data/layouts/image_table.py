@@ -39,7 +39,7 @@ _LAYOUT = (
     "val/ and test/"
 )
 
-TableKind = Literal["classes", "labels", "values"]
+TableKind = Literal["classes", "labels", "values", "tasks"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def table_manifest(folder: Path) -> DataManifest:
 
 
 def kind_of_table(folder: Path) -> TableKind:
-    """Return what the targets are: classes, labels that are 0 or 1, or other values.
+    """Return what the targets are: classes, labels that are 0 or 1, several classes, or values.
 
     Raises:
         DataError: A table is wrong, or an image is missing.
@@ -83,6 +83,8 @@ def kind_of_table(folder: Path) -> TableKind:
     columns = parts[main_part(parts)].columns
     if _are_classes(columns):
         return "classes"
+    if any(map(_is_text, columns.values())):
+        return "tasks"
     texts = {text for column in columns.values() for text in column}
     return "labels" if len(columns) > 1 and texts <= {"0", "1"} else "values"
 
@@ -94,8 +96,9 @@ def read_table(
 
     A row of ``metadata.csv`` has the path of an image, relative to the table, in the column
     ``file_name``. If the only other column is called ``label`` or ``class``, or has no numbers, it
-    holds classes. Otherwise the columns are numbers, the values of the image. A column ``group`` is
-    no target: images of a group are never divided between splits.
+    holds classes. Otherwise the columns are numbers, the values of the image; of several columns,
+    one without any number holds names of classes, and its values are the numbers of these. A column
+    ``group`` is no target: images of a group are never divided between splits.
 
     Args:
         folder: Folder with the table, or with one in ``train`` and in the parts of
@@ -111,10 +114,13 @@ def read_table(
     parts, manifest = _listed(folder)
     main = main_part(parts)
     first = parts[main]
-    names = None
-    if _are_classes(first.columns):
-        names = tuple(sorted(set(next(iter(first.columns.values()))), key=_order))
-    targets = {part: _targets(table, names) for part, table in parts.items()}
+    classes = {
+        name: tuple(sorted(set(texts), key=_order))
+        for name, texts in first.columns.items()
+        if _are_classes(first.columns) or _is_text(texts)
+    }
+    names = next(iter(classes.values())) if _are_classes(first.columns) else None
+    targets = {part: _targets(table, classes, names is None) for part, table in parts.items()}
     files = {part: table.files for part, table in parts.items()}
     decoded = decode_files(folder, files, manifest, size, cache, skip_damaged)
     groups = numbered_groups(first.groups, len(first.files), f"{first.path}: {_GROUP}")
@@ -123,6 +129,11 @@ def read_table(
         {part: (decoded.arrays[part], targets[part][kept[part]]) for part in parts},
         class_names=names,
         value_names=None if names is not None else tuple(first.columns),
+        value_classes=(
+            tuple(classes.get(name, ()) for name in first.columns)
+            if classes and names is None
+            else None
+        ),
         groups=None if groups is None else groups[kept[main]],
         manifest=manifest,
         skipped=decoded.skipped,
@@ -201,32 +212,53 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _are_classes(columns: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether the targets are the classes of a single column."""
     if len(columns) > 1:
         return False
     [(name, texts)] = columns.items()
-    return name in _CLASSES or all(math.isnan(_number(text)) for text in texts)
+    return name in _CLASSES or _is_text(texts)
 
 
-def _targets(table: _Table, names: Sequence[str] | None) -> Targets:
-    """Return the classes, int64 (N,), or the values, float32 (N, K), of a table."""
-    if names is not None:
-        numbers = {name: number for number, name in enumerate(names)}
-        [texts] = table.columns.values()
-        for line, text in enumerate(texts, start=2):
-            if text not in numbers:
-                raise DataError(
-                    f"{table.path}, line {line}: the table of train has no image of class {text!r}"
-                )
-        return np.array([numbers[text] for text in texts], np.int64)
-    for name, texts in table.columns.items():
-        for line, text in enumerate(texts, start=2):
-            if not math.isfinite(_number(text)):
-                raise DataError(
-                    f"{table.path}, line {line}: {name} is {text!r}; expected a number, or leave "
-                    "the column out"
-                )
-    columns = [[_number(text) for text in texts] for texts in table.columns.values()]
-    return np.array(columns, np.float32).T.copy()
+def _is_text(texts: Sequence[str]) -> bool:
+    """Return whether no entry of a column is a number."""
+    return all(math.isnan(_number(text)) for text in texts)
+
+
+def _targets(table: _Table, classes: Mapping[str, Sequence[str]], are_values: bool) -> Targets:
+    """Return the classes, int64 (N,), or the values, float32 (N, K), of a table.
+
+    Args:
+        table: Table to read.
+        classes: Names of the classes of each column that holds classes, by its name.
+        are_values: Whether the targets are values, though some may be the numbers of classes.
+    """
+    columns = [
+        _numbers_of_classes(table, name, classes[name])
+        if name in classes
+        else _finite_numbers(table, name)
+        for name in table.columns
+    ]
+    return np.array(columns, np.float32).T.copy() if are_values else np.array(columns[0], np.int64)
+
+
+def _numbers_of_classes(table: _Table, column: str, names: Sequence[str]) -> list[int]:
+    numbers = {name: number for number, name in enumerate(names)}
+    for line, text in enumerate(table.columns[column], start=2):
+        if text not in numbers:
+            raise DataError(
+                f"{table.path}, line {line}: the table of train has no image of class {text!r}"
+            )
+    return [numbers[text] for text in table.columns[column]]
+
+
+def _finite_numbers(table: _Table, column: str) -> list[float]:
+    for line, text in enumerate(table.columns[column], start=2):
+        if not math.isfinite(_number(text)):
+            raise DataError(
+                f"{table.path}, line {line}: {column} is {text!r}; expected a number, or leave "
+                "the column out"
+            )
+    return [_number(text) for text in table.columns[column]]
 
 
 def _number(text: str) -> float:
