@@ -34,6 +34,7 @@ from hwnas.stages.deployment.finetuning import (
     finetune_bundle,
     plan_finetuning,
     random_batches,
+    stale_files,
 )
 
 DIGITS = tuple("0123456789")
@@ -203,3 +204,13 @@ def test_random_batches_are_all_images_of_an_epoch_in_the_order_of_the_seed() ->
         orders.append([*next(batches)[1].tolist(), *next(batches)[1].tolist()])
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0]) == list(range(6))
+
+
+@pytest.mark.slow
+def test_stale_files_are_variants_and_converted_files(bundle: Bundle) -> None:
+    assert stale_files(bundle) == []
+    plain = bundle.description["artifacts"][0]
+    int8 = {**plain, "files": ["model.int8.onnx"], "variant": "int8"}
+    artifacts = [int8, *bundle.description["artifacts"]]
+    swept = Bundle(bundle.folder, {**bundle.description, "artifacts": artifacts})
+    assert stale_files(swept) == ["model.int8.onnx"]

@@ -41,6 +41,7 @@ __all__ = [
     "finetune_bundle",
     "plan_finetuning",
     "random_batches",
+    "stale_files",
 ]
 
 _HELD_OUT = 512  # validation images that contributions are measured on
@@ -182,7 +183,18 @@ def finetune_bundle(
     after = _write(bundle, network, task, data, origin, out)
     written = Bundle.load(out)
     written.verify()
+    if names := stale_files(bundle):
+        reporter.note(
+            f"not copied, since their weights are the old ones: {', '.join(names)}; make them "
+            "again with `hwnas sweep` and `hwnas convert`"
+        )
     return FineTuningResult(written, before, after)
+
+
+def stale_files(bundle: Bundle) -> list[str]:
+    """Return the names of a bundle's variants and converted files, which keep the old weights."""
+    variants = [each.file for each in bundle.artifacts if each.variant != "fp32"]
+    return sorted({*variants, *(each.main for each in bundle.converted)})
 
 
 def random_batches(split: Split, preprocessing: Preprocessing, batch: int, seed: int) -> Batches:
