@@ -188,11 +188,13 @@ def test_program_computes_nothing_below_the_first_trained_layer() -> None:
 
 
 def test_program_keeps_no_input_of_layers_without_trained_weight() -> None:
-    """The signs of two rectified maps and of a vector remain, and what pooling and loss need."""
+    """Signs of two rectified maps and of a vector remain, and what pooling and loss need."""
     graph = graph_of("plain")
     program = compile_scheme(graph, bias_only(graph.layers))
     bits = [value for value in program.saved if value.kept_as == "1 bit"]
     assert [value.memory_bytes for value in bits if len(value.shape) == 4] == [192, 192]
+    [places] = [value for value in program.saved if value.kept_as == "32 bits"]
+    assert places.memory_bytes == 3 * 8 * 4 * 4 * 4
     everything = compile_scheme(graph, full(graph.layers)).memory.saved_bytes
     assert program.memory.saved_bytes < everything / 2
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hwnas.deploy.finetuning.saved_values import BITS, FOUR_BITS, GROUP, SIGNS, Packing
+from hwnas.deploy.finetuning.saved_values import BITS, FOUR_BITS, GROUP, INDICES, SIGNS, Packing
 
 SHAPES = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple)
 
@@ -53,3 +53,10 @@ def test_rounding_to_4_bits_errs_by_half_a_step_at_most(
 def test_4_bits_take_an_eighth_and_8_bytes_a_group() -> None:
     assert sum(FOUR_BITS.sizes(10 * GROUP)) == 10 * (GROUP // 2 + 8)
     assert sum(BITS.sizes(17)) == math.ceil(17 / 8)
+
+
+def test_indices_are_kept_in_half_of_their_bytes() -> None:
+    indices = torch.tensor([[0, 7], [2**31 - 1, 3]])
+    kept = INDICES.pack(indices)
+    check_sizes(INDICES, kept, 4)
+    assert torch.equal(INDICES.unpack(kept, (2, 2)), indices)

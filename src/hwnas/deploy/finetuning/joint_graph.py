@@ -49,8 +49,9 @@ class GraphOperator:
         reads: Numbers of the values that it reads.
         storages: Pieces of memory that its value lies in; a view lies in that of its base.
         is_forward: Whether it comes before the loss, or is the loss.
-        kind: ``"mask"`` for booleans, ``"activation"`` for numbers that are computed before the
-            network's output and that may be rounded, ``""`` for other values.
+        kind: ``"mask"`` for booleans, ``"indices"`` for places of a pooling, ``"activation"`` for
+            numbers that are computed before the network's output and that may be rounded, ``""``
+            for other values.
         shape: Shape of the value; empty if it is several tensors.
     """
 
@@ -267,6 +268,9 @@ def _kind(node: fx.Node, tensors: Sequence[Tensor], before_scores: bool) -> str:
         return ""
     if tensors[0].dtype == torch.bool:
         return "mask"
+    source = node.args[0]
+    if tensors[0].dtype == torch.int64 and "max_pool" in str(getattr(source, "target", "")):
+        return "indices"
     is_further = "getitem" in str(node.target) and node.args[1] != 0  # such as a deviation
     rounded = tensors[0].dtype == torch.float32 and before_scores and not is_further
     return "activation" if rounded else ""

@@ -19,6 +19,7 @@ from hwnas.deploy.finetuning.saved_values import (
     BITS,
     FOUR_BITS,
     GROUP,
+    INDICES,
     SHAPE,
     SIGNS,
     Packing,
@@ -33,6 +34,8 @@ _NEEDED = {
     "aten.max_pool2d_with_indices_backward.default": _SHAPE,
 }
 """What a backward operator needs of its second argument, if not all of it."""
+_EXACT = {"mask": BITS, "indices": INDICES}
+"""Packings that lose nothing, by the kind of a value."""
 _QUICK = {
     f"aten.{name}"
     for name in ("elu.default", "gelu.default", "hardsigmoid.default", "hardswish.default",
@@ -116,8 +119,9 @@ class KeptValues:
             pieces = each.storages if packing is None else self.packed[number][1]
             new = [piece for piece in pieces if piece not in seen]
             size = sum(self.sizes.get(p, self.graph.storage_bytes.get(p, 0)) for p in new)
-            form = "as it is" if packing is None else packing.name
-            found.append(SavedValue(each.name, each.shape, form if new else "view", size))
+            plain = "as it is" if new else "view"
+            form = plain if packing is None else packing.name
+            found.append(SavedValue(each.name, each.shape, form, size))
             seen.update(pieces)
         return tuple(found)
 
@@ -287,8 +291,8 @@ def _packings(
 
 def _packing(graph: JointGraph, kept: int, reading: Sequence[int], bits: int) -> Packing | None:
     each = graph.operators[kept]
-    if each.kind == "mask":
-        return BITS
+    if each.kind in _EXACT:
+        return _EXACT[each.kind]
     if each.kind != "activation":
         return None
     needs = {_need(graph.operators[number], kept) for number in reading}

@@ -55,8 +55,9 @@ class SavedValue:
     Attributes:
         operator: Name of the operator that computes it.
         shape: Its shape.
-        kept_as: ``"as it is"``, ``"4 bits"`` or ``"1 bit"`` an element, ``"view"`` if its memory is
-            that of another value, or ``"recomputed"`` if it is not kept.
+        kept_as: ``"as it is"``; ``"32 bits"``, ``"4 bits"`` or ``"1 bit"`` an element; ``"shape"``
+            if nothing else is kept; ``"view"`` if its memory is that of another value;
+            ``"recomputed"`` if it is not kept.
         memory_bytes: Bytes that are kept.
     """
 

@@ -1,10 +1,11 @@
 """Ways to keep a value from the forward to the backward pass in less memory than it takes.
 
-A mask, and the sign of a rectified value, are kept in a bit each. Of a value of which only the
-shape is read, nothing is kept. Both lose nothing. Other values can be rounded to 4 bits in groups,
-each with its own least value and step, as in "ActNN: Reducing Training Memory Footprint via 2-Bit
-Activation Compressed Training" (Chen et al., ICML 2021), but to the nearest step instead of at
-random, so that a fine-tuning can be repeated.
+A mask, and the sign of a rectified value, are kept in a bit each. Places of a pooling are kept in
+32 bits. Of a value of which only the shape is read, nothing is kept. All this loses nothing.
+
+Other values can be rounded to 4 bits in groups, each with its own least value and step, as in
+"ActNN: Reducing Training Memory Footprint via 2-Bit Activation Compressed Training" (Chen et al.,
+ICML 2021), but to the nearest step instead of at random, so that a fine-tuning can be repeated.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["BITS", "FOUR_BITS", "GROUP", "SHAPE", "SIGNS", "Packing"]
+__all__ = ["BITS", "FOUR_BITS", "GROUP", "INDICES", "SHAPE", "SIGNS", "Packing"]
 
 GROUP = 128
 """Number of values that are rounded with the same least value and step."""
@@ -87,6 +88,14 @@ def _rounded_sizes(elements: int) -> tuple[int, ...]:
     return groups * GROUP // 2, groups * 2 * 4
 
 
+def _to_32_bits(value: Tensor) -> tuple[Tensor, ...]:
+    return (value.to(torch.int32),)
+
+
+def _to_64_bits(kept: tuple[Tensor, ...], shape: Sequence[int]) -> Tensor:
+    return kept[0].to(torch.int64)
+
+
 def _stand_in(kept: tuple[Tensor, ...], shape: Sequence[int]) -> Tensor:
     return torch.zeros(1).expand(*shape)
 
@@ -110,3 +119,5 @@ FOUR_BITS = Packing("4 bits", _round_to_4_bits, _from_4_bits, _rounded_sizes, _f
 """Numbers rounded to 4 bits in groups, with 8 bytes for each group."""
 SHAPE = Packing("shape", lambda value: (), _stand_in, lambda elements: (), lambda elements: 4)
 """Values of which only the shape is read; nothing is kept."""
+INDICES = Packing("32 bits", _to_32_bits, _to_64_bits, lambda n: (4 * n,), lambda n: 8 * n)
+"""Places of the largest values of a pooling, which PyTorch computes in 64 bits."""
