@@ -44,8 +44,8 @@ _KINDS: dict[str, OperatorKind] = {
     **dict.fromkeys(
         ("Add", "Mul", "Sub", "Div", "Pow", "Concat", "Neg", "Abs", "Max", "Min", "Where", "Cast",
          "QuantizeLinear", "DequantizeLinear", "Expand", "Sum", "Pad", "Tile", "Gather", "Resize",
-         "Equal", "Greater", "GreaterOrEqual", "Less", "Reciprocal", "Floor", "Ceil", "Round", "Transpose",
-         "DepthToSpace", "SpaceToDepth"),
+         "Equal", "Greater", "GreaterOrEqual", "Less", "Reciprocal", "Floor", "Ceil", "Round",
+         "Transpose", "DepthToSpace", "SpaceToDepth"),
         "elementwise",
     ),
     **dict.fromkeys(
