@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from hwnas.deploy import Bundle
+from hwnas.deploy.bundles.converting import convert_bundle
 from hwnas.deploy.onnx.early_exit import early_exit_of
 from hwnas.deploy.onnx.workload import read_workload
 from hwnas.run_folder import RunFolder
@@ -81,6 +84,9 @@ def test_search_of_early_exits_ships_networks_with_expected_costs(
         again = score(Executed(bundle.onnx_file), i.task, i.data.test, shape, "test")
         assert metrics["accuracy", "test"] == pytest.approx(again.values["accuracy"], abs=1e-6)
     refuse_what_needs_whole_networks(hwnas, run, found[0])
+    copied = Bundle.load(Path(shutil.copytree(found[0].folder, tmp_path / "copied")))
+    [converted] = convert_bundle(copied, ["onnx-opset17"]).converted
+    assert "If" not in {n.op_type for n in onnx.load(copied.folder / converted.main).graph.node}
     assert "nothing is left to do" in hwnas("resume", run).err
 
 

@@ -27,6 +27,7 @@ TARGETS = [
         ("Conv_12", ""),
         ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
         ("/seq/seq.0/seq.0.0/Gemm", "seq.0.0"),
+        ("/network/stages.0/stages.0.1/layers/conv/Conv", "network.stages.0.1.layers.conv"),
     ],
 )
 def test_block_of_finds_the_module_in_a_node_name(name: str, block: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hwnas.deploy.measurement.exit_paths import exit_paths
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.onnx import OnnxSession
@@ -39,10 +40,11 @@ def profile_kernels(model: Path, target: Target) -> Mapping[str, float]:
     check_usable(runtime, target)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        executable = runtime.prepare(model, target, folder)
-        session = OnnxSession(
-            executable, target.device.batch, target.device.threads, profile=folder / "kernels"
-        )
+        with exit_paths(model, target) as paths:  # the whole network, not the way of some images
+            executable = runtime.prepare(paths[-1].model, target, folder)
+            session = OnnxSession(
+                executable, target.device.batch, target.device.threads, profile=folder / "kernels"
+            )
         images = np.zeros((target.device.batch, *session.input_shape), dtype=np.float32)
         for _ in range(_WARMUP + _RUNS):
             session.run(images)

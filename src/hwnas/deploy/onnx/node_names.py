@@ -51,10 +51,15 @@ def block_of(name: str) -> str:
 
     Names by PyTorch's older exporter are read, too: ``"/layer1/layer1.0/conv1/Conv"``.
     """
-    block = ""
+    block = last = ""
     for part in filter(None, name.split("/")[:-1]):
-        within = not block or part.startswith(f"{block}.")
-        block = part if within else f"{block}.{part}"
+        if not block or part.startswith(f"{block}."):
+            block = part
+        elif part.startswith(f"{last}."):  # repeats the name of the row that it is in
+            block = block.removesuffix(last) + part
+        else:
+            block = f"{block}.{part}"
+        last = part
     return block
 
 
