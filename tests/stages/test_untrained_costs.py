@@ -1,5 +1,8 @@
 """Costs of untrained networks compared with the limits of a recipe."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from hwnas.errors import InfeasibleError
@@ -50,7 +53,9 @@ def test_most_macs_handles_limits_that_all_or_no_networks_keep() -> None:
 def test_most_macs_is_small_for_a_tight_latency_limit() -> None:
     target = "cpu-onnxruntime-fp32-b1-t1"
     largest = SPACE.workload(SPACE.largest()).macs
-    tight = Objective("latency_ms", "minimize", target=target, limit=0.05)
+    unit = Objective("latency_ms", "minimize", target=target, limit=1.0)
+    latencies_ms = excesses(SPACE, list(KINDS), [unit])
+    tight = replace(unit, limit=math.sqrt(min(latencies_ms) * max(latencies_ms)))
     found = most_macs(SPACE, KINDS, [tight])
     assert found is not None
     assert found < largest
