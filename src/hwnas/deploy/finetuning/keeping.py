@@ -107,7 +107,7 @@ class KeptValues:
 
     @cached_property
     def saved(self) -> tuple[SavedValue, ...]:
-        """What is kept of each value."""
+        """Values that are read after the loss, and what is kept of each."""
         seen = set(self.graph.fixed_storages)
         found = []
         for number in self.numbers:

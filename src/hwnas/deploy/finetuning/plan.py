@@ -27,7 +27,7 @@ _ELEMENT = 4  # bytes of a weight
 
 @dataclass(frozen=True)
 class FineTuningPlan:
-    """What is trained of a network, by which operators, and in how much memory.
+    """Plan of a fine-tuning: trained tensors of a network, operators, and predicted memory.
 
     Attributes:
         network: SHA-256 checksum of the ONNX file.

@@ -35,7 +35,6 @@ __all__ = [
     "random_batches",
 ]
 
-_LARGEST = 127
 _WARNINGS, _ERRORS = 2, 3  # severities of ONNX Runtime's log; the first is its default
 _LARGEST = 127
 _BIAS = 2  # its place among the inputs of a layer

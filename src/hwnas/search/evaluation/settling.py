@@ -1,4 +1,4 @@
-"""What a trained network takes from images besides its weights: statistics, and its exit."""
+"""Statistics and threshold that a trained network takes from images besides its weights."""
 
 from __future__ import annotations
 
