@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from hwnas.deploy.quantization.quantize import float_name
+from hwnas.deploy.quantization.reused_weights import float_name
 from hwnas.deploy.quantization.weighted_layers import quantised_layers
 
 __all__ = ["LARGEST", "with_four_bit_weights"]

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hwnas.deploy.quantization.quantize import quantize_int8
+from hwnas.deploy.quantization.ranges import RANGES
 from hwnas.deploy.variants.sweep import outputs_of
 
 
@@ -54,3 +55,29 @@ def test_weights_in_another_file_are_quantised(shared_bias: Path, tmp_path: Path
     onnx.save_model(onnx.load(shared_bias), apart, **external)
     found = quantize_int8(apart, tmp_path / "int8.onnx", [batch])
     np.testing.assert_array_equal(outputs_of(found, [batch]), expected)
+
+
+@pytest.mark.parametrize("smallest_weight", [1.0, 1e-9], ids=["usual", "large-bias"])
+def test_file_does_not_depend_on_the_order_of_the_range_methods(
+    shared_bias: Path, tmp_path: Path, smallest_weight: float
+) -> None:
+    model = onnx.load(shared_bias)
+    kernel = next(tensor for tensor in model.graph.initializer if tensor.name == "kernel")
+    values = numpy_helper.to_array(kernel).copy()
+    values[0] *= smallest_weight  # a channel whose bias is a huge number of its weight's steps
+    kernel.CopyFrom(numpy_helper.from_array(values, "kernel"))
+    onnx.save(model, shared_bias)
+    batch = np.random.default_rng(1).standard_normal((2, 4, 6, 6), dtype=np.float32)
+    names = list(RANGES)
+    files = [
+        quantize_int8(shared_bias, tmp_path / f"{order[0]}.onnx", [batch], order)
+        for order in (names, names[::-1], [*names[1:], names[0]])
+    ]
+    contents = [
+        {t.name: numpy_helper.to_array(t).tolist() for t in onnx.load(file).graph.initializer}
+        for file in files
+    ]
+    assert contents[0] == contents[1] == contents[2]
+    expected = outputs_of(shared_bias, [batch])
+    error = np.abs(outputs_of(files[0], [batch]) - expected).max()
+    assert error < 0.02 * np.abs(expected).max()

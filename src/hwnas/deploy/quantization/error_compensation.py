@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hwnas.atomic import replacing
 from hwnas.deploy.quantization.gptq import compensated, output_errors
-from hwnas.deploy.quantization.quantize import float_name
+from hwnas.deploy.quantization.reused_weights import float_name
 from hwnas.deploy.quantization.weighted_layers import QuantisedLayer, quantised_layers
 
 __all__ = ["compensate_rounding"]

@@ -21,6 +21,7 @@ from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph, copy_model, external_files, read_whole_model
 from hwnas.deploy.quantization.grids import noted_grids
 from hwnas.deploy.quantization.ranges import RANGES, Range, activations
+from hwnas.deploy.quantization.reused_weights import has_large_biases, reuse_weights
 from hwnas.deploy.quantization.saturation import LARGEST_REDUCED
 from hwnas.deploy.targets.processor import sums_saturate
 from hwnas.errors import ArtifactError, HwnasError
@@ -28,7 +29,6 @@ from hwnas.errors import ArtifactError, HwnasError
 __all__ = [
     "Int8Quantizer",
     "Unit",
-    "float_name",
     "prepare",
     "quantisation_errors",
     "quantize_int8",
@@ -155,15 +155,25 @@ class Int8Quantizer:
             ArtifactError: The file cannot be quantised.
             StorageError: ``to`` cannot be written.
         """
-        from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
-
         whole = self._file(self.ranges, "onnx")
         if only is None and not without and whole.exists():  # written to choose the ranges
             copy_model(whole, to)
             return to
+        return self._write(self.prepared, to, only, without)
+
+    def _write(
+        self,
+        source: Path,
+        to: Path,
+        only: Sequence[Unit] | None = None,
+        without: Sequence[Unit] = (),
+    ) -> Path:
+        """Write the quantised network of `prepared`, or of a copy with quantised weights."""
+        from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
         with replacing(to) as temporary, self._refused(), _quiet():
             quantize_static(
-                self.prepared,
+                source,
                 temporary,
                 calibration_data_reader=None,
                 quant_format=QuantFormat.QDQ,
@@ -191,9 +201,16 @@ class Int8Quantizer:
         """Return the method for ranges with the least mean squared error of the outputs."""
         with self._refused():
             expected = _outputs(self._source, batches)
-        errors = {}
+        errors: dict[str, float] = {}
+        source = self.prepared
         for self.ranges in ranges:
-            made = self.write(self._file(self.ranges, "onnx"))
+            made = self._write(source, self._file(self.ranges, "onnx"))
+            if has_large_biases(made):
+                if source != self.prepared:
+                    source = self.prepared
+                    self._write(source, made)
+            elif not errors and not self._grids:
+                source = reuse_weights(self.prepared, made, Path(self._folder.name, "weights.onnx"))
             with self._refused():
                 errors[self.ranges] = float(np.square(_outputs(made, batches) - expected).mean())
         return min(errors, key=errors.__getitem__)
@@ -218,13 +235,6 @@ def prepare(source: Path, to: Path) -> None:
             source = to
         quant_pre_process(source, to, skip_symbolic_shape=True)
         _tell_apart(to)
-
-
-def float_name(stored: str) -> str:
-    """Return the name that a quantised constant had in the file before quantisation."""
-    from onnxruntime.quantization.quant_utils import TENSOR_NAME_QUANT_SUFFIX
-
-    return stored.removesuffix(TENSOR_NAME_QUANT_SUFFIX)
 
 
 def quantize_int8(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,12 @@ class Activation:
         """Return the range of all values."""
         return min(self.least, 0.0), max(self.most, 0.0)
 
+    @cached_property
+    def _histogram(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Numbers of sampled values in the bins that have any, and the middles of these bins."""
+        counts, edges = np.histogram(self.sample, _BINS, self.full())
+        return counts[counts > 0], (edges[1:] + edges[:-1])[counts > 0] / 2
+
     def fitted(self, power: float) -> Range:
         """Return the range with the least mean error |value - rounded value| ** power.
 
@@ -59,12 +66,11 @@ class Activation:
         least, most = self.full()
         if least == most:
             return least, most
-        counts, edges = np.histogram(self.sample, _BINS, (least, most))
-        middles = (edges[1:] + edges[:-1])[counts > 0] / 2
+        counts, middles = self._histogram
 
         def errors(low: ArrayLike, high: ArrayLike) -> NDArray[np.float64]:
             rounded = _rounded(middles, np.reshape(low, (-1, 1)), np.reshape(high, (-1, 1)))
-            return np.asarray(np.abs(rounded - middles) ** power @ counts[counts > 0])
+            return np.asarray(np.abs(rounded - middles) ** power @ counts)
 
         low, high = least, most
         for _ in range(2):  # one end after the other, as they hardly depend on each other
