@@ -16,8 +16,7 @@ from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.onnx.node_names import block_of
 from hwnas.deploy.quantization.grids import has_grids
 from hwnas.deploy.quantization.quantize import quantize_int8
-from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.targets.target import Device, Target
+from hwnas.deploy.runtimes.onnx import OnnxSession
 from hwnas.search_spaces import SearchSpace, mobilenet, vit, with_statistics
 from hwnas.search_spaces.quantised import QuantisationConfig, QuantisedSpace
 from hwnas.search_spaces.quantised.attached import WEIGHT, quantised_layers
@@ -67,7 +66,8 @@ def test_quantised_file_has_the_integers_of_the_training(
         assert same.all(), name
     with torch.no_grad():
         wanted = network(images).numpy()
-    found = open_session(int8, Target(Device("cpu", "onnxruntime"), "int8")).run(images.numpy())
+    # Fused operators overflow on processors without VNNI, as the range is not reduced.
+    found = OnnxSession(int8, batch=1, threads=1, optimised=False).run(images.numpy())
     assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.95
 
 

@@ -73,7 +73,8 @@ class Int8Quantizer:
             Of several, the method is used with which the outputs of the fully quantised network are
             closest to those of the network in fp32 on ``batches``.
         reduce_range: True if weights are from -64 to 64, so that no sum of two products can
-            overflow 16 bits; if None, true if this machine's processor needs that.
+            overflow 16 bits; if None, true if this machine's processor needs that. If False,
+            methods for ranges are compared without such overflow.
 
     Raises:
         ArtifactError: The file is damaged.
@@ -201,6 +202,7 @@ class Int8Quantizer:
         """Return the method for ranges with the least mean squared error of the outputs."""
         with self._refused():
             expected = _outputs(self._source, batches)
+        as_defined = not self._reduce_range and sums_saturate()
         errors: dict[str, float] = {}
         source = self.prepared
         for self.ranges in ranges:
@@ -212,7 +214,8 @@ class Int8Quantizer:
             elif not errors and not self._grids:
                 source = reuse_weights(self.prepared, made, Path(self._folder.name, "weights.onnx"))
             with self._refused():
-                errors[self.ranges] = float(np.square(_outputs(made, batches) - expected).mean())
+                found = _outputs(made, batches, as_defined)
+            errors[self.ranges] = float(np.square(found - expected).mean())
         return min(errors, key=errors.__getitem__)
 
     def _refused(self) -> contextlib.AbstractContextManager[None]:
@@ -290,10 +293,16 @@ def _names(units: Sequence[Unit]) -> list[str]:
     return [name for unit in units for name in unit.nodes]
 
 
-def _outputs(model: Path, batches: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
-    from onnxruntime import InferenceSession
+def _outputs(
+    model: Path, batches: Sequence[NDArray[np.float32]], as_defined: bool = False
+) -> NDArray[np.float64]:
+    """Return the outputs of a file, without fused operators if they are wanted as ONNX defines."""
+    from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 
-    session = InferenceSession(model, providers=["CPUExecutionProvider"])
+    options = SessionOptions()
+    if as_defined:
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = InferenceSession(model, options, providers=["CPUExecutionProvider"])
     source = session.get_inputs()[0].name
     return np.concatenate([session.run(None, {source: batch})[0] for batch in batches], dtype=float)
 
