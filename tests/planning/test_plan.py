@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -154,13 +155,22 @@ def test_plan_of_a_slower_machine_has_fewer_smaller_networks_of_similar_spacing(
     minutes: int,
 ) -> None:
     made = [plan(minutes, 4300, fastest).values for fastest in (500, 1000, 2000, 5000, 10_000)]
-    for key in ("search.trials", "search.options.most_macs", "train.epochs"):
+    for key in ("search.trials", "search.options.most_macs"):
         values = [values[key] for values in made]
         assert values == sorted(values), key
+    epochs = [values["train.epochs"] for values in made]
+    assert all(fast > 0.95 * slow for slow, fast in pairwise(epochs)), "one more network costs some"
     for values in made:
         if values["search.trials"] > 3:
             ratio = min(16, values["search.options.most_macs"] / MACS[0])
             assert ratio ** (1 / (values["search.trials"] - 1)) < 2
+
+
+@pytest.mark.parametrize("minutes", [15, 20, 30])
+def test_plan_of_two_networks_trains_smaller_ones_rather_than_briefly(minutes: int) -> None:
+    made = plan(minutes, 4300, fastest=500).values
+    assert made["search.trials"] == 2
+    assert made["train.epochs"] > 60
 
 
 def test_plan_leaves_out_networks_that_miss_a_limit() -> None:

@@ -68,7 +68,7 @@ _HALVINGS = (
     _Halving(5, _TRAINED, 100.0, 0.4),
     _Halving(4, _TRAINED, 80.0, 0.4),
     _Halving(3, _TRAINED, 70.0, 0.4),
-    _Halving(2, _TRAINED, 60.0, 0.0),
+    _Halving(2, _TRAINED, 100.0, 0.0),
 )
 """Options in order of falling budget; the first one that the budget suffices for is used."""
 _FITTED_IMAGES = 4300.0  # training images of the data set on which the epochs were chosen
