@@ -34,6 +34,7 @@ _GROUPS = {
         "known_devices",
         "compress",
         "sweep",
+        "evaluate",
         "finetune_plan",
         "finetune",
         "convert",

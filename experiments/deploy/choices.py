@@ -30,7 +30,8 @@ from hwnas.deploy import Device, Target, measure_together
 from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.deploy.quantization.quantize import random_batches
 from hwnas.deploy.variants import VARIANTS, VariantInputs
-from hwnas.deploy.variants.sweep import Quality, Sweep, sweep
+from hwnas.deploy.variants.quality import Quality
+from hwnas.deploy.variants.sweep import Sweep, sweep
 
 FOLDER = Path(__file__).parent
 TRIED = ("mobilenet", "hybrid", "resnet", "vit", "simplenet")

@@ -25,7 +25,8 @@ from hwnas.deploy import export_onnx
 from hwnas.deploy.quantization.error_compensation import compensate_rounding
 from hwnas.deploy.quantization.quantize import Int8Quantizer
 from hwnas.deploy.variants import VARIANTS, VariantInputs
-from hwnas.deploy.variants.sweep import Quality, outputs_of
+from hwnas.deploy.variants.quality import Quality
+from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ArtifactError
 from hwnas.search.evaluation.converted import calibration_batches
 from hwnas.stages.run_inputs import RunInputs

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hwnas.api.compression import compress, sweep
     from hwnas.api.conversion import convert, model_repository, web_page
     from hwnas.api.devices import known_devices, measure, predict, search_space, targets
+    from hwnas.api.evaluation import evaluate
     from hwnas.api.finetuning import finetune, finetune_plan
     from hwnas.api.objectives import maximize, minimize
     from hwnas.api.run import Front, Network, Run, compare, export, open
@@ -81,6 +82,7 @@ __all__ = [
     "compress",
     "convert",
     "errors",
+    "evaluate",
     "export",
     "export_networks",
     "finetune",
@@ -136,6 +138,7 @@ _MODULES = {
     "compare": "api.run",
     "compress": "api.compression",
     "convert": "api.conversion",
+    "evaluate": "api.evaluation",
     "export": "api.run",
     "export_networks": "api.calibration",
     "finetune": "api.finetuning",

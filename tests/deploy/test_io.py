@@ -1,7 +1,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -44,6 +44,21 @@ def test_preprocessing_antialiases_only_when_it_shrinks_images(
     pixels = torch.from_numpy(digits).permute(0, 3, 1, 2) / 255
     expected = functional.interpolate(pixels, size, mode="bilinear", antialias=antialias)
     torch.testing.assert_close(GREY.at(*size)(digits), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("fit", ["stretch", "crop"])
+@pytest.mark.parametrize("size", [(8, 8), (5, 11), (12, 7)])
+def test_pixels_are_the_rounded_input_before_it_is_normalised(
+    fit: Literal["stretch", "crop"], size: tuple[int, int]
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 2), np.uint8)
+    how = Preprocessing(*size, 2, (0.0, 0.0), (1.0, 1.0), fit)
+    pixels = how.pixels(images)
+    assert pixels.dtype == np.uint8
+    exact = 255 * how(images).permute(0, 2, 3, 1).numpy()
+    assert np.abs(pixels - exact).max() <= 0.5 + 1e-4
+    if size == (8, 8):
+        np.testing.assert_array_equal(pixels, images)
 
 
 def test_preprocessing_gives_channels_last_and_keeps_its_input() -> None:

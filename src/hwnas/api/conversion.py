@@ -7,12 +7,14 @@ from pathlib import Path
 
 from hwnas.api.run import Network
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.deploy.bundles.converting import convert_bundle
+from hwnas.deploy.bundles.converting import checked_formats, convert_bundle
 from hwnas.deploy.bundles.model_repository import write_model_repository
 from hwnas.deploy.file_formats.device_limits import DeviceLimits, device_limits
 from hwnas.deploy.file_formats.file_format import CodeOptions
 from hwnas.deploy.runtimes.ort_web_files import runtime_files as web_files
 from hwnas.deploy.webpage import write_web_page
+from hwnas.stages.deployment.model_source import images_of_bundle
+from hwnas.stages.split_evaluator import check_on_test_images
 
 __all__ = ["convert", "model_repository", "opened_bundle", "web_page"]
 
@@ -26,6 +28,8 @@ def convert(
     limits: str | DeviceLimits | None = None,
     name: str | None = None,
     by_rows: bool = False,
+    data: str | None = None,
+    max_loss: float = 0.01,
 ) -> Bundle:
     """Add files in further formats to a bundle, and check each where it runs on this machine.
 
@@ -42,6 +46,10 @@ def convert(
             the network's file if None.
         by_rows: Whether code in the format ``"c"`` takes the rows of an image one by one, so that
             the image takes no place in the memory for activations.
+        data: Images on whose test split each file is evaluated where it runs here: ``data.source``
+            of a recipe, or the folder of a run; None for no evaluation.
+        max_loss: With ``data``, the largest loss of the first metric against the ONNX file, in the
+            metric's unit.
 
     Returns:
         The bundle with the files; `Bundle.converted` describes them.
@@ -49,14 +57,23 @@ def convert(
     Raises:
         ConfigError: A format is unknown, its converter is not installed, or an option is wrong or
             for other formats.
-        ArtifactError: A converter refuses the network, the outputs differ too much, the activations
-            do not fit, or the device cannot read the network; the bundle is unchanged.
+        DataError: The images do not fit the network.
+        ArtifactError: A converter refuses the network, the outputs differ too much, the loss is
+            larger than allowed, the activations do not fit, or the device cannot read the network;
+            the bundle is unchanged.
         StorageError: The bundle cannot be written.
     """
     device = device_limits(limits)
     formats = [to] if isinstance(to, str) else list(to)
     code = CodeOptions(arena_bytes, name, by_rows)
-    return convert_bundle(opened_bundle(bundle), formats, batch, code, device)
+    opened, check = opened_bundle(bundle), None
+    if data is not None:
+        checked_formats(formats, batch, code)  # before images are decoded
+        found = images_of_bundle(opened, data)
+        check = check_on_test_images(
+            found.task, found.data, found.preprocessing, opened.onnx_file, max_loss
+        )
+    return convert_bundle(opened, formats, batch, code, device, check)
 
 
 def web_page(

@@ -113,6 +113,28 @@ class Preprocessing:
         Raises:
             DataError: The images are not uint8, or do not have that shape.
         """
+        batch = self._resized(images)
+        mean = torch.tensor(self.mean, device=batch.device).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, device=batch.device).view(1, -1, 1, 1)
+        return batch.mul_(1 / (255 * std)).sub_(mean / std)
+
+    def pixels(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Bring a batch of images to the size of the network's input, as rounded pixels.
+
+        Args:
+            images: uint8 (N, H, W, C), of any height and width.
+
+        Returns:
+            uint8 (N, height, width, C).
+
+        Raises:
+            DataError: The images are not uint8, or do not have that shape.
+        """
+        batch = self._resized(images).round_().clamp_(0, 255).to(torch.uint8)
+        return np.ascontiguousarray(batch.permute(0, 2, 3, 1).numpy())
+
+    def _resized(self, images: Tensor | NDArray[np.uint8]) -> Tensor:
+        """Return new images (N, C, height, width) with pixels from 0 to 255, not rounded."""
         if images.ndim != 4 or images.shape[-1] != self.channels or 0 in images.shape[1:]:
             raise DataError(
                 f"images have shape {tuple(images.shape)}; expected (N, H, W, {self.channels})"
@@ -125,12 +147,7 @@ class Preprocessing:
             if isinstance(images, Tensor)
             else torch.from_numpy(np.require(images, requirements=["C", "W"]))
         )
-        batch = self._resized(pixels.permute(0, 3, 1, 2).float())
-        mean = torch.tensor(self.mean, device=batch.device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, device=batch.device).view(1, -1, 1, 1)
-        return batch.mul_(1 / (255 * std)).sub_(mean / std)
-
-    def _resized(self, batch: Tensor) -> Tensor:
+        batch = pixels.permute(0, 3, 1, 2).float()
         if self.fit == "crop":
             rows, columns = centred_box(batch.shape[2:], (self.height, self.width))
             batch = batch[:, :, rows, columns]

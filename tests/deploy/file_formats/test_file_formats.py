@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,18 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from hwnas.deploy import Bundle, Export
+from hwnas.deploy import Bundle, BundleFacts, BundleNetwork, Export, write_bundle
 from hwnas.deploy.bundles.converting import convert_bundle
+from hwnas.deploy.file_formats.compressed_onnx import CompressedOnnx
 from hwnas.deploy.file_formats.converted_file import ConvertedFile
 from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
 from hwnas.deploy.file_formats.older_onnx import OlderOnnx
 from hwnas.deploy.file_formats.pixel_onnx import PixelOnnx
+from hwnas.deploy.file_formats.quality_check import QualityCheck
 from hwnas.deploy.file_formats.registry import FILE_FORMATS
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.runtimes.session import ArraySession
+from hwnas.deploy.variants.quality import Quality
 from hwnas.errors import ArtifactError, ConfigError
 
 Command = Callable[..., Any]
@@ -106,7 +110,7 @@ def test_damaged_files_are_refused_in_one_line(
 def test_operator_that_no_converter_knows_is_named(
     form: FileFormat, source: SourceNetwork, tmp_path: Path
 ) -> None:
-    if isinstance(form, OlderOnnx | PixelOnnx):
+    if isinstance(form, CompressedOnnx | OlderOnnx | PixelOnnx):
         pytest.skip("it leaves the operators as they are")
     node = helper.make_node("Weird", ["x"], ["y"], domain="some.where", name="stem/weird")
     sizes = ["n", 1, 8, 8]
@@ -128,6 +132,7 @@ def test_bundle_keeps_and_verifies_the_converted_files(name: str, bundle: Bundle
     (made,) = convert_bundle(bundle, [name]).converted
     opened = Bundle.load(bundle.folder)
     assert opened.converted == [made]
+    assert made.golden in opened.golden()
     assert made.format == name
     assert {each for each in made.files} <= set(opened.files)
     assert made.versions["hwnas"]
@@ -138,6 +143,22 @@ def test_bundle_keeps_and_verifies_the_converted_files(name: str, bundle: Bundle
     assert f"| {made.main} | {name} |" in (bundle.folder / "README.md").read_text()
     (bundle.folder / made.files[0]).write_bytes(b"changed")
     assert not all(check.ok for check in opened.checks())
+
+
+@pytest.mark.parametrize("size", [6, 13])
+def test_files_take_pixels_of_the_network_s_size_where_images_have_another(
+    size: int,
+    to_pack: BundleNetwork,
+    facts: BundleFacts,
+    digits: NDArray[np.uint8],
+    tmp_path: Path,
+) -> None:
+    images = Preprocessing(size, size, 1, (0.0,), (1.0,)).pixels(digits[:5])
+    bundle = write_bundle(tmp_path / "bundle", replace(to_pack, golden_images=images), facts)
+    (made,) = convert_bundle(bundle, ["onnx-pixels"]).converted
+    assert made.difference is not None
+    assert made.difference < 0.02  # from rounding the pixels
+    assert all(check.ok for check in Bundle.load(bundle.folder).verify())
 
 
 def test_second_conversion_replaces_the_first_and_keeps_others(bundle: Bundle) -> None:
@@ -183,6 +204,45 @@ def test_conversion_with_other_outputs_leaves_the_bundle_alone(
         convert_bundle(bundle, ["torch", "wrong"])
     assert Bundle.load(bundle.folder).converted == []
     assert all(check.ok for check in bundle.verify())
+
+
+@dataclass(frozen=True)
+class LosesThreePoints:
+    """Evaluator to which every file loses .03 of its accuracy."""
+
+    images: NDArray[np.uint8]
+    preprocessing: Preprocessing
+
+    def inputs(self) -> Iterator[NDArray[np.float32]]:
+        yield self.preprocessing(self.images).contiguous().numpy()
+
+    def pixels(self) -> Iterator[NDArray[np.uint8]]:
+        yield self.images
+
+    def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
+        np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-3)
+        return Quality("accuracy", "maximize", 0.9, 0.01, 0.03, 0.01, "fraction", 40, "test")
+
+
+@pytest.mark.parametrize("name", ["openvino", "onnx-pixels"])
+def test_conversion_that_loses_too_much_leaves_the_bundle_alone(
+    name: str, bundle: Bundle, digits: NDArray[np.uint8]
+) -> None:
+    evaluator = LosesThreePoints(digits, bundle.preprocessing)
+    check = QualityCheck(evaluator, bundle.onnx_file, max_loss=0.02)
+    told = rf"model.onnx converted to {name} loses 0.03 in accuracy on 40 test images; at most 0.02"
+    with pytest.raises(ArtifactError, match=told):
+        convert_bundle(bundle, [name], check=check)
+    assert Bundle.load(bundle.folder).converted == []
+    allowed = replace(check, max_loss=0.03)
+    (made,) = convert_bundle(bundle, [name], check=allowed).converted
+    assert made.quality is not None
+    assert made.quality.loss == 0.03
+    assert Bundle.load(bundle.folder).converted == [made]
+    card = (bundle.folder / "README.md").read_text()
+    assert "| accuracy (evaluated) | loss |" in card
+    assert "| 0.9000 | 0.0300 (" in card
+    assert all(each.ok for each in Bundle.load(bundle.folder).verify())
 
 
 def test_file_of_an_unknown_format_is_kept_unchecked(bundle: Bundle) -> None:
@@ -252,6 +312,56 @@ def test_operator_without_an_older_form_is_refused_in_one_line(
     with pytest.raises(ArtifactError, match=r"in opset 17 instead .* older form: Gelu") as e:
         FILE_FORMATS["onnx-opset17"].convert(replace(source, model=path), tmp_path / "o.onnx")
     assert "\n" not in str(e.value)
+
+
+def test_compressed_file_gives_the_onnx_file_back_bit_for_bit(bundle: Bundle) -> None:
+    (made,) = convert_bundle(bundle, ["onnx-xz"]).converted
+    packed, plain = (bundle.folder / made.main).read_bytes(), bundle.onnx_file.read_bytes()
+    assert lzma.decompress(packed) == plain
+    assert made.sizes == {"file_bytes": len(packed), "unpacked_bytes": len(plain)}
+    assert made.difference == 0
+    floats = np.random.default_rng(0).normal(size=2**14).astype(np.float32)
+    tensor = onnx.numpy_helper.from_array(floats, "weights")
+    node = helper.make_node("Add", ["x", "weights"], ["y"])
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 2**14]) for n in "xy"]
+    graph = helper.make_graph([node], "weights", values[:1], values[1:], [tensor])
+    model = bundle.folder.parent / "weights.onnx"
+    onnx.save(helper.make_model(graph), model)
+    source = SourceNetwork(model, bundle.preprocessing, bundle.outputs)
+    sizes = FILE_FORMATS["onnx-xz"].convert(source, model.with_suffix(".xz"))
+    assert sizes["file_bytes"] < 0.88 * sizes["unpacked_bytes"]
+
+
+def test_compressed_file_holds_the_weights_of_other_files(bundle: Bundle, tmp_path: Path) -> None:
+    apart = tmp_path / "apart.onnx"
+    onnx.save(onnx.load(bundle.onnx_file), apart, save_as_external_data=True, size_threshold=0)
+    source = SourceNetwork(apart, bundle.preprocessing, bundle.outputs)
+    form, to = FILE_FORMATS["onnx-xz"], tmp_path / "whole.xz"
+    form.convert(source, to)
+    golden = bundle.golden_numbers()
+    assert golden.difference(form.load(to, 1), form.takes_pixels) == 0
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-9], lambda data: lzma.compress(b"")])
+def test_damaged_compressed_file_is_refused(
+    change: Callable[[bytes], bytes], bundle: Bundle, tmp_path: Path
+) -> None:
+    (made,) = convert_bundle(bundle, ["onnx-xz"]).converted
+    damaged = tmp_path / "damaged.xz"
+    damaged.write_bytes(change((bundle.folder / made.main).read_bytes()))
+    with pytest.raises(ArtifactError) as told:
+        FILE_FORMATS["onnx-xz"].load(damaged, 1)
+    assert "\n" not in str(told.value)
+
+
+def test_compressed_file_that_would_fill_the_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwnas.deploy.file_formats.compressed_onnx._MOST_BYTES", 2**20)
+    bomb = tmp_path / "bomb.xz"
+    bomb.write_bytes(lzma.compress(bytes(2**21)))
+    with pytest.raises(ArtifactError, match="larger than an ONNX file can be"):
+        FILE_FORMATS["onnx-xz"].load(bomb, 1)
 
 
 def test_onnx_file_that_takes_pixels_has_the_labels_in_its_metadata(bundle: Bundle) -> None:

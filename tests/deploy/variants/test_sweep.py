@@ -15,7 +15,8 @@ from hwnas.deploy import Bundle, Device, Export, TimingSettings
 from hwnas.deploy.bundles.repacking import write_variants
 from hwnas.deploy.quantization.quantize import random_batches
 from hwnas.deploy.variants import VARIANTS, ConvertedNetwork, VariantInputs
-from hwnas.deploy.variants.sweep import Quality, Sweep, VariantResult, sweep
+from hwnas.deploy.variants.quality import Quality
+from hwnas.deploy.variants.sweep import Sweep, VariantResult, sweep
 from hwnas.errors import ArtifactError, ConfigError
 
 ORT, TORCH = Device("cpu", "onnxruntime"), Device("cpu", "pytorch")

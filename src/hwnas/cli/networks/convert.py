@@ -43,6 +43,17 @@ def convert(
     name: CodeName = None,
     by_rows: ByRows = False,
     device: Readable = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Run, or images as data.source of a recipe, on whose test split the files are "
+            "evaluated"
+        ),
+    ] = None,
+    max_loss: Annotated[
+        float,
+        typer.Option(help="With --data: largest loss of the first metric, in its unit"),
+    ] = 0.01,
     as_json: Json = False,
 ) -> None:
     """Convert a bundle's network to further file formats, and add and check the files."""
@@ -56,6 +67,8 @@ def convert(
         limits=device,
         name=name,
         by_rows=by_rows,
+        data=data,
+        max_loss=max_loss,
     ).converted
     made = [each for each in converted if each.format in to]
     if as_json:
@@ -72,7 +85,15 @@ def told(file: ConvertedFile) -> str:
     )
     if file.not_run is not None:
         return f"converted, not run here: {file.not_run}{sizes}"
-    return f"runs here, outputs agree within {file.difference:.1e} of the largest output{sizes}"
+    agree = f"outputs agree within {file.difference:.1e} of the largest output"
+    if file.quality is None:
+        return f"runs here, {agree}{sizes}"
+    found = file.quality
+    low, high = found.loss_interval.ends
+    return (
+        f"runs here, {agree}; {found.metric} {found.value:.4f} on {found.n} {found.split} images, "
+        f"a loss of {found.loss:.4f} ({low:.4f} to {high:.4f}){sizes}"
+    )
 
 
 def arena_bytes(text: str | None) -> int | None:

@@ -508,27 +508,31 @@ class Bundle:
         return f"{len(images)} images agree within {error:.1e} of the largest output"
 
     def _check_converted(self, file: ConvertedFile) -> str:
-        return file.check(self.folder, self.golden_numbers())
+        return file.check(self.folder, self.golden_numbers(file.golden))
 
-    def golden_numbers(self) -> GoldenNumbers:
-        """Return the golden images, and the network's outputs in single precision.
+    def golden_numbers(self, outputs: str = GOLDEN_OUTPUTS) -> GoldenNumbers:
+        """Return the golden images, and outputs for them, those in single precision by default.
+
+        Args:
+            outputs: Name of the outputs in golden.npz.
 
         Raises:
             ArtifactError: The file is damaged, or lacks one of them.
         """
-        golden = read_golden(self.folder / GOLDEN, ["images", GOLDEN_OUTPUTS])
-        pixels = golden["images"]
-        images = self.preprocessing(pixels).contiguous().numpy()
-        return GoldenNumbers(pixels, images, golden[GOLDEN_OUTPUTS])
+        golden = read_golden(self.folder / GOLDEN, ["images", outputs])
+        how, stored = self.preprocessing, golden["images"]
+        images = how(stored).contiguous().numpy()
+        return GoldenNumbers(how.pixels(stored), images, golden[outputs])
 
     def golden(self) -> dict[str, NDArray[Any]]:
         """Return the golden images, uint8 (N, H, W, C), and the golden outputs, by name.
 
         Raises:
-            ArtifactError: The file is damaged, or lacks the images or the outputs of an artifact.
+            ArtifactError: The file is damaged, or lacks the images or the outputs of a file.
         """
-        names = dict.fromkeys(artifact.golden for artifact in self.artifacts)
-        return read_golden(self.folder / GOLDEN, ["images", *names])
+        names = [artifact.golden for artifact in self.artifacts]
+        names += [file.golden for file in self.converted]
+        return read_golden(self.folder / GOLDEN, ["images", *dict.fromkeys(names)])
 
 
 def read_golden(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hwnas.atomic import replacing_folder
-from hwnas.deploy.bundles.bundle import MODEL, Bundle
+from hwnas.deploy.bundles.bundle import GOLDEN, MODEL, Bundle
 from hwnas.deploy.bundles.packing import reseal
 from hwnas.deploy.file_formats.converted_file import ConvertedFile, GoldenNumbers, converted
 from hwnas.deploy.file_formats.device_limits import DeviceLimits, check_readable
 from hwnas.deploy.file_formats.file_format import CodeOptions, FileFormat, SourceNetwork
+from hwnas.deploy.file_formats.quality_check import QualityCheck
 from hwnas.deploy.file_formats.registry import file_format
 from hwnas.deploy.onnx.early_exit import unconditional
 from hwnas.deploy.quantization.quantize import quantize_int8
@@ -29,6 +34,7 @@ def convert_bundle(
     batch: int = 1,
     code: CodeOptions | None = None,
     limits: DeviceLimits | None = None,
+    check: QualityCheck | None = None,
 ) -> Bundle:
     """Add files in further formats to a bundle; those that it has already are made again.
 
@@ -43,6 +49,7 @@ def convert_bundle(
         batch: Number of images that a run takes, where a format fixes it; at least 1.
         code: Options of formats that are programs; the defaults if None.
         limits: Limits of a device that has to be able to read one of the ONNX files; None for none.
+        check: Evaluation of the files on images with targets, where they run here; None for none.
 
     Returns:
         The bundle with the files.
@@ -50,8 +57,8 @@ def convert_bundle(
     Raises:
         ConfigError: There is no such format, its converter is not installed, the batch is wrong, or
             an option is for other formats.
-        ArtifactError: A converter refuses the network, the outputs differ too much, or the device
-            can read no file.
+        ArtifactError: A converter refuses the network, the outputs differ too much, the loss is
+            larger than allowed, or the device can read no file.
         StorageError: The bundle cannot be written.
     """
     options = code or CodeOptions()
@@ -61,20 +68,25 @@ def convert_bundle(
     kept = [each for each in bundle.converted if each.format not in formats]
     with tempfile.TemporaryDirectory() as folder:
         made: list[tuple[Path, ConvertedFile]] = []
+        outputs: dict[str, NDArray[Any]] = {}
         for name, form in forms.items():
             place = Path(folder, name)
             place.mkdir()
-            given, known = network, golden
-            if form.number_format == "int8":
-                given = replace(network, model=_int8_file(bundle, golden, Path(folder)))
-                exact = OnnxSession(given.model, batch=1, threads=1, optimised=False)
-                outputs = exact.run(golden.images)
-                known = replace(golden, outputs=outputs)
-            made.append((place, converted(name, given, place, known)))
+            if form.number_format != "int8":
+                made.append((place, converted(name, network, place, golden, check)))
+                continue
+            given = replace(network, model=_int8_file(bundle, golden, Path(folder)))
+            exact = OnnxSession(given.model, batch=1, threads=1, optimised=False)
+            known = replace(golden, outputs=exact.run(golden.images))
+            file = converted(name, given, place, known, check)
+            if not form.is_program:  # programs are not run again
+                file = replace(file, golden=f"outputs of {name}")
+                outputs[file.golden] = known.outputs
+            made.append((place, file))
         if limits is not None:
             files = [place / each.main for place, each in made if each.main.endswith(".onnx")]
             check_readable(limits, [network.model, *files])
-        _write(bundle, kept, made)
+        _write(bundle, kept, made, outputs)
     return Bundle.load(bundle.folder)
 
 
@@ -116,7 +128,10 @@ def _int8_file(bundle: Bundle, golden: GoldenNumbers, folder: Path) -> Path:
 
 
 def _write(
-    bundle: Bundle, kept: Sequence[ConvertedFile], made: Sequence[tuple[Path, ConvertedFile]]
+    bundle: Bundle,
+    kept: Sequence[ConvertedFile],
+    made: Sequence[tuple[Path, ConvertedFile]],
+    outputs: Mapping[str, NDArray[Any]],
 ) -> None:
     before = {name for each in bundle.converted for name in each.files}
     listed = [each.to_json() for each in (*kept, *(file for _, file in made))]
@@ -126,5 +141,8 @@ def _write(
             (temporary / name).unlink()
         for place, _ in made:
             shutil.copytree(place, temporary, dirs_exist_ok=True)
+        if outputs:
+            arrays: dict[str, Any] = {**bundle.golden(), **outputs}
+            np.savez_compressed(temporary / GOLDEN, **arrays)
         description = {**bundle.description, "converted": listed}
         reseal(temporary, description, description["artifacts"])

@@ -238,17 +238,26 @@ def _converted(description: Mapping[str, Any]) -> list[str]:
     made = description.get("converted", ())
     if not made:
         return []
+    judged = [each["quality"] for each in made if each.get("quality")]
     rows = [
         (
             each["main"],
             each["format"],
             each["batch"],
             each["not_run"] or f"agree within {each['difference']:.1e} of the largest output",
+            *(_quality(each.get("quality")) if judged else ()),
             ", ".join(f"{name} {version}" for name, version in each["versions"].items()),
         )
         for each in made
     ]
-    head = ("file", "format", "batch, where it is fixed", "outputs, compared with ONNX", "made by")
+    head = (
+        "file",
+        "format",
+        "batch, where it is fixed",
+        "outputs, compared with ONNX",
+        *((f"{judged[0]['metric']} (evaluated)", "loss") if judged else ()),
+        "made by",
+    )
     return ["## Further formats", "", *_table(head, rows), ""]
 
 
@@ -259,14 +268,13 @@ def _variants(description: Mapping[str, Any]) -> list[str]:
         return []
     rows = []
     for each in swept:
-        quality, agreed = each["quality"] or {}, (each["answers"] or {}).get("share")
+        agreed = (each["answers"] or {}).get("share")
         rows.append(
             (
                 each["variant"],
                 each["target"],
                 _value(each["measurement"]["latency_ms"], "ms"),
-                f"{quality['value']:.4f}" if quality else "",
-                _loss(quality) if quality else "",
+                *_quality(each["quality"]),
                 "" if agreed is None else f"{agreed:.2%}",
                 each["files"][0],
             )
@@ -292,6 +300,11 @@ def _variants(description: Mapping[str, Any]) -> list[str]:
         "are equal to those of the network in single precision.",
         "",
     ]
+
+
+def _quality(quality: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return the metric of a file and its loss, both empty if it was not evaluated."""
+    return (f"{quality['value']:.4f}", _loss(quality)) if quality else ("", "")
 
 
 def _loss(quality: Mapping[str, Any]) -> str:

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.bundles.artifact import ROUNDED_TOLERANCE
+from hwnas.deploy.bundles.artifact import GOLDEN_OUTPUTS, ROUNDED_TOLERANCE
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.export.comparison import TOLERANCE, relative_error
-from hwnas.deploy.file_formats.file_format import FileFormat, SourceNetwork
+from hwnas.deploy.file_formats.file_format import SourceNetwork
+from hwnas.deploy.file_formats.quality_check import QualityCheck
 from hwnas.deploy.file_formats.registry import FILE_FORMATS, file_format
 from hwnas.deploy.onnx.early_exit import unconditional
+from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.machine import versions
+from hwnas.deploy.variants.quality import Quality
 from hwnas.errors import ArtifactError
 
 __all__ = ["ConvertedFile", "GoldenNumbers", "converted"]
@@ -30,17 +33,17 @@ class GoldenNumbers:
     Attributes:
         pixels: uint8 (N, H, W, C), at the size of the network's input.
         images: The same as inputs of the network, (N, C, H, W).
-        outputs: Outputs of the network in single precision, (N, ...).
+        outputs: Outputs of the network, (N, ...): in single precision, or as it was quantised.
     """
 
     pixels: NDArray[np.uint8]
     images: NDArray[np.float32]
     outputs: NDArray[Any]
 
-    def difference(self, form: FileFormat, file: Path, batch: int) -> float:
+    def difference(self, session: Session, takes_pixels: bool) -> float:
         """Return the largest difference of a file's outputs, as a share of the largest output."""
-        inputs: Any = self.pixels if form.takes_pixels else self.images
-        return relative_error(form.load(file, batch).run(inputs), self.outputs)
+        inputs: Any = self.pixels if takes_pixels else self.images
+        return relative_error(session.run(inputs), self.outputs)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class ConvertedFile:
         not_run: Why the file was not run where it was converted; None if it was.
         versions: Versions of the packages that converted.
         sizes: What the file takes on its device in bytes, by name; empty if unknown.
+        quality: First metric of the file on images with targets; None if it was not evaluated.
+        golden: Name, in golden.npz, of the outputs of the ONNX file that was converted.
     """
 
     format: str
@@ -71,10 +76,13 @@ class ConvertedFile:
     not_run: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    quality: Quality | None = None
+    golden: str = GOLDEN_OUTPUTS
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; `from_json` is the inverse."""
-        return {**asdict(self), "files": list(self.files)}
+        quality = None if self.quality is None else self.quality.to_json()
+        return {**asdict(self), "files": list(self.files), "quality": quality}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ConvertedFile:
@@ -83,7 +91,31 @@ class ConvertedFile:
         Raises:
             KeyError, TypeError: The entry is damaged.
         """
-        return cls(**{**data, "files": tuple(data["files"])})
+        quality = data.get("quality")
+        read = None if quality is None else Quality.from_json(quality)
+        return cls(**{**data, "files": tuple(data["files"]), "quality": read})
+
+    def cannot_run(self) -> str | None:
+        """Return why the file is not run here, or None if it can be."""
+        if self.format not in FILE_FORMATS:
+            return f"there is no format {self.format!r}"
+        form = FILE_FORMATS[self.format]
+        if (reason := form.unavailable() or form.cannot_run()) is not None:
+            return reason
+        return "a program is run only where it was converted" if form.is_program else None
+
+    def load(self, folder: Path) -> Session:
+        """Load the file from the folder of its bundle, if `cannot_run` gives no reason against it.
+
+        Raises:
+            ArtifactError: The file is missing or damaged.
+        """
+        return FILE_FORMATS[self.format].load(inside(folder, self.main), self.batch)
+
+    @property
+    def takes_pixels(self) -> bool:
+        """True if the file takes pixels instead of preprocessed images."""
+        return FILE_FORMATS[self.format].takes_pixels
 
     def check(self, folder: Path, golden: GoldenNumbers) -> str:
         """Run the file on golden images, and return what was found in one line.
@@ -95,14 +127,9 @@ class ConvertedFile:
         Raises:
             ArtifactError: The file is damaged, or its outputs differ too much.
         """
-        if self.format not in FILE_FORMATS:
-            return f"not run here: there is no format {self.format!r}"
-        form = FILE_FORMATS[self.format]
-        if (reason := form.unavailable() or form.cannot_run()) is not None:
+        if (reason := self.cannot_run()) is not None:
             return f"not run here: {reason}"
-        if form.is_program:
-            return "not run here: a program is run only where it was converted"
-        difference = golden.difference(form, inside(folder, self.main), self.batch)
+        difference = golden.difference(self.load(folder), self.takes_pixels)
         if not difference <= self.tolerance:  # also true for NaN
             raise ArtifactError(
                 f"outputs differ by {difference:.2g} of the largest output; at most "
@@ -112,19 +139,25 @@ class ConvertedFile:
 
 
 def converted(
-    name: str, network: SourceNetwork, folder: Path, golden: GoldenNumbers
+    name: str,
+    network: SourceNetwork,
+    folder: Path,
+    golden: GoldenNumbers,
+    check: QualityCheck | None = None,
 ) -> ConvertedFile:
-    """Convert a network, and run the result on golden images where it runs here.
+    """Convert a network, and run the result where it runs here.
 
     Args:
         name: Name of the format.
         network: Network to convert.
         folder: Empty folder for the files.
         golden: Golden images, and what the network makes of them.
+        check: Evaluation on images with targets; None for none.
 
     Raises:
         ConfigError: There is no such format, or its converter is not installed.
-        ArtifactError: The converter refuses the file, or the outputs differ too much.
+        ArtifactError: The converter refuses the file, the outputs differ too much, or the loss is
+            larger than allowed.
     """
     form, model, batch = file_format(name), network.model, network.batch
     named = network.code.name if form.is_program else None
@@ -143,11 +176,15 @@ def converted(
     )
     if (reason := form.cannot_run()) is not None:
         return replace(made, not_run=reason)
-    difference = golden.difference(form, to, batch)
+    session = form.load(to, batch)
+    difference = golden.difference(session, form.takes_pixels)
     if not difference <= ROUNDED_TOLERANCE:  # also true for NaN
         raise ArtifactError(
             f"{model} converted to {name} gives outputs that differ by {difference:.2g} of the "
             f"largest output; at most {ROUNDED_TOLERANCE:g} is allowed, so nothing was written"
         )
     tolerance = TOLERANCE if difference <= TOLERANCE else ROUNDED_TOLERANCE
-    return replace(made, difference=difference, tolerance=tolerance)
+    quality = None
+    if check is not None:
+        quality = check.quality(session, form.takes_pixels, f"{model.name} converted to {name}")
+    return replace(made, difference=difference, tolerance=tolerance, quality=quality)

@@ -26,7 +26,8 @@ from hwnas.deploy.onnx.workload import read_workload
 from hwnas.deploy.quantization.saturation import saturation_warning
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.deploy.targets.target import Target
-from hwnas.deploy.variants.sweep import OutputEvaluator, Quality, outputs_of
+from hwnas.deploy.variants.quality import OutputEvaluator, Quality
+from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,75 +28,16 @@ from hwnas.deploy.targets.number_format import number_format
 from hwnas.deploy.targets.target import RUNTIMES, Device, Target
 from hwnas.deploy.variants import ConvertedNetwork, Variant, VariantInputs
 from hwnas.deploy.variants.prediction_agreement import PredictionAgreement, compare_answers
+from hwnas.deploy.variants.quality import OutputEvaluator, Quality
 from hwnas.errors import ArtifactError, ConfigError, DataError
-from hwnas.interval import (
-    Interval,
-    is_proportion,
-    metric_interval,
-    paired_difference_interval,
-)
 
-__all__ = ["OutputEvaluator", "Quality", "Sweep", "VariantResult", "outputs_of", "sweep"]
+__all__ = ["Sweep", "VariantResult", "outputs_of", "sweep"]
 
 SCHEMA = 1
 _UNJUDGED = (
     "its quality is unknown: its outputs differ from those in fp32, and there are no images with "
     "targets to evaluate it on"
 )
-
-
-@dataclass(frozen=True)
-class Quality:
-    """Metric of a file in its runtime, on images that it was not trained on.
-
-    Attributes:
-        metric: Name of the first metric of the task.
-        direction: Direction in which the metric is better.
-        value: Value of this file.
-        standard_error: Standard error of the value.
-        loss: Loss against the network in single precision, on the same images; negative if better.
-        loss_standard_error: Standard error of the loss.
-        unit: Unit of these four numbers.
-        n: Number of images.
-        split: Split of the images.
-    """
-
-    metric: str
-    direction: Literal["maximize", "minimize"]
-    value: float
-    standard_error: float
-    loss: float
-    loss_standard_error: float
-    unit: str
-    n: int
-    split: str
-
-    @property
-    def interval(self) -> Interval:
-        """95 % confidence interval of the value."""
-        proportion = is_proportion(self.unit)
-        return metric_interval(self.value, self.standard_error, self.n, proportion=proportion)
-
-    @property
-    def loss_interval(self) -> Interval:
-        """95 % confidence interval of the loss, which is a difference on the same images."""
-        error, proportion = self.loss_standard_error, is_proportion(self.unit)
-        return paired_difference_interval(self.loss, error, self.n, proportion=proportion)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with both 95 % intervals."""
-        ends = {"interval": self.interval.ends, "loss_interval": self.loss_interval.ends}
-        return {"kind": "evaluated", **asdict(self), **ends}
-
-
-class OutputEvaluator(Protocol):
-    """Evaluator of outputs on images with targets."""
-
-    def inputs(self) -> Iterable[NDArray[np.float32]]:
-        """Return batches (N, ...) of preprocessed images, the same at every call."""
-
-    def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
-        """Return the quality of the outputs for all inputs, given those of the network in fp32."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import numpy as np
 
 from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle
@@ -18,20 +21,18 @@ from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.run_folder import RunFolder
 from hwnas.search import TASKS
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData, Split, load_data
 from hwnas.search.data.raw_images import TargetKind
-from hwnas.search.evaluation.scoring import SplitName
 from hwnas.search.tasks.task import Task
 from hwnas.stages.finalists.pick import picked
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job
 from hwnas.stages.run_inputs import RunInputs
-from hwnas.stages.split_evaluator import SplitEvaluator
+from hwnas.stages.split_evaluator import IMAGES_AT_ONCE, SplitEvaluator
 from hwnas.stages.trusted_jobs import trusted_job
 
-__all__ = ["Images", "ModelSource", "images_for", "images_of_bundle", "opened"]
+__all__ = ["Images", "ModelSource", "Part", "images_for", "images_of_bundle", "opened"]
 
-_IMAGES_AT_ONCE = 64
 _TASKS: Mapping[TargetKind, str] = {
     "classes": "classification",
     "values": "regression",
@@ -41,6 +42,8 @@ _TASKS: Mapping[TargetKind, str] = {
     "tokens": "language-model",
 }
 """Task of a network of which only the images are known, by the kind of their targets."""
+Part = Literal["test", "validation", "train", "all"]
+"""Images of a data set: those of a split, or all."""
 _LEVELS = 4  # maximum number of folders between a run and its bundles
 
 
@@ -78,21 +81,25 @@ class ModelSource:
     def at_once(self, batch: int) -> int:
         """Return the number of images to evaluate at a time, for targets of this batch size."""
         # A user's own file may accept only one batch size.
-        return batch if self.bundle is None else _IMAGES_AT_ONCE
+        return batch if self.bundle is None else IMAGES_AT_ONCE
 
-    def evaluator(self, split: SplitName, batch: int) -> SplitEvaluator | None:
-        """Return an evaluator of the network's variants on a split; None without images.
+    def evaluator(self, split: Part, batch: int) -> SplitEvaluator | None:
+        """Return an evaluator of the network's variants on images; None without images.
 
         Args:
-            split: Split to evaluate on.
+            split: Split to evaluate on, or ``"all"`` for those of all splits.
             batch: Batch size of the targets that the variants run on.
+
+        Raises:
+            DataError: All images are asked for, but the splits are from different parts of the
+                source.
         """
         if self.images is None:
             return None
         task, data, preprocessing = self.images.task, self.images.data, self.images.preprocessing
         known = self.bundle is not None
-        of_split = {"validation": data.validation, "test": data.test}[split]
-        return SplitEvaluator(task, of_split, split, preprocessing, self.at_once(batch), known)
+        chosen = _all_images(data) if split == "all" else getattr(data, split)
+        return SplitEvaluator(task, chosen, split, preprocessing, self.at_once(batch), known)
 
 
 @contextlib.contextmanager
@@ -215,6 +222,17 @@ def _images_of_file(model: Path, source: str) -> Images:
         )
     task = TASKS[_TASKS[data.kind]](data=data)
     return Images(task, data, data.preprocessing.at(height, width))
+
+
+def _all_images(data: ImageData) -> Split:
+    parts = (data.train, data.validation, data.test)
+    if any(part.images is not data.train.images for part in parts):
+        raise DataError(
+            "the images are divided into parts for training and for testing already; name one of "
+            "them: test, validation or train"
+        )
+    rows = np.concatenate([part.positions for part in parts])
+    return Split(data.train.images, data.train.image_targets, rows)
 
 
 def _read(source: str, size: tuple[int, int], fit: Fit = "stretch") -> ImageData:

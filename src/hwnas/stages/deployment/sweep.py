@@ -20,7 +20,8 @@ from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants import VARIANTS, Variant, VariantInputs
 from hwnas.deploy.variants.named import variant_named
-from hwnas.deploy.variants.sweep import Quality, Sweep, outputs_of, sweep
+from hwnas.deploy.variants.quality import Quality
+from hwnas.deploy.variants.sweep import Sweep, outputs_of, sweep
 from hwnas.deploy.variants.variant import Retrain
 from hwnas.errors import ConfigError, StorageError
 from hwnas.progress import ProgressCallback, Reporter, make_reporter

@@ -37,6 +37,7 @@ from hwnas.stages.finalists.limits import LimitCheck, limit_checks
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.job import Job
 from hwnas.stages.run_inputs import RunInputs
+from hwnas.stages.split_evaluator import check_on_test_images
 
 __all__ = ["PATH_MACS", "ExportedFinalist", "export_finalist", "metric_rows", "pack"]
 
@@ -207,7 +208,9 @@ def pack(
     )
     bundle = write_bundle(folder / trial.candidate.id, packed, facts)
     if recipe.deploy.formats:
-        bundle = convert_bundle(bundle, recipe.deploy.formats)
+        how = bundle.preprocessing
+        check = check_on_test_images(run_inputs.task, run_inputs.data, how, bundle.onnx_file)
+        bundle = convert_bundle(bundle, recipe.deploy.formats, check=check)
     bundle.verify()
 
 
