@@ -22,9 +22,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hwnas import errors, samplers, spaces, strategies, tasks
     from hwnas.api.calibration import calibrate, calibrate_from_table, export_networks
+    from hwnas.api.checking import check
     from hwnas.api.compression import compress, sweep
     from hwnas.api.conversion import convert, model_repository, web_page
-    from hwnas.api.devices import known_devices, measure, predict, search_space, targets
+    from hwnas.api.devices import (
+        explain,
+        known_devices,
+        measure,
+        predict,
+        predict_gemm,
+        search_space,
+        targets,
+    )
     from hwnas.api.evaluation import evaluate
     from hwnas.api.finetuning import finetune, finetune_plan
     from hwnas.api.objectives import maximize, minimize
@@ -78,11 +87,13 @@ __all__ = [
     "__version__",
     "calibrate",
     "calibrate_from_table",
+    "check",
     "compare",
     "compress",
     "convert",
     "errors",
     "evaluate",
+    "explain",
     "export",
     "export_networks",
     "finetune",
@@ -95,6 +106,7 @@ __all__ = [
     "open",
     "plan_serving",
     "predict",
+    "predict_gemm",
     "samplers",
     "search",
     "search_recipe",
@@ -135,10 +147,12 @@ _MODULES = {
     "TrainConfig": "search.training",
     "calibrate": "api.calibration",
     "calibrate_from_table": "api.calibration",
+    "check": "api.checking",
     "compare": "api.run",
     "compress": "api.compression",
     "convert": "api.conversion",
     "evaluate": "api.evaluation",
+    "explain": "api.devices",
     "export": "api.run",
     "export_networks": "api.calibration",
     "finetune": "api.finetuning",
@@ -151,6 +165,7 @@ _MODULES = {
     "open": "api.run",
     "plan_serving": "api.serving",
     "predict": "api.devices",
+    "predict_gemm": "api.devices",
     "search_recipe": "api.searching",
     "search_space": "api.devices",
     "sweep": "api.compression",

@@ -61,6 +61,45 @@ def test_prediction_of_an_architecture_needs_its_space(store: Path, finished: Pa
         hwnas.predict(architecture, TARGET, store=store)
 
 
+def test_explanation_adds_up_to_the_prediction(store: Path, finished: Path) -> None:
+    fastest = hwnas.open(finished).best("fastest")
+    [predicted] = hwnas.predict(fastest, TARGET, store=store)
+    found = hwnas.explain(fastest, TARGET, store=store)
+    costs = [each.predicted for each in found.operators]
+    assert costs == sorted(costs, reverse=True)
+    assert sum(costs) == pytest.approx(predicted.estimate.mean, rel=0.2)
+    assert found.profiled_ms is not None
+    assert found.profiled_ms > 0
+    of_module = hwnas.explain(network(), TARGET, input_shape=(1, 8, 8), store=store)
+    assert "linear" in {each.kind for each in of_module.operators}
+    with pytest.raises(ConfigError, match="'no-device'"):
+        hwnas.explain(fastest, "no-device", store=store)
+
+
+def test_products_cannot_be_predicted_before_some_are_timed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no matrix products were timed .* --gemm"):
+        hwnas.predict_gemm(64, 64, 64, TARGET, store=tmp_path)
+    with pytest.raises(ConfigError, match="at least 1"):
+        hwnas.predict_gemm(0, 64, 64, [TARGET], store=tmp_path)
+
+
+@pytest.mark.slow
+def test_check_of_a_network_takes_its_budget_as_a_mapping(finished: Path, tmp_path: Path) -> None:
+    fastest = hwnas.open(finished).best("fastest")
+    limits = {"size_bytes": 1e9, "accuracy": 1.01}
+    checks = hwnas.check(fastest, {"target": TARGET, "limits": limits})
+    assert {each.name: each.ok for each in checks if each.limit is not None} == {
+        "size_bytes": True,
+        "accuracy": False,
+    }
+    file = tmp_path / "budget.toml"
+    file.write_text(f'target = "{TARGET}"\n[limits]\nsize_bytes = 10\n')
+    [size] = (each for each in hwnas.check(fastest.bundle, file) if each.name == "size_bytes")
+    assert not size.ok
+    with pytest.raises(ConfigError, match="budget: unknown key 'limit'; did you mean 'limits'"):
+        hwnas.check(fastest, {"target": TARGET, "limit": limits})
+
+
 @pytest.mark.slow
 def test_measurements_are_in_the_order_of_the_networks(finished: Path) -> None:
     wide = nn.Sequential(nn.Conv2d(1, 256, 3), nn.ReLU(), nn.Conv2d(256, 256, 3), nn.Flatten())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hwnas.api.given_networks import opened_bundle
 from hwnas.api.run import Network
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.converting import checked_formats, convert_bundle
@@ -16,7 +17,7 @@ from hwnas.deploy.webpage import write_web_page
 from hwnas.stages.deployment.model_source import images_of_bundle
 from hwnas.stages.split_evaluator import check_on_test_images
 
-__all__ = ["convert", "model_repository", "opened_bundle", "web_page"]
+__all__ = ["convert", "model_repository", "web_page"]
 
 
 def convert(
@@ -131,10 +132,3 @@ def model_repository(
     return write_model_repository(
         opened, folder, name=name, max_batch=max_batch, max_wait_ms=max_wait_ms
     )
-
-
-def opened_bundle(bundle: str | Path | Bundle | Network) -> Bundle:
-    """Return the bundle that a program gives by its path, as a finalist, or itself."""
-    if isinstance(bundle, Network):
-        return bundle.bundle
-    return bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))

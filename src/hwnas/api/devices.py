@@ -18,6 +18,7 @@ from hwnas.api.options import named
 from hwnas.api.run import Network, Run
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.export.to_onnx import export_onnx
+from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.timing import measure as measure_files
 from hwnas.deploy.onnx.workload import OnnxWorkload, read_workload
@@ -25,6 +26,7 @@ from hwnas.deploy.targets.machine import DeviceStatus, devices
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.experiment import space_of
+from hwnas.predictors.devices.device import DevicePredictor
 from hwnas.predictors.devices.fingerprint import fingerprint
 from hwnas.predictors.devices.from_spec import predict_from_spec
 from hwnas.predictors.devices.prediction import (
@@ -37,6 +39,10 @@ from hwnas.predictors.devices.prediction import predict as predict_costs
 from hwnas.predictors.devices.spec_sheet import SpecSheet, read_spec
 from hwnas.predictors.devices.store import DeviceStore
 from hwnas.predictors.expected_cost import mean_cost
+from hwnas.predictors.explain import Explanation, explanation
+from hwnas.predictors.metrics.gemm import Gemm
+from hwnas.predictors.metrics.gemm_profile import predict_gemm as predict_product
+from hwnas.predictors.metrics.gemm_tiles import GemmTile
 from hwnas.predictors.metrics.memory_profile import has_memory, predict_memory
 from hwnas.recipe import Named
 from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace, Workload
@@ -46,9 +52,11 @@ from hwnas.search_spaces.registry import SPACES, named_space
 __all__ = [
     "SpaceOfDevices",
     "device_store",
+    "explain",
     "known_devices",
     "measure",
     "predict",
+    "predict_gemm",
     "predictions",
     "search_space",
     "spec_sheet",
@@ -210,6 +218,7 @@ def measure(
     target: str | Target,
     *,
     input_shape: tuple[int, ...] | None = None,
+    patience_s: float = 0.0,
 ) -> list[Measurement]:
     """Time networks on a target, interleaved, so that a change of the machine's speed affects all.
 
@@ -217,6 +226,8 @@ def measure(
         models: ONNX file, bundle or its path, finalist of a run, or module; or several.
         target: Target of this machine or of an agent, such as ``"cpu-onnxruntime-fp32-b1-t1"``.
         input_shape: Channels, height and width of the input of modules.
+        patience_s: Longest time to repeat until the latency is as low as in earlier sessions, in
+            seconds.
 
     Returns:
         One measurement for each network, in the same order; its `headline` has the quantiles of the
@@ -233,7 +244,64 @@ def measure(
             str(index): _onnx_file(model, input_shape, Path(folder) / str(index))
             for index, model in enumerate(several)
         }
-        return list(measure_files(files, target_of(target)).values())
+        settings = TimingSettings(patience_s=patience_s)
+        return list(measure_files(files, target_of(target), settings).values())
+
+
+def explain(
+    model: Model,
+    target: str | Target,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    store: str | Path | None = None,
+) -> Explanation:
+    """Return the operators of a network with their costs, predicted beside profiled.
+
+    Args:
+        model: ONNX file, bundle or its path, finalist of a run, or module.
+        target: Known target or device. Operators are profiled if it is a target of this machine
+            whose runtime can do that.
+        input_shape: Shape of the input without the batch, such as (3, 224, 224): for a module, and
+            for a file that leaves sizes open.
+        store: Folder of device profiles; ``$HWNAS_HOME/devices`` if None.
+
+    Raises:
+        ConfigError: The device is not known.
+        ArtifactError: The file is missing or damaged, or the module cannot be exported.
+    """
+    name = target_names(target)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        path = _onnx_file(model, input_shape, Path(folder))
+        network = read_workload(path, input_shape=input_shape)
+        return explanation(DevicePredictor.load(device_store(store), name), path, network)
+
+
+def predict_gemm(
+    m: int,
+    n: int,
+    k: int,
+    target: str | Target | Sequence[str | Target],
+    *,
+    tile: str | GemmTile | None = None,
+    store: str | Path | None = None,
+) -> list[Prediction]:
+    """Predict the latency of a matrix product on targets, and its power where that is known.
+
+    Args:
+        m: Rows of the product.
+        n: Columns of the product.
+        k: Length of the sums.
+        target: Target on which ``hwnas calibrate --gemm`` has timed products, or several.
+        tile: Tile for a target of the runtime ``triton``, such as ``"64x64x32x4x3"`` (rows,
+            columns, sums, warps, stages); the one that is predicted to be fastest if None.
+        store: Folder of device profiles; ``$HWNAS_HOME/devices`` if None.
+
+    Raises:
+        ConfigError: A size or the tile is wrong, or no products were timed on the target.
+    """
+    gemm, given = Gemm(m, n, k), GemmTile.parse(tile) if isinstance(tile, str) else tile
+    kept, names = device_store(store), target_names(target)
+    return [each for name in names for each in predict_product(kept, name, gemm, given)]
 
 
 def target_of(given: str | Target) -> Target:

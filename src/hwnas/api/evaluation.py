@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hwnas.api.given_networks import folder_of
 from hwnas.api.run import Network
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.progress import Reporter, make_reporter
@@ -43,6 +44,4 @@ def evaluate(
         ArtifactError: The bundle, or the network in single precision, is damaged.
         RunError: The run is damaged, in use or stale.
     """
-    place = network.bundle if isinstance(network, Network) else network
-    path = place.folder if isinstance(place, Bundle) else place
-    return evaluate_network(path, data, split, reporter or make_reporter(), pick)
+    return evaluate_network(folder_of(network), data, split, reporter or make_reporter(), pick)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hwnas.api.conversion import opened_bundle
+from hwnas.api.given_networks import opened_bundle
 from hwnas.api.run import Network
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.finetuning.plan import FineTuningPlan

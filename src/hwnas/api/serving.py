@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hwnas.api.conversion import opened_bundle
+from hwnas.api.given_networks import opened_bundle
 from hwnas.api.run import Network
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.serve.plan import PricedMachine, ServingPlan, check_load

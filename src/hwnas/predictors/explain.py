@@ -18,7 +18,14 @@ from hwnas.predictors.features.physical import FEATURES, MACHINES, quantities
 from hwnas.predictors.models.gaussian_process import Numbers
 from hwnas.search_spaces import OperatorKind, OperatorSignature
 
-__all__ = ["OperatorCost", "explain", "profiled", "unknown_share"]
+__all__ = [
+    "Explanation",
+    "OperatorCost",
+    "explain",
+    "explanation",
+    "profiled",
+    "unknown_share",
+]
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,37 @@ class OperatorCost:
     kind: OperatorKind
     predicted: float
     profiled_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where the time of a network goes on a device.
+
+    Attributes:
+        operators: Costs of all operators, the costliest first.
+        profiled_ms: Milliseconds of all kernels that were profiled; None if none was.
+        not_profiled: Why none was; empty if they were.
+    """
+
+    operators: tuple[OperatorCost, ...]
+    profiled_ms: float | None
+    not_profiled: str
+
+
+def explanation(predictor: DevicePredictor, model: Path, network: OnnxWorkload) -> Explanation:
+    """Return the predicted cost of each operator, profiled where the device is this machine.
+
+    Args:
+        predictor: Predictor of the device.
+        model: ONNX file of the network.
+        network: The same, read.
+
+    Raises:
+        ArtifactError: The file cannot be run.
+    """
+    kernels, reason = profiled(model, predictor.device)
+    total = None if kernels is None else sum(kernels.values())
+    return Explanation(tuple(explain(predictor, network, kernels)), total, reason)
 
 
 def explain(

@@ -107,14 +107,11 @@ def _predict_gemm(
     k: int | None,
     tile: str | None,
 ) -> list[Prediction]:
-    from hwnas.predictors.metrics.gemm import Gemm
-    from hwnas.predictors.metrics.gemm_profile import predict_gemm
-    from hwnas.predictors.metrics.gemm_tiles import GemmTile
+    from hwnas.api.devices import predict_gemm
 
     if m is None or n is None or k is None:
         raise ConfigError("a gemm needs its sizes: --m, --n and --k")
-    gemm, given = Gemm(m, n, k), GemmTile.parse(tile) if tile else None
-    return [each for target in targets for each in predict_gemm(store, target, gemm, given)]
+    return predict_gemm(m, n, k, targets, tile=tile or None, store=store.folder)
 
 
 def _network(
@@ -152,17 +149,12 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Show the costliest operators of a network, predicted beside profiled."""
+    from hwnas.api.devices import explain
     from hwnas.cli.devices.tables import print_operators
-    from hwnas.deploy.onnx.workload import read_workload
-    from hwnas.predictors.devices.device import DevicePredictor
-    from hwnas.predictors.explain import explain, profiled
 
-    network = read_workload(model, input_shape=sizes_of(input_shape, "--input"))
-    predictor = DevicePredictor.load(store_of(store), target)
-    kernels, reason = profiled(model, target)
-    costs = explain(predictor, network, kernels)
+    shape = sizes_of(input_shape, "--input")
+    found = explain(model, target, input_shape=shape, store=store)
     if as_json:
-        print_json([asdict(each) for each in costs[:top]])
+        print_json([asdict(each) for each in found.operators[:top]])
         return
-    profiled_ms = None if kernels is None else sum(kernels.values())
-    print_operators(out, costs, top, target, profiled_ms, reason)
+    print_operators(out, found, top, target)

@@ -14,7 +14,7 @@ from hwnas.predictors.devices.calibration import NetworkMeasurement
 from hwnas.predictors.devices.prediction import KnownDevice, Prediction
 from hwnas.predictors.devices.store import DeviceStore
 from hwnas.predictors.estimate import Estimate
-from hwnas.predictors.explain import OperatorCost
+from hwnas.predictors.explain import Explanation
 from hwnas.predictors.metrics.device_metric import Profile
 
 __all__ = [
@@ -78,19 +78,9 @@ def print_predictions(console: Console, predictions: Sequence[Prediction]) -> No
             console.print(f"{each.estimate.target}: {note}", soft_wrap=True, markup=False)
 
 
-def print_operators(
-    console: Console,
-    costs: Sequence[OperatorCost],
-    top: int,
-    target: str,
-    profiled_ms: float | None,
-    reason: str,
-) -> None:
-    """Print the ``top`` costliest operators and a summary of all.
-
-    The summary compares with ``profiled_ms``, the time of all kernels together; where that is None,
-    it gives the reason instead.
-    """
+def print_operators(console: Console, found: Explanation, top: int, target: str) -> None:
+    """Print the ``top`` costliest operators, and a summary of all beside the profile."""
+    costs, profiled_ms = found.operators, found.profiled_ms
     total = sum(each.predicted for each in costs)
     rows = [
         [
@@ -106,7 +96,9 @@ def print_operators(
     columns = ["operator", "kind", "predicted ms", "share", "profiled ms"]
     console.print(table_of(columns, rows, title))
     if profiled_ms is None:
-        console.print(f"all operators: predicted {total:.4g} ms; {reason}", soft_wrap=True)
+        console.print(
+            f"all operators: predicted {total:.4g} ms; {found.not_profiled}", soft_wrap=True
+        )
         return
     named = sum(each.profiled_ms or 0.0 for each in costs)
     others = max(profiled_ms - named, 0.0)

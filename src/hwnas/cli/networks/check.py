@@ -27,12 +27,11 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check a network against a budget; exit with status 1 if it breaks a limit or got worse."""
+    from hwnas.api.checking import check
     from hwnas.atomic import write_text
-    from hwnas.deploy.gate.gate import read_budget
     from hwnas.deploy.gate.junit import junit
-    from hwnas.stages.deployment.check import check
 
-    verdicts = check(source, read_budget(budget), against)
+    verdicts = check(source, budget, against)
     if junit_path is not None:
         write_text(junit_path, junit(str(source), verdicts))
     if as_json:

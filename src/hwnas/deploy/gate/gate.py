@@ -31,7 +31,7 @@ from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 
-__all__ = ["COSTS", "CostBudget", "CostCheck", "gate", "read_budget"]
+__all__ = ["COSTS", "CostBudget", "CostCheck", "budget_of", "gate", "read_budget"]
 
 COSTS = {
     "p50_ms": "ms",
@@ -142,26 +142,41 @@ def read_budget(path: Path) -> CostBudget:
         raise ConfigError(f"cannot read the budget {path}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+    return budget_of(table, str(path))
+
+
+def budget_of(table: Mapping[str, Any], where: str = "budget") -> CostBudget:
+    """Return the budget that a table with ``target``, ``data``, ``limits`` and ``growth`` holds.
+
+    Args:
+        table: The table.
+        where: Where it is from, for messages.
+
+    Raises:
+        ConfigError: A key or a value is wrong.
+    """
     known = ("target", "data", "limits", "growth")
     for key in table:
         if key not in known:
-            raise ConfigError(f"{path}: unknown key {key!r}; {closest(key, known)}")
+            raise ConfigError(f"{where}: unknown key {key!r}; {closest(key, known)}")
     if not isinstance(table.get("target"), str):
-        raise ConfigError(f"{path}: target is missing; give one, e.g. cpu-onnxruntime-fp32-b1-t1")
+        raise ConfigError(f"{where}: target is missing; give one, e.g. cpu-onnxruntime-fp32-b1-t1")
     data = table.get("data")
     if data is not None and not isinstance(data, str):
-        raise ConfigError(f"{path}: data is {data!r}; expected text, as in data.source of a recipe")
-    limits, growth = (_numbers(path, table, name) for name in ("limits", "growth"))
+        raise ConfigError(
+            f"{where}: data is {data!r}; expected text, as in data.source of a recipe"
+        )
+    limits, growth = (_numbers(where, table, name) for name in ("limits", "growth"))
     return CostBudget(Target.parse(table["target"]), limits, growth, data)
 
 
-def _numbers(path: Path, table: Mapping[str, Any], name: str) -> dict[str, float]:
+def _numbers(where: str, table: Mapping[str, Any], name: str) -> dict[str, float]:
     section = table.get(name, {})
     if not isinstance(section, dict):
-        raise ConfigError(f"{path}: {name} is {section!r}; expected a table of numbers")
+        raise ConfigError(f"{where}: {name} is {section!r}; expected a table of numbers")
     for key, value in section.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise ConfigError(f"{path}: {name}.{key} is {value!r}; expected a number, 0 or more")
+            raise ConfigError(f"{where}: {name}.{key} is {value!r}; expected a number, 0 or more")
     return {key: float(value) for key, value in section.items()}
 
 
