@@ -34,8 +34,8 @@ pytest = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist 
 test: $(STAMP) ## Run the quick tests (five minutes on two cores)
 	$(pytest) -m "not slow and not exhaustive and not gpu"
 
-test-slow: $(STAMP) ## Run the slower tests: whole searches, exports, several processes
-	$(pytest) -m "slow and not exhaustive and not gpu"
+test-slow: $(STAMP) ## Run the slower tests, and list the slowest: whole searches, exports, several processes
+	$(pytest) --durations 30 -m "slow and not exhaustive and not gpu"
 
 test-exhaustive: $(STAMP) ## Run further cases of what the other tests check, before a release
 	$(pytest) -m "exhaustive and not gpu"

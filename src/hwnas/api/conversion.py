@@ -47,8 +47,8 @@ def convert(
             the network's file if None.
         by_rows: Whether code in the format ``"c"`` takes the rows of an image one by one, so that
             the image takes no place in the memory for activations.
-        data: Images on whose test split each file is evaluated where it runs here: ``data.source``
-            of a recipe, or the folder of a run; None for no evaluation.
+        data: Images on whose test split, of at most 2,000 images, each file is evaluated where it
+            runs here: ``data.source`` of a recipe, or the folder of a run; None for no evaluation.
         max_loss: With ``data``, the largest loss of the first metric against the ONNX file, in the
             metric's unit.
 
@@ -71,9 +71,7 @@ def convert(
     if data is not None:
         checked_formats(formats, batch, code)  # before images are decoded
         found = images_of_bundle(opened, data)
-        check = check_on_test_images(
-            found.task, found.data, found.preprocessing, opened.onnx_file, max_loss
-        )
+        check = check_on_test_images(found.task, found.data, opened, max_loss)
     return convert_bundle(opened, formats, batch, code, device, check)
 
 

@@ -16,7 +16,6 @@ from hwnas.deploy.bundles.converting import checked_formats, convert_bundle
 from hwnas.deploy.bundles.sealed import give_usual_modes
 from hwnas.deploy.file_formats.device_limits import DeviceLimits
 from hwnas.deploy.file_formats.file_format import CodeOptions
-from hwnas.deploy.file_formats.quality_check import QualityCheck
 from hwnas.errors import ConfigError, RunError, StorageError
 from hwnas.given_objects import GivenObjects, unnamed_parts
 from hwnas.plugin import imports_from
@@ -158,7 +157,10 @@ def export(
                 _put_path(job, goal, source, task, temporary)
             if formats or limits is not None:
                 made = Bundle.load(temporary)
-                check = None if task is not None else _check(job, made)
+                check = None
+                if task is None:
+                    inputs = job.run_inputs
+                    check = check_on_test_images(inputs.task, inputs.data, made)
                 convert_bundle(made, formats, code=code, limits=limits, check=check)
     return Bundle.load(out)
 
@@ -171,11 +173,6 @@ def _put_network(job: Job, goal: SearchGoal, source: Bundle | Scored, folder: Pa
     source.verify()
     shutil.copytree(source.folder, folder, dirs_exist_ok=True)
     give_usual_modes(folder)
-
-
-def _check(job: Job, bundle: Bundle) -> QualityCheck:
-    run_inputs, how = job.run_inputs, bundle.preprocessing
-    return check_on_test_images(run_inputs.task, run_inputs.data, how, bundle.onnx_file)
 
 
 def _put_path(job: Job, goal: SearchGoal, source: Bundle | Scored, task: str, folder: Path) -> None:

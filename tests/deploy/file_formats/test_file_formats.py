@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from hwnas.deploy.file_formats.pixel_onnx import PixelOnnx
 from hwnas.deploy.file_formats.quality_check import QualityCheck
 from hwnas.deploy.file_formats.registry import FILE_FORMATS
 from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.runtimes.session import ArraySession
 from hwnas.deploy.variants.quality import Quality
 from hwnas.errors import ArtifactError, ConfigError
@@ -213,15 +214,14 @@ class LosesThreePoints:
     images: NDArray[np.uint8]
     preprocessing: Preprocessing
 
-    def inputs(self) -> Iterator[NDArray[np.float32]]:
-        yield self.preprocessing(self.images).contiguous().numpy()
+    def metrics(self, session: Session, takes_pixels: bool = False) -> NDArray[Any]:
+        images: Any = self.images
+        inputs = images if takes_pixels else self.preprocessing(images).contiguous().numpy()
+        return session.run(inputs)
 
-    def pixels(self) -> Iterator[NDArray[np.uint8]]:
-        yield self.images
-
-    def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
-        np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-3)
-        return Quality("accuracy", "maximize", 0.9, 0.01, 0.03, 0.01, "fraction", 40, "test")
+    def compare(self, own: NDArray[Any], full: NDArray[Any]) -> tuple[Quality, ...]:
+        np.testing.assert_allclose(own, full, rtol=1e-3, atol=1e-3)
+        return (Quality("accuracy", "maximize", 0.9, 0.01, 0.03, 0.01, "fraction", 40, "test"),)
 
 
 @pytest.mark.parametrize("name", ["openvino", "onnx-pixels"])

@@ -8,15 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants.quality import FileEvaluator, Quality
-from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ArtifactError, ConfigError
 
-__all__ = ["QualityCheck", "outputs_for"]
+__all__ = ["QualityCheck"]
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,10 @@ class QualityCheck:
             raise ConfigError(f"the largest loss is {self.max_loss}; expected 0 or more")
 
     @cached_property
-    def expected(self) -> NDArray[Any]:
-        """Outputs of the network in single precision, (N, ...)."""
-        return outputs_of(self.model, self.evaluator.inputs())
+    def _full(self) -> Any:
+        """Metrics of the network in single precision."""
+        target = Target(Device("cpu", "onnxruntime"), number_format(self.model))
+        return self.evaluator.metrics(open_session(self.model, target))
 
     def quality(self, session: Session, takes_pixels: bool, what: str) -> Quality:
         """Return the quality of a converted file.
@@ -54,19 +54,12 @@ class QualityCheck:
             ArtifactError: The loss is larger than allowed.
             NonFiniteOutput: One of the outputs is not finite.
         """
-        outputs = outputs_for(session, self.evaluator, takes_pixels)
-        found = self.evaluator.judge(outputs, self.expected)
+        found, *_ = self.evaluator.compare(
+            self.evaluator.metrics(session, takes_pixels), self._full
+        )
         if not found.loss <= self.max_loss:  # also true for NaN
             raise ArtifactError(
                 f"{what} loses {found.loss:.4g} in {found.metric} on {found.n} {found.split} "
                 f"images; at most {self.max_loss:g} is allowed, so nothing was written"
             )
         return found
-
-
-def outputs_for(
-    session: Session, evaluator: FileEvaluator, takes_pixels: bool = False
-) -> NDArray[Any]:
-    """Return the outputs of a loaded file for all images of an evaluator, (N, ...)."""
-    batches: Any = evaluator.pixels() if takes_pixels else evaluator.inputs()
-    return np.concatenate([session.run(batch) for batch in batches])

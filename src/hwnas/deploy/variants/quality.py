@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.deploy.runtimes.runtime import Session
 from hwnas.interval import (
     Interval,
     is_proportion,
@@ -82,8 +83,25 @@ class OutputEvaluator(Protocol):
         """Return the quality of the outputs for all inputs, given those of the network in fp32."""
 
 
-class FileEvaluator(OutputEvaluator, Protocol):
-    """Evaluator that also gives its images to files that take pixels."""
+class FileEvaluator(Protocol):
+    """Evaluator of files that are loaded in their runtimes, batch by batch."""
 
-    def pixels(self) -> Iterable[NDArray[np.uint8]]:
-        """Yield the images of `inputs`, uint8 (N, H, W, C), at the size of the network's input."""
+    def metrics(self, session: Session, takes_pixels: bool = False) -> Any:
+        """Return what `compare` needs of a file's outputs for all images.
+
+        Args:
+            session: The loaded file.
+            takes_pixels: Whether it takes pixels, uint8 (N, H, W, C), instead of preprocessed
+                images.
+
+        Raises:
+            NonFiniteOutput: One of the outputs is not finite.
+        """
+
+    def compare(self, own: Any, full: Any) -> tuple[Quality, ...]:
+        """Return each metric of a file, and its loss against the network in single precision.
+
+        Args:
+            own: Result of `metrics` for the file.
+            full: The same for the network in single precision.
+        """

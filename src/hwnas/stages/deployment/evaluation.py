@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from numpy.typing import NDArray
-
 from hwnas.deploy.bundles.checksums import inside
-from hwnas.deploy.file_formats.quality_check import outputs_for
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants.quality import Quality
-from hwnas.deploy.variants.sweep import outputs_of
 from hwnas.errors import ArtifactError, ConfigError, NonFiniteOutput
 from hwnas.progress import Reporter
+from hwnas.search.tasks.delta_method import MetricValue
 from hwnas.stages.deployment.model_source import ModelSource, Part, opened
 from hwnas.stages.split_evaluator import SplitEvaluator
 
@@ -125,12 +122,13 @@ def evaluate_network(
         images = network.images.data
         parts = (images.train, images.validation, images.test)
         with reporter.stage("evaluating") as advance:
-            expected = outputs_of(network.model, evaluator.inputs())
+            target = Target(Device("cpu", "onnxruntime"), number_format(network.model))
+            full = evaluator.metrics(open_session(network.model, target))
             files = list(_files(network))
             found = []
             for done, file in enumerate(files):
                 advance(done / len(files), file.name)
-                found.append(_evaluated(file, evaluator, expected))
+                found.append(_evaluated(file, evaluator, full))
     return NetworkEvaluation(tuple(found), split, len(evaluator.split), sum(map(len, parts)))
 
 
@@ -159,13 +157,15 @@ def _onnx_file(path: Path, target: Target, reference: Path) -> _File:
     )
 
 
-def _evaluated(file: _File, evaluator: SplitEvaluator, expected: NDArray[Any]) -> FileEvaluation:
+def _evaluated(
+    file: _File, evaluator: SplitEvaluator, full: Mapping[str, MetricValue]
+) -> FileEvaluation:
     """Evaluate a file; a failure is kept, so that it does not hide the other files."""
     found = FileEvaluation(file.name, file.computed_in, is_reference=file.is_reference)
     if file.not_run is not None:
         return replace(found, not_run=file.not_run)
     try:
-        outputs = outputs_for(file.load(), evaluator, file.takes_pixels)
-        return replace(found, qualities=evaluator.qualities(outputs, expected))
+        own = full if file.is_reference else evaluator.metrics(file.load(), file.takes_pixels)
+        return replace(found, qualities=evaluator.compare(own, full))
     except (ArtifactError, NonFiniteOutput) as error:
         return replace(found, failure=str(error))

@@ -208,8 +208,7 @@ def pack(
     )
     bundle = write_bundle(folder / trial.candidate.id, packed, facts)
     if recipe.deploy.formats:
-        how = bundle.preprocessing
-        check = check_on_test_images(run_inputs.task, run_inputs.data, how, bundle.onnx_file)
+        check = check_on_test_images(run_inputs.task, run_inputs.data, bundle)
         bundle = convert_bundle(bundle, recipe.deploy.formats, check=check)
     bundle.verify()
 
