@@ -28,6 +28,8 @@ _GROUPS = {
         "predict",
         "predict_gemm",
         "measure",
+        "measure_sustained",
+        "measure_cold_start",
         "explain",
         "calibrate",
         "calibrate_from_table",

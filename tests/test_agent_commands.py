@@ -92,6 +92,10 @@ def test_devices_add_command_makes_a_device_available_to_measure(
     assert measured["hardware"] == added["processor"]
     assert "load_1min" in measured["conditions"]
     assert "load_1min" in hwnas("measure", model, "--target", TARGET).out
+    lasting = hwnas("measure", model, "--target", TARGET, "--sustained", 0.005)
+    assert "load_1min" in lasting.out
+    assert "times as long (measured)" in lasting.out
+    hwnas("measure", model, "--target", TARGET, "--cold-start").refused("on this machine only")
     assert re.search(r"pi5-onnxruntime-fp32-b{B}-t{T} +usable", hwnas("devices").out)
     assert hwnas("devices", "remove", "pi5").status == 0
     hwnas("measure", model, "--target", TARGET).refused(

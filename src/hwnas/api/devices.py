@@ -18,8 +18,11 @@ from hwnas.api.options import named
 from hwnas.api.run import Network, Run
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.export.to_onnx import export_onnx
+from hwnas.deploy.measurement.cold_start import StartMeasurement, cold_start
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import Measurement
+from hwnas.deploy.measurement.sustained import SustainedLatency
+from hwnas.deploy.measurement.sustained import measure_sustained as sustained
 from hwnas.deploy.measurement.timing import measure as measure_files
 from hwnas.deploy.onnx.workload import OnnxWorkload, read_workload
 from hwnas.deploy.targets.machine import DeviceStatus, devices
@@ -44,6 +47,7 @@ from hwnas.predictors.metrics.gemm import Gemm
 from hwnas.predictors.metrics.gemm_profile import predict_gemm as predict_product
 from hwnas.predictors.metrics.gemm_tiles import GemmTile
 from hwnas.predictors.metrics.memory_profile import has_memory, predict_memory
+from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Named
 from hwnas.search_spaces import Architecture, OperatorCountTable, SearchSpace, Workload
 from hwnas.search_spaces.early_exit import EarlyExitWorkload
@@ -55,6 +59,8 @@ __all__ = [
     "explain",
     "known_devices",
     "measure",
+    "measure_cold_start",
+    "measure_sustained",
     "predict",
     "predict_gemm",
     "predictions",
@@ -246,6 +252,59 @@ def measure(
         }
         settings = TimingSettings(patience_s=patience_s)
         return list(measure_files(files, target_of(target), settings).values())
+
+
+def measure_sustained(
+    model: Model,
+    target: str | Target,
+    minutes: float = 10.0,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    reporter: Reporter | None = None,
+) -> SustainedLatency:
+    """Measure the latency of a network that runs again and again, as the device grows hot.
+
+    Args:
+        model: ONNX file, bundle or its path, finalist of a run, or module.
+        target: Target of this machine or of a device.
+        minutes: Time for which the network runs.
+        input_shape: Channels, height and width of the input of a module.
+        reporter: Reporter of the progress; the standard error if None.
+
+    Raises:
+        ConfigError: The target is unknown, or the time is not positive or longer than a day.
+        ArtifactError: The file is damaged or cannot run on the target.
+        DeviceError: The target cannot be used, or its device does not answer.
+    """
+    reporter = reporter or make_reporter()
+    with tempfile.TemporaryDirectory() as folder, reporter.stage("sustained load") as advance:
+        path = _onnx_file(model, input_shape, Path(folder))
+        return sustained(path, target_of(target), minutes, lambda share: advance(share, "timing"))
+
+
+def measure_cold_start(
+    model: Model,
+    target: str | Target,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    starts: int = 5,
+) -> StartMeasurement:
+    """Measure how long new processes take until a network's first answer.
+
+    Args:
+        model: ONNX file, bundle or its path, finalist of a run, or module.
+        target: Target of this machine.
+        input_shape: Channels, height and width of the input of a module.
+        starts: Number of processes, one after the other.
+
+    Raises:
+        ConfigError: The target is unknown, or ``starts`` is less than 1.
+        ArtifactError: The file is damaged or cannot run on the target.
+        DeviceError: The target cannot be used here.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = _onnx_file(model, input_shape, Path(folder))
+        return cold_start(path, target_of(target), starts)
 
 
 def explain(

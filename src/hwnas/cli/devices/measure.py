@@ -10,6 +10,7 @@ import typer
 
 from hwnas.cli.app import DEVICES, Json, app, out, print_json
 from hwnas.cli.devices.options import Store, store_of
+from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
     from hwnas.predictors.devices.store import DeviceStore
@@ -27,9 +28,27 @@ def measure(
             help="Longest time to repeat until the latency is as low as in earlier sessions",
         ),
     ] = 10.0,
+    sustained: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MINUTES",
+            help="Run it again and again for so long, and show how its latency changes",
+        ),
+    ] = None,
+    cold_start: Annotated[
+        bool, typer.Option("--cold-start", help="Time new processes until their first answer")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Time an ONNX file on a target."""
+    if sustained is not None and cold_start:
+        raise ConfigError("--sustained and --cold-start are two measurements; give one of them")
+    if sustained is not None:
+        _sustained(model, target, sustained, as_json)
+        return
+    if cold_start:
+        _cold_start(model, target, as_json)
+        return
     from hwnas.cli.terminal import print_measurement
     from hwnas.deploy.measurement.latency_timer import TimingSettings
     from hwnas.deploy.measurement.timing import measure
@@ -41,6 +60,28 @@ def measure(
         print_json(measured.to_json())
     else:
         print_measurement(out, str(model), measured)
+
+
+def _sustained(model: Path, target: str, minutes: float, as_json: bool) -> None:
+    from hwnas.api.devices import measure_sustained
+    from hwnas.cli.devices.tables import print_sustained
+
+    found = measure_sustained(model, target, minutes)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_sustained(out, str(model), found)
+
+
+def _cold_start(model: Path, target: str, as_json: bool) -> None:
+    from hwnas.api.devices import measure_cold_start
+    from hwnas.cli.devices.tables import print_cold_start
+
+    found = measure_cold_start(model, target)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_cold_start(out, str(model), found)
 
 
 @app.command(rich_help_panel=DEVICES)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
 from hwnas.cli.terminal import table_of
+from hwnas.deploy.measurement.cold_start import StartMeasurement
+from hwnas.deploy.measurement.sustained import SustainedLatency
 from hwnas.deploy.targets.machine import DeviceStatus
 from hwnas.predictors.devices.calibration import NetworkMeasurement
 from hwnas.predictors.devices.prediction import KnownDevice, Prediction
@@ -19,14 +22,18 @@ from hwnas.predictors.metrics.device_metric import Profile
 
 __all__ = [
     "print_calibrated",
+    "print_cold_start",
     "print_export",
     "print_known_device",
     "print_known_devices",
     "print_operators",
     "print_predictions",
     "print_reading",
+    "print_sustained",
     "print_targets",
 ]
+
+_ROWS = 12  # of the parts of a lasting measurement
 
 
 def print_reading(console: Console, reading: NetworkMeasurement, unit: str) -> None:
@@ -76,6 +83,45 @@ def print_predictions(console: Console, predictions: Sequence[Prediction]) -> No
     for each in predictions:
         for note in each.notes:
             console.print(f"{each.estimate.target}: {note}", soft_wrap=True, markup=False)
+
+
+def print_sustained(console: Console, name: str, found: SustainedLatency) -> None:
+    """Print the latency under lasting load in at most a dozen rows, and how much it changed."""
+    step = -(-len(found.parts) // _ROWS)
+    shown = [*found.parts[::step]]
+    if shown[-1] is not found.parts[-1]:
+        shown.append(found.parts[-1])
+    known = list(dict.fromkeys(k for each in shown for k in each.measurement.conditions))
+    rows = []
+    for each in shown:
+        quantiles, conditions = each.measurement.headline, each.measurement.conditions
+        times = [f"{ms:.4g}" for ms in (quantiles.p50, quantiles.p95) if ms is not None]
+        rows.append([f"{each.begin_s:.0f}", *times, *(conditions.get(k, "-") for k in known)])
+    columns = ["after s", "p50 ms", "p95 ms", *known]
+    title = f"{name} on {found.target}, again and again"
+    console.print(table_of(columns, rows, title, text_columns=0))
+    console.print(
+        f"median {found.first_ms:.4g} ms at the beginning, {found.last_ms:.4g} ms at the end: "
+        f"{found.slowdown:.3g} times as long (measured)",
+        soft_wrap=True,
+    )
+
+
+def print_cold_start(console: Console, name: str, found: StartMeasurement) -> None:
+    """Print the parts of the time until the first answer, with the range over the starts."""
+    parts = {
+        "start of the runtime": "runtime_ms",
+        "loading the file": "load_ms",
+        "first run": "first_ms",
+        "until the first answer": "until_answer_ms",
+        "later runs": "later_ms",
+    }
+    rows = []
+    for what, field in parts.items():
+        times = [getattr(each, field) for each in found.starts]
+        rows.append([what, *(f"{ms:.4g}" for ms in (median(times), min(times), max(times)))])
+    title = f"{name} on {found.target}, {len(found.starts)} new processes"
+    console.print(table_of(["", "median ms", "least ms", "most ms"], rows, title))
 
 
 def print_operators(console: Console, found: Explanation, top: int, target: str) -> None:

@@ -26,32 +26,32 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from hwnas.atomic import storage_errors
+from hwnas.deploy.measurement.fresh_process import answer_of_process, print_answer
 from hwnas.deploy.measurement.reference_model import write_reference_model
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.registry import prepared
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.target import Target
-from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError
+from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
 __all__ = ["PeakMemory", "peak_memory"]
 
 _PROCESS = Path("/proc/self")
 _RUNS = 3  # the runtime's arena still grows at the second run
 _RESET_PEAK = "5"  # written to clear_refs, see proc(5)
-_BAD_INPUT = 2  # exit status of a process that has printed an error
+_MODULE = "hwnas.deploy.measurement.memory"  # not __name__, which is __main__ in the process
 
 
 @dataclass(frozen=True)
@@ -141,28 +141,13 @@ class _Reading:
 
 def _measure(executable: Path, reference: Path, target: Target, timeout_s: float) -> _Reading:
     """Start a process that measures, and return the reading that it prints."""
-    command = [sys.executable, "-m", "hwnas.deploy.measurement.memory"]
-    command += [os.fspath(executable), os.fspath(reference), target.name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
-    except subprocess.TimeoutExpired as error:
-        raise DeviceError(
-            f"{executable} was not loaded and run on {target.name} within {timeout_s:g} s; "
-            "increase timeout_s"
-        ) from error
-    lines = done.stderr.strip().splitlines() or [""]
-    if done.returncode == _BAD_INPUT:
-        raise ArtifactError(lines[-1])
-    if done.returncode:
-        raise DeviceError(
-            f"the process that ran {executable} on {target.name} ended with status "
-            f"{done.returncode}, perhaps for lack of memory: {lines[-1]}"
-        )
-    return _Reading(**json.loads(done.stdout.strip().splitlines()[-1]))
+    arguments = [os.fspath(executable), os.fspath(reference), target.name]
+    what = f"{executable} on {target.name}"
+    return _Reading(**answer_of_process(_MODULE, arguments, what, timeout_s))
 
 
-def _main(executable: Path, reference: Path, target: Target) -> None:
-    """Measure in the fresh process, and print the reading as JSON."""
+def _reading(executable: Path, reference: Path, target: Target) -> dict[str, int]:
+    """Measure in the fresh process."""
     runtime = RUNTIMES[target.device.runtime]
     tiny = runtime.load(reference, _one_image(target))
     _run(tiny, 1)
@@ -172,7 +157,7 @@ def _main(executable: Path, reference: Path, target: Target) -> None:
     session = runtime.load(executable, target)
     loaded = _anonymous_bytes()
     _run(session, target.device.batch)
-    print(json.dumps(vars(_Reading(_peak_anonymous_bytes() - before, loaded - before))))
+    return vars(_Reading(_peak_anonymous_bytes() - before, loaded - before))
 
 
 def _one_image(target: Target) -> Target:
@@ -223,8 +208,5 @@ def _peak_anonymous_bytes() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        _main(Path(sys.argv[1]), Path(sys.argv[2]), Target.parse(sys.argv[3]))
-    except HwnasError as error:
-        print(error, file=sys.stderr)
-        sys.exit(_BAD_INPUT)
+    _model, _tiny, _target = sys.argv[1:]
+    print_answer(partial(_reading, Path(_model), Path(_tiny), Target.parse(_target)))
