@@ -12,13 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CHROMIUM", "Page", "opened"]
+from experiments.scripted_page import ScriptedPage
+
+__all__ = ["CHROMIUM", "ChromiumPage", "opened"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 _ANSWER_S = 60
+_WEBGPU = (
+    "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan",
+    "--use-vulkan=swiftshader",
+)  # fmt: skip
 
 
-class Page:
+class ChromiumPage(ScriptedPage):
     """Page of a running Chromium, controlled by its DevTools protocol.
 
     Args:
@@ -62,11 +68,7 @@ class Page:
         return found["result"]
 
     def evaluate(self, script: str) -> Any:
-        """Return the value of a script, which may be a promise.
-
-        Raises:
-            RuntimeError: The script failed, or there is no page yet.
-        """
+        """See `ScriptedPage.evaluate`."""
         found = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -74,26 +76,18 @@ class Page:
             raise RuntimeError(f"{script[:200]}: {found['result'].get('description')}")
         return found["result"].get("value")
 
-    def wait_until(self, script: str, seconds: float = 30) -> None:
-        """Wait until an expression is true; while it fails, it is not.
+    def navigate(self, url: str) -> None:
+        """See `ScriptedPage.navigate`."""
+        self.call("Page.navigate", url=url)
 
-        Raises:
-            TimeoutError: It was never true.
-        """
-        until = time.monotonic() + seconds
-        while not self._is_true(script):
-            if time.monotonic() > until:
-                raise TimeoutError(f"{script}: {self.evaluate('document.body.innerText')}")
-            time.sleep(0.1)
-
-    def _is_true(self, script: str) -> bool:
-        try:
-            return bool(self.evaluate(script))
-        except RuntimeError:
-            return False
+    def choose_file(self, selector: str, file: Path) -> None:
+        """See `ScriptedPage.choose_file`."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
 
     def close(self) -> None:
-        """Close the connection."""
+        """See `ScriptedPage.close`."""
 
         async def leave() -> None:
             self._socket.close()
@@ -104,16 +98,19 @@ class Page:
 
 
 @contextmanager
-def opened(folder: Path, url: str) -> Iterator[Page]:
+def opened(folder: Path, url: str, webgpu: bool = False) -> Iterator[ChromiumPage]:
     """Open a page in a new Chromium, whose profile is in a folder.
 
-    It accepts every certificate, as a user does for the agent's own one.
+    It accepts every certificate, as a user does for the agent's own one. With ``webgpu``, it has
+    WebGPU, computed by the processor (SwiftShader): what it computes is right, its times are not
+    those of a GPU.
     """
     assert CHROMIUM is not None
     port_file = folder / "DevToolsActivePort"
     port_file.unlink(missing_ok=True)
     command = [
-        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
+        CHROMIUM, "--headless=new", "--no-sandbox", "--no-first-run",
+        *(_WEBGPU if webgpu else ("--disable-gpu",)),
         "--ignore-certificate-errors", "--remote-debugging-port=0", f"--user-data-dir={folder}",
         "--remote-allow-origins=*", url,
     ]  # fmt: skip
@@ -126,7 +123,7 @@ def opened(folder: Path, url: str) -> Iterator[Page]:
         port = port_file.read_text().split()[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as reply:
             pages = [each for each in json.load(reply) if each["type"] == "page"]
-        page = Page(pages[0]["webSocketDebuggerUrl"])
+        page = ChromiumPage(pages[0]["webSocketDebuggerUrl"])
         try:
             yield page
         finally:

@@ -83,9 +83,9 @@ def browser() -> Iterator[None]:
                 (token,) = (line.partition(": ")[2] for line in told if line.startswith("token"))
                 page.wait_until("!document.getElementById('pair').hidden")
                 page.evaluate(
-                    f"document.getElementById('name').value = '{BROWSER}';"
+                    f"(() => {{ document.getElementById('name').value = '{BROWSER}';"
                     f"document.getElementById('code').value = '{code}';"
-                    "document.getElementById('confirm').click()"
+                    "document.getElementById('confirm').click(); })()"
                 )
                 page.wait_until("!document.getElementById('work').hidden")
                 address = f"{agent.host_url}/{BROWSER}"

@@ -1,4 +1,4 @@
-"""Web pages of exported networks: their answers in Chromium are those of the bundle."""
+"""Web pages of exported networks: their answers in browsers are those of the bundle."""
 
 import base64
 import contextlib
@@ -7,7 +7,8 @@ import http.server
 import io
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from experiments.chromium import CHROMIUM, Page, opened
+from experiments import chromium, firefox
+from experiments.scripted_page import ScriptedPage
 from hwnas.deploy import (
     Bundle,
     BundleFacts,
@@ -33,7 +35,20 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces import mobilenet
 
 LABELS = "tench", "church", "<b>ball</b>"
-browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+BROWSERS = {
+    "chromium": (chromium.CHROMIUM, chromium.opened),
+    "firefox": (firefox.FIREFOX, firefox.opened),
+}
+"""Program of each browser, and function that opens a page."""
+Opened = Callable[[Path, str], AbstractContextManager[ScriptedPage]]
+
+
+@pytest.fixture(params=list(BROWSERS))
+def opened(request: pytest.FixtureRequest) -> Opened:
+    program, open_page = BROWSERS[request.param]
+    if program is None:
+        pytest.skip(f"{request.param} is not installed")
+    return open_page
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +106,7 @@ def served(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-def classified(page: Page, image: NDArray[np.uint8]) -> dict[str, float]:
+def classified(page: ScriptedPage, image: NDArray[np.uint8]) -> dict[str, float]:
     """Return the probabilities by label that the page shows for a picture."""
     file = io.BytesIO()
     Image.fromarray(image.squeeze()).save(file, "PNG")
@@ -105,22 +120,21 @@ def classified(page: Page, image: NDArray[np.uint8]) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@browser
 def test_page_answers_as_the_bundle_does_also_offline(
     photographs: Bundle, packed: Bundle, digits: NDArray[np.uint8], ort_web: RuntimeFiles,
-    tmp_path: Path,
+    opened: Opened, tmp_path: Path,
 ) -> None:  # fmt: skip
     cases = {"colour": (photographs, pictures()), "grey": (packed, list(digits[:5]))}
     for name, (bundle, images) in cases.items():
         write_web_page(bundle, tmp_path / name, ort_web)
         with opened(tmp_path / f"{name} profile", "about:blank") as page:
             with served(tmp_path / name) as address:
-                page.call("Page.navigate", url=address)
+                page.navigate(address)
                 page.wait_until("document.getElementById('state').textContent === 'Ready.'")
                 for image in images:
                     agree(classified(page, image), bundle, image)
                 page.evaluate("navigator.serviceWorker.ready.then(() => true)")
-            page.call("Page.navigate", url=address)  # the server is gone
+            page.navigate(address)  # the server is gone
             page.wait_until("document.getElementById('state').textContent === 'Ready.'")
             agree(classified(page, images[0]), bundle, images[0])
 
@@ -133,9 +147,8 @@ def agree(found: dict[str, float], bundle: Bundle, image: NDArray[np.uint8]) -> 
 
 
 @pytest.mark.slow
-@browser
 def test_page_shows_a_chosen_picture_and_labels_as_text(
-    photographs: Bundle, ort_web: RuntimeFiles, tmp_path: Path
+    photographs: Bundle, ort_web: RuntimeFiles, opened: Opened, tmp_path: Path
 ) -> None:
     write_web_page(photographs, tmp_path / "page", ort_web)
     picture = tmp_path / "picture.png"
@@ -145,9 +158,7 @@ def test_page_shows_a_chosen_picture_and_labels_as_text(
         opened(tmp_path / "profile", address) as page,
     ):
         page.wait_until("document.getElementById('state').textContent === 'Ready.'")
-        root = page.call("DOM.getDocument")["root"]["nodeId"]
-        node = page.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
-        page.call("DOM.setFileInputFiles", nodeId=node, files=[str(picture)])
+        page.choose_file("#file", picture)
         page.wait_until("document.querySelectorAll('#answers li').length === 3")
         text = page.evaluate("document.getElementById('answers').innerText")
         assert "<b>ball</b>" in text

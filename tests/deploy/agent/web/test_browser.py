@@ -1,15 +1,17 @@
-"""The page of a web agent in Chromium: it is paired, measures networks, and shows what it does."""
+"""The page of a web agent in browsers: it is paired, measures networks, and shows what it does."""
 
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from tests.deploy.agent.web.conftest import Web
 
-from experiments.chromium import CHROMIUM, Page, opened
+from experiments import chromium, firefox
+from experiments.scripted_page import ScriptedPage
 from hwnas.deploy.agent.client.pairing import add_device
 from hwnas.deploy.agent.web import serve
 from hwnas.deploy.agent.web.serve import WebOptions
@@ -19,11 +21,26 @@ from hwnas.deploy.runtimes.ort_web_files import RuntimeFiles
 from hwnas.deploy.targets.target import Target
 
 pytest.importorskip("tornado", reason="tornado is not installed; it comes with ipykernel")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-]
+pytestmark = pytest.mark.slow
+BROWSERS = {
+    "Chrom": (chromium.CHROMIUM, chromium.opened),
+    "Firefox": (firefox.FIREFOX, firefox.opened),
+}
+"""Program of each browser, and function that opens a page, by a part of its name."""
+Opened = Callable[[Path, str], AbstractContextManager[ScriptedPage]]
 SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=3.0, retries=2)
+
+
+@pytest.fixture(params=list(BROWSERS))
+def name(request: pytest.FixtureRequest) -> str:
+    if BROWSERS[request.param][0] is None:
+        pytest.skip(f"{request.param} is not installed")
+    return str(request.param)
+
+
+@pytest.fixture
+def opened(name: str) -> Opened:
+    return BROWSERS[name][1]
 
 
 @pytest.fixture(params=["http", "https"])
@@ -35,19 +52,23 @@ def web(request: pytest.FixtureRequest, tmp_path: Path, ort_web: RuntimeFiles) -
         yield Web(agent, told, folder)
 
 
-def paired(page: Page, web: Web, name: str) -> None:
+def paired(page: ScriptedPage, web: Web, name: str) -> None:
     page.wait_until("!document.getElementById('pair').hidden")
-    page.evaluate(
-        f"document.getElementById('name').value = '{name}';"
-        f"document.getElementById('code').value = '{web.code}';"
-        "document.getElementById('confirm').click()"
-    )
+    confirm(page, name, web.code)
     page.wait_until("!document.getElementById('work').hidden")
     add_device(name, f"{web.agent.host_url}/{name}", web.token, hardware="browser")
 
 
+def confirm(page: ScriptedPage, name: str, code: str) -> None:
+    page.evaluate(
+        f"(() => {{ document.getElementById('name').value = '{name}';"
+        f"document.getElementById('code').value = '{code}';"
+        "document.getElementById('confirm').click(); })()"
+    )
+
+
 def test_browser_measures_networks_on_one_and_two_threads(
-    web: Web, model: Path, tmp_path: Path
+    web: Web, model: Path, name: str, opened: Opened, tmp_path: Path
 ) -> None:
     with opened(tmp_path / "profile", web.agent.page_urls[0]) as page:
         paired(page, web, "laptop")
@@ -63,21 +84,37 @@ def test_browser_measures_networks_on_one_and_two_threads(
         assert measured.anchor_ms > 0
         assert measured.settings["threads"] == str(threads)
         assert measured.versions["onnxruntime-web"] == "1.30.0"
-        assert "Chrom" in measured.versions["browser"]
+        assert name in measured.versions["browser"]
         assert float(measured.conditions["clock_grain_ms"]) < 0.2, "the page is isolated"
 
 
-def test_pairing_survives_a_reload_and_a_wrong_code_is_told(web: Web, tmp_path: Path) -> None:
+@pytest.mark.skipif(chromium.CHROMIUM is None, reason="chromium is not installed")
+def test_browser_measures_networks_in_webgpu(
+    model: Path, ort_web: RuntimeFiles, tmp_path: Path
+) -> None:
+    """WebGPU is computed by the processor here, so nothing is said of its times."""
+    told: list[str] = []
+    folder = tmp_path / "web-agent"
+    options = WebOptions("127.0.0.1", 0, 0, http=True, folder=folder, runtime_files=ort_web.folder)
+    with serve.opened(options, told.append) as agent:
+        url = agent.page_urls[0]
+        with chromium.opened(tmp_path / "profile", url, webgpu=True) as page:
+            paired(page, Web(agent, told, folder), "laptop")
+            target = Target.parse("laptop-webgpu-fp32-b1-t1")
+            measured = measure({"net": model}, target, SETTINGS)["net"]
+    assert 0 < measured.wall_ms.p20 <= measured.latency_ms
+    assert "swiftshader" in measured.hardware.lower() + str(measured.settings).lower()
+
+
+def test_pairing_survives_a_reload_and_a_wrong_code_is_told(
+    web: Web, opened: Opened, tmp_path: Path
+) -> None:
     with opened(tmp_path / "profile", web.agent.page_urls[0]) as page:
         page.wait_until("!document.getElementById('pair').hidden")
-        page.evaluate(
-            "document.getElementById('name').value = 'laptop';"
-            "document.getElementById('code').value = 'WRONG';"
-            "document.getElementById('confirm').click()"
-        )
+        confirm(page, "laptop", "WRONG")
         page.wait_until("document.getElementById('message').textContent.includes('wrong')")
         paired(page, web, "laptop")
-        page.call("Page.reload")
+        page.navigate(web.agent.page_urls[0])
         page.wait_until("!document.getElementById('work').hidden")
         page.wait_until("document.getElementById('state').textContent.includes('Waiting')")
         assert page.evaluate("document.getElementById('paired').textContent") == "laptop"
