@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.file_formats.quality_check import QualityCheck
 from hwnas.deploy.io import Preprocessing
-from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.runtimes.runtime import Computation
 from hwnas.deploy.variants.quality import Quality
 from hwnas.search.data.image_data import ImageData, Split
 from hwnas.search.evaluation.scoring import check_finite
@@ -65,7 +65,9 @@ class SplitEvaluator:
         own, full = (self._metrics([(found, targets)]) for found in (outputs, expected))
         return self.compare(own, full)[0]
 
-    def metrics(self, session: Session, takes_pixels: bool = False) -> Mapping[str, MetricValue]:
+    def metrics(
+        self, session: Computation, takes_pixels: bool = False
+    ) -> Mapping[str, MetricValue]:
         """See `FileEvaluator.metrics`."""
         return self._metrics(self._answers(session, takes_pixels))
 
@@ -85,7 +87,7 @@ class SplitEvaluator:
                 sign * loss.value,
                 loss.standard_error,
                 metric.unit,
-                self._count,
+                self.count,
                 self.name,
             )
             qualities.append(quality)
@@ -103,7 +105,7 @@ class SplitEvaluator:
         return metrics.values()
 
     def _answers(
-        self, session: Session, takes_pixels: bool
+        self, session: Computation, takes_pixels: bool
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         how = self.preprocessing
         for rows in self._rows():
@@ -112,13 +114,13 @@ class SplitEvaluator:
             yield session.run(batch), targets
 
     @property
-    def _count(self) -> int:
+    def count(self) -> int:
         """Number of images that are evaluated."""
         count = len(self.split)
         return count if self.any_size else count - count % self.batch
 
     def _rows(self) -> Iterator[NDArray[np.int64]]:
-        end = self._count
+        end = self.count
         for start in range(0, end, self.batch):
             yield np.arange(start, min(start + self.batch, end))
 

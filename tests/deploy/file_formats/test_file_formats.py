@@ -26,7 +26,7 @@ from hwnas.deploy.file_formats.pixel_onnx import PixelOnnx
 from hwnas.deploy.file_formats.quality_check import QualityCheck
 from hwnas.deploy.file_formats.registry import FILE_FORMATS
 from hwnas.deploy.io import OutputMeaning, Preprocessing
-from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.runtimes.runtime import Computation
 from hwnas.deploy.runtimes.session import ArraySession
 from hwnas.deploy.variants.quality import Quality
 from hwnas.errors import ArtifactError, ConfigError
@@ -214,7 +214,7 @@ class LosesThreePoints:
     images: NDArray[np.uint8]
     preprocessing: Preprocessing
 
-    def metrics(self, session: Session, takes_pixels: bool = False) -> NDArray[Any]:
+    def metrics(self, session: Computation, takes_pixels: bool = False) -> NDArray[Any]:
         images: Any = self.images
         inputs = images if takes_pixels else self.preprocessing(images).contiguous().numpy()
         return session.run(inputs)

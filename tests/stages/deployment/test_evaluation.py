@@ -51,6 +51,13 @@ def test_each_file_has_the_accuracy_of_its_answers(
         assert quality.value == pytest.approx((answers == classes).mean(), abs=0.01)
         assert abs(quality.loss) < 0.01
         assert each.is_reference == (each.file == "model.onnx")
+        assert sum(kind.images for kind in each.classes) == len(classes)
+        for kind in each.classes:
+            assert kind.images == (classes == int(kind.label)).sum()
+            assert kind.right + sum(kind.mistaken.values()) == kind.images
+            assert list(kind.mistaken.values()) == sorted(kind.mistaken.values(), reverse=True)
+    share = sum(kind.right for kind in found.files[0].classes) / len(classes)
+    assert share == pytest.approx(found.files[0].qualities[0].value)
     assert api.evaluate(bundle, "digits", reporter=SilentReporter()).n < len(classes)
 
 
@@ -82,6 +89,9 @@ def test_broken_and_foreign_files_do_not_hide_the_others(bundle: Bundle, hwnas: 
     assert answer.status == 1
     assert "✗ model.pixels.onnx: " in answer.out
     assert "model.strange: not run here: there is no format 'strange'" in answer.out
+    by_class = hwnas("evaluate", bundle.folder, "--data", "digits", "--by-class").out
+    assert "model.onnx by class" in by_class
+    assert "mistaken for" in by_class
     files = json.loads(hwnas("evaluate", bundle.folder, "--data", "digits", "--json").out)["files"]
     assert [len(each["metrics"]) for each in files] == [1, 1, 0, 0]
     assert [bool(each["failure"]) for each in files] == [False, False, True, False]
@@ -110,7 +120,7 @@ def test_run_and_onnx_file_are_evaluated(finished: Path, tmp_path: Path, hwnas: 
     [
         (["--data", "nothing"], "nothing"),
         (["--data", "digits", "--split", "half"], "'half'"),
-        ([], "comes without images; name some by --data"),
+        ([], "comes without images; give some (--data)"),
         (["--data", "digits", "--pick", "knee"], "--pick is for the networks of a run"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from rich.console import Console
+from rich.markup import escape
 
 from hwnas.cli.terminal import table_of
 from hwnas.deploy.measurement.cold_start import StartMeasurement
@@ -95,10 +96,10 @@ def print_sustained(console: Console, name: str, found: SustainedLatency) -> Non
     rows = []
     for each in shown:
         quantiles, conditions = each.measurement.headline, each.measurement.conditions
-        times = [f"{ms:.4g}" for ms in (quantiles.p50, quantiles.p95) if ms is not None]
+        times = ["-" if ms is None else f"{ms:.4g}" for ms in (quantiles.p50, quantiles.p95)]
         rows.append([f"{each.begin_s:.0f}", *times, *(conditions.get(k, "-") for k in known)])
     columns = ["after s", "p50 ms", "p95 ms", *known]
-    title = f"{name} on {found.target}, again and again"
+    title = f"{escape(name)} on {found.target}, again and again"
     console.print(table_of(columns, rows, title, text_columns=0))
     console.print(
         f"median {found.first_ms:.4g} ms at the beginning, {found.last_ms:.4g} ms at the end: "
@@ -120,7 +121,7 @@ def print_cold_start(console: Console, name: str, found: StartMeasurement) -> No
     for what, field in parts.items():
         times = [getattr(each, field) for each in found.starts]
         rows.append([what, *(f"{ms:.4g}" for ms in (median(times), min(times), max(times)))])
-    title = f"{name} on {found.target}, {len(found.starts)} new processes"
+    title = f"{escape(name)} on {found.target}, {len(found.starts)} new processes"
     console.print(table_of(["", "median ms", "least ms", "most ms"], rows, title))
 
 

@@ -11,10 +11,21 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.targets.target import Target
 
-__all__ = ["Runtime", "Session"]
+__all__ = ["Computation", "Runtime", "Session"]
 
 
-class Session(Protocol):
+class Computation(Protocol):
+    """What computes outputs from inputs."""
+
+    def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
+        """Return the outputs (N, ...) of inputs (N, *input_shape).
+
+        N may differ from the target's batch.
+        """
+        ...
+
+
+class Session(Computation, Protocol):
     """Network that is loaded and ready to run."""
 
     @property
@@ -25,13 +36,6 @@ class Session(Protocol):
     @property
     def settings(self) -> Mapping[str, str]:
         """Settings of the runtime that change latency."""
-        ...
-
-    def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """Return the outputs (N, ...) of inputs (N, *input_shape).
-
-        N may differ from the target's batch.
-        """
         ...
 
     def cpu_clock(self) -> float:

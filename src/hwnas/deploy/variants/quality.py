@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.runtimes.runtime import Computation
 from hwnas.interval import (
     Interval,
     is_proportion,
@@ -86,7 +86,7 @@ class OutputEvaluator(Protocol):
 class FileEvaluator(Protocol):
     """Evaluator of files that are loaded in their runtimes, batch by batch."""
 
-    def metrics(self, session: Session, takes_pixels: bool = False) -> Any:
+    def metrics(self, session: Computation, takes_pixels: bool = False) -> Any:
         """Return what `compare` needs of a file's outputs for all images.
 
         Args:

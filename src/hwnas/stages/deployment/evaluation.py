@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.runtimes import RUNTIMES, open_session
-from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.runtimes.runtime import Computation, Session
 from hwnas.deploy.targets.number_format import number_format
 from hwnas.deploy.targets.target import Device, Target
 from hwnas.deploy.variants.quality import Quality
 from hwnas.errors import ArtifactError, ConfigError, NonFiniteOutput
+from hwnas.interval import Interval, wilson_interval
 from hwnas.progress import Reporter
 from hwnas.search.tasks.delta_method import MetricValue
 from hwnas.stages.deployment.model_source import ModelSource, Part, opened
 from hwnas.stages.split_evaluator import SplitEvaluator
 
-__all__ = ["FileEvaluation", "NetworkEvaluation", "evaluate_network"]
+__all__ = ["ClassAnswers", "FileEvaluation", "NetworkEvaluation", "evaluate_network"]
+
+
+@dataclass(frozen=True)
+class ClassAnswers:
+    """Answers of a file to the images of one class.
+
+    Attributes:
+        label: Name of the class.
+        images: Number of its images.
+        right: Number of these that the file gives the class.
+        mistaken: Number of these that it gives each other class, the most frequent first.
+    """
+
+    label: str
+    images: int
+    right: int
+    mistaken: Mapping[str, int]
+
+    @property
+    def interval(self) -> Interval | None:
+        """95 % confidence interval of the share of right answers; None without images."""
+        return wilson_interval(self.right / self.images, self.images) if self.images else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        interval = None if self.interval is None else self.interval.ends
+        return {**asdict(self), "interval": interval}
 
 
 @dataclass(frozen=True)
@@ -31,6 +62,7 @@ class FileEvaluation:
         file: Name of the file.
         computed_in: Number format and runtime, or the file format, that it was computed in.
         qualities: Each metric of the task; empty if the file was not evaluated.
+        classes: Answers to the images of each class; empty if an image does not have one class.
         is_reference: Whether losses are against this file.
         not_run: Why the file is not run on this machine; empty if it is.
         failure: What is wrong with the file; empty if nothing is.
@@ -39,6 +71,7 @@ class FileEvaluation:
     file: str
     computed_in: str
     qualities: tuple[Quality, ...] = ()
+    classes: tuple[ClassAnswers, ...] = ()
     is_reference: bool = False
     not_run: str = ""
     failure: str = ""
@@ -49,6 +82,7 @@ class FileEvaluation:
             "file": self.file,
             "computed_in": self.computed_in,
             "metrics": [each.to_json() for each in self.qualities],
+            "classes": [each.to_json() for each in self.classes],
             "is_reference": self.is_reference,
             "not_run": self.not_run,
             "failure": self.failure,
@@ -118,18 +152,19 @@ def evaluate_network(
     with opened(Path(source), data, pick) as network:
         evaluator = network.evaluator(split, batch=1)
         if network.images is None or evaluator is None:
-            raise ConfigError(f"{source} comes without images; name some by --data")
+            raise ConfigError(f"{source} comes without images; give some (--data)")
         images = network.images.data
         parts = (images.train, images.validation, images.test)
         with reporter.stage("evaluating") as advance:
             target = Target(Device("cpu", "onnxruntime"), number_format(network.model))
-            full = evaluator.metrics(open_session(network.model, target))
+            reference = _Watched(open_session(network.model, target))
+            full = evaluator.metrics(reference)
             files = list(_files(network))
             found = []
             for done, file in enumerate(files):
                 advance(done / len(files), file.name)
-                found.append(_evaluated(file, evaluator, full))
-    return NetworkEvaluation(tuple(found), split, len(evaluator.split), sum(map(len, parts)))
+                found.append(_evaluated(file, evaluator, full, reference))
+    return NetworkEvaluation(tuple(found), split, evaluator.count, sum(map(len, parts)))
 
 
 def _files(network: ModelSource) -> Iterator[_File]:
@@ -157,15 +192,55 @@ def _onnx_file(path: Path, target: Target, reference: Path) -> _File:
     )
 
 
+class _Watched:
+    """Computation that keeps the highest output of each image.
+
+    Args:
+        session: The computation.
+    """
+
+    def __init__(self, session: Computation) -> None:
+        self._session = session
+        self._highest: list[NDArray[np.int64]] = []
+
+    def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
+        """See `Computation.run`."""
+        outputs = self._session.run(batch)
+        self._highest.append(outputs.argmax(axis=1))
+        return outputs
+
+    def classes(self, evaluator: SplitEvaluator) -> tuple[ClassAnswers, ...]:
+        """Return the answers to the images of each class; none if images do not have one class."""
+        meaning = evaluator.task.meaning
+        if meaning.kind != "class_scores":
+            return ()
+        labels, given = meaning.labels, np.concatenate(self._highest)
+        right = evaluator.split.targets[: len(given)]
+        found = []
+        for number, label in enumerate(labels):
+            counts = np.bincount(given[right == number], minlength=len(labels))
+            wrong = [i for i in np.argsort(-counts, kind="stable") if counts[i] and i != number]
+            mistaken = {labels[i]: int(counts[i]) for i in wrong}
+            found.append(ClassAnswers(label, int(counts.sum()), int(counts[number]), mistaken))
+        return tuple(found)
+
+
 def _evaluated(
-    file: _File, evaluator: SplitEvaluator, full: Mapping[str, MetricValue]
+    file: _File,
+    evaluator: SplitEvaluator,
+    full: Mapping[str, MetricValue],
+    reference: _Watched,
 ) -> FileEvaluation:
     """Evaluate a file; a failure is kept, so that it does not hide the other files."""
     found = FileEvaluation(file.name, file.computed_in, is_reference=file.is_reference)
     if file.not_run is not None:
         return replace(found, not_run=file.not_run)
     try:
-        own = full if file.is_reference else evaluator.metrics(file.load(), file.takes_pixels)
-        return replace(found, qualities=evaluator.compare(own, full))
+        own, watched = full, reference
+        if not file.is_reference:
+            watched = _Watched(file.load())
+            own = evaluator.metrics(watched, file.takes_pixels)
+        qualities, classes = evaluator.compare(own, full), watched.classes(evaluator)
+        return replace(found, qualities=qualities, classes=classes)
     except (ArtifactError, NonFiniteOutput) as error:
         return replace(found, failure=str(error))
