@@ -132,6 +132,10 @@ def test_search_command_refuses_to_grow_networks_that_share_no_weights(
 def test_search_command_refuses_unreadable_recipes(hwnas: Command, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("name = ")
     hwnas("search", tmp_path / "a.toml").refused("is not TOML", "line 1")
+    (tmp_path / "book.txt").write_text("It was the best of times.")
+    hwnas("search", tmp_path / "book.txt").refused(f'data.source = "text:{tmp_path}/book.txt"')
+    (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8\xff")
+    hwnas("search", tmp_path / "cat.jpg").refused("for images, give their folder")
     hwnas("search", tmp_path / "b.toml").refused("cannot read the recipe")
 
 

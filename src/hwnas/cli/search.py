@@ -104,7 +104,23 @@ def _experiment(
             "changes, e.g. --set objective.1.limit=5"
         )
     given = () if minutes is None else (f"run.minutes={minutes}",)
-    return Experiment.load(path, (*given, *overrides))
+    try:
+        return Experiment.load(path, (*given, *overrides))
+    except ConfigError as error:
+        if (hint := _hint(path)) is None:
+            raise
+        raise ConfigError(f"{error}; {hint}") from error
+
+
+def _hint(path: Path) -> str | None:
+    """Return what a user may have meant by a file that is no recipe, by its name."""
+    from hwnas.search.data.layouts.text_files import is_text
+
+    if path.suffix.lower() in (".jpg", ".jpeg", ".png"):
+        return "for images, give their folder"
+    if is_text(path) and path.suffix != ".toml":
+        return f'for a text to learn from, give a recipe with data.source = "text:{path}"'
+    return None
 
 
 @app.command(rich_help_panel=SEARCHES)
