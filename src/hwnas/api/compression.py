@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from hwnas.api.elastic_model import Elastic
+from hwnas.api.given_networks import source_of
 from hwnas.api.images import Data
 from hwnas.api.objectives import target_names
 from hwnas.api.recipes import GivenTask, SearchDescription
@@ -25,7 +26,6 @@ from hwnas.experiment.from_model import (
     model_settings,
 )
 from hwnas.progress import Reporter
-from hwnas.run_folder import RunFolder
 from hwnas.search.data.image_data import ImageData
 from hwnas.stages.deployment.sweep import SweepOptions, sweep_network
 
@@ -136,16 +136,6 @@ def sweep(
         StorageError: ``path`` exists already or cannot be written.
     """
     targets = target_names(target)
-    source, pick = _source(network)
+    source, pick = source_of(network)
     options = SweepOptions(tuple(variants), max_loss, data, pick, finetune_minutes)
     return sweep_network(source, targets, options, path, reporter)
-
-
-def _source(
-    network: str | Path | Bundle | Run | Network,
-) -> tuple[Path | RunFolder, str | None]:
-    if isinstance(network, Network):
-        return network.run.folder, network.id
-    if isinstance(network, Run):
-        return network.folder, None
-    return (network.folder if isinstance(network, Bundle) else Path(network)), None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hwnas.api.given_networks import folder_of
-from hwnas.api.run import Network
+from hwnas.api.given_networks import folder_of, source_of
+from hwnas.api.run import Network, Run
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.progress import Reporter, make_reporter
 from hwnas.stages.deployment.evaluation import NetworkEvaluation, evaluate_network
@@ -15,7 +15,7 @@ __all__ = ["evaluate"]
 
 
 def evaluate(
-    network: str | Path | Bundle | Network,
+    network: str | Path | Bundle | Run | Network,
     data: str | None = None,
     *,
     split: Part = "test",
@@ -29,7 +29,7 @@ def evaluate(
     reason.
 
     Args:
-        network: Bundle, finalist of a run, folder of a bundle or of a run, or ONNX file.
+        network: Bundle, finalist of a run, run, folder of a bundle or of a run, or ONNX file.
         data: Images, as ``data.source`` of a recipe, or the folder of a run. A run, and a bundle
             inside a run, have their own.
         split: Part of the images: ``"test"``, ``"validation"``, ``"train"``, or ``"all"`` for a
@@ -44,4 +44,7 @@ def evaluate(
         ArtifactError: The bundle, or the network in single precision, is damaged.
         RunError: The run is damaged, in use or stale.
     """
-    return evaluate_network(folder_of(network), data, split, reporter or make_reporter(), pick)
+    source, own = source_of(network)
+    if isinstance(network, Network) and data is not None:  # other images than those of its run
+        source, own = folder_of(network), None
+    return evaluate_network(source, data, split, reporter or make_reporter(), own or pick)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hwnas.api.run import Network
+from hwnas.api.run import Network, Run
 from hwnas.deploy.bundles.bundle import Bundle
+from hwnas.run_folder import RunFolder
 
-__all__ = ["folder_of", "opened_bundle"]
+__all__ = ["folder_of", "opened_bundle", "source_of"]
 
 
 def opened_bundle(bundle: str | Path | Bundle | Network) -> Bundle:
@@ -15,6 +16,17 @@ def opened_bundle(bundle: str | Path | Bundle | Network) -> Bundle:
     if isinstance(bundle, Network):
         return bundle.bundle
     return bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
+
+
+def source_of(
+    network: str | Path | Bundle | Run | Network,
+) -> tuple[Path | RunFolder, str | None]:
+    """Return where a network is, and its id if that is a run, whose knee it is otherwise."""
+    if isinstance(network, Network):
+        return network.run.folder, network.id
+    if isinstance(network, Run):
+        return network.folder, None
+    return folder_of(network), None
 
 
 def folder_of(network: str | Path | Bundle | Network) -> Path:

@@ -109,6 +109,11 @@ def test_run_and_onnx_file_are_evaluated(finished: Path, tmp_path: Path, hwnas: 
     assert {name: evaluated[name] for name in ("value", "standard_error", "n")} == pytest.approx(
         {name: recorded["accuracy"][name] for name in ("value", "standard_error", "n")}
     )
+    run = api.open(finished)
+    assert api.evaluate(run.best("fastest"), reporter=SilentReporter()) == inside
+    assert api.evaluate(run, pick="fastest", reporter=SilentReporter()) == inside
+    other = api.evaluate(run.best("fastest"), "digits", split="all", reporter=SilentReporter())
+    assert other.n > inside.n
     alone = Path(shutil.copy(fastest.onnx_file, tmp_path / "alone.onnx"))
     (file,) = api.evaluate(alone, "digits", reporter=SilentReporter()).files
     assert file.file == "alone.onnx"

@@ -20,6 +20,7 @@ from hwnas.deploy.variants.quality import Quality
 from hwnas.errors import ArtifactError, ConfigError, NonFiniteOutput
 from hwnas.interval import Interval, wilson_interval
 from hwnas.progress import Reporter
+from hwnas.run_folder import RunFolder
 from hwnas.search.tasks.delta_method import MetricValue
 from hwnas.stages.deployment.model_source import ModelSource, Part, opened
 from hwnas.stages.split_evaluator import SplitEvaluator
@@ -124,7 +125,7 @@ class _File:
 
 
 def evaluate_network(
-    source: str | Path,
+    source: str | Path | RunFolder,
     data: str | None,
     split: Part,
     reporter: Reporter,
@@ -135,7 +136,7 @@ def evaluate_network(
     Losses are against the ONNX file in single precision, or the first one if a bundle has none.
 
     Args:
-        source: Folder of a bundle or of a run, or an ONNX file.
+        source: Run, folder of a bundle or of a run, or an ONNX file.
         data: Images, as ``data.source`` of a recipe, or the folder of a run; a run has its own.
         split: Part of the images to evaluate on.
         reporter: Reporter of progress to the user.
@@ -149,7 +150,8 @@ def evaluate_network(
     """
     if split not in get_args(Part):
         raise ConfigError(f"the split is {split!r}; expected one of {', '.join(get_args(Part))}")
-    with opened(Path(source), data, pick) as network:
+    place = source if isinstance(source, RunFolder) else Path(source)
+    with opened(place, data, pick) as network:
         evaluator = network.evaluator(split, batch=1)
         if network.images is None or evaluator is None:
             raise ConfigError(f"{source} comes without images; give some (--data)")
