@@ -21,6 +21,7 @@ from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.measurement.cold_start import StartMeasurement, cold_start
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import Measurement
+from hwnas.deploy.measurement.memory import PeakMemory, peak_memory
 from hwnas.deploy.measurement.sustained import SustainedLatency
 from hwnas.deploy.measurement.sustained import measure_sustained as sustained
 from hwnas.deploy.measurement.timing import measure as measure_files
@@ -60,6 +61,7 @@ __all__ = [
     "known_devices",
     "measure",
     "measure_cold_start",
+    "measure_peak_memory",
     "measure_sustained",
     "predict",
     "predict_gemm",
@@ -305,6 +307,31 @@ def measure_cold_start(
     with tempfile.TemporaryDirectory() as folder:
         path = _onnx_file(model, input_shape, Path(folder))
         return cold_start(path, target_of(target), starts)
+
+
+def measure_peak_memory(
+    model: Model,
+    target: str | Target,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    processes: int = 3,
+) -> PeakMemory:
+    """Measure the peak memory of a network in new processes, without that of the runtime itself.
+
+    Args:
+        model: ONNX file, bundle or its path, finalist of a run, or module.
+        target: Target of this machine's processor.
+        input_shape: Channels, height and width of the input of a module.
+        processes: Number of processes, one after the other, of which the median counts.
+
+    Raises:
+        ConfigError: The target is unknown, or ``processes`` is less than 1.
+        ArtifactError: The file is damaged or cannot run on the target.
+        DeviceError: The target cannot be used here, or its memory cannot be measured.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = _onnx_file(model, input_shape, Path(folder))
+        return peak_memory(path, target_of(target), processes)
 
 
 def explain(

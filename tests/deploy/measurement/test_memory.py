@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
 
+import hwnas as api
 from hwnas.deploy import Device, Export, Target, export_onnx
 from hwnas.deploy.measurement import memory
 from hwnas.deploy.measurement.memory import PeakMemory, peak_memory
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
+Command = Callable[..., Any]
 TARGET = Target(Device("cpu", "onnxruntime"))
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(),
@@ -67,6 +72,17 @@ def test_peak_memory_agrees_between_processes(of_wide: PeakMemory) -> None:
     assert of_wide.processes == 2
     assert of_wide.lowest_bytes <= of_wide.peak_bytes <= of_wide.highest_bytes
     assert of_wide.spread < 0.05
+
+
+@pytest.mark.slow
+def test_measure_command_prints_the_peak_memory(hwnas: Command, wide: Path) -> None:
+    measure = ("measure", wide, "--target", TARGET.name, "--peak-memory")
+    answer = hwnas(*measure)
+    assert answer.status == 0, answer.err
+    assert "in 3 processes" in answer.out
+    assert json.loads(hwnas(*measure, "--json").out)["peak_bytes"] > 4 * 64 * 256 * 256
+    found = api.measure_peak_memory(wide, TARGET, processes=1)
+    assert found.processes == 1
 
 
 def test_peak_memory_spread_is_relative_to_the_median() -> None:

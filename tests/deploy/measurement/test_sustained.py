@@ -99,6 +99,7 @@ def test_median_start_is_that_of_each_part() -> None:
         (["--sustained", "0"], "the time is 0 minutes; expected more than 0, and at most 1,440"),
         (["--sustained", "1e9"], "expected more than 0, and at most 1,440"),
         (["--sustained", "1", "--cold-start"], "give one of them"),
+        (["--peak-memory", "--cold-start"], "give one of them"),
     ],
 )
 def test_measure_command_refuses_impossible_times(

@@ -38,16 +38,24 @@ def measure(
     cold_start: Annotated[
         bool, typer.Option("--cold-start", help="Time new processes until their first answer")
     ] = False,
+    peak_memory: Annotated[
+        bool, typer.Option("--peak-memory", help="Measure the peak memory in new processes")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Time an ONNX file on a target."""
-    if sustained is not None and cold_start:
-        raise ConfigError("--sustained and --cold-start are two measurements; give one of them")
+    if (sustained is not None) + cold_start + peak_memory > 1:
+        raise ConfigError(
+            "--sustained, --cold-start and --peak-memory are three measurements; give one of them"
+        )
     if sustained is not None:
         _sustained(model, target, sustained, as_json)
         return
     if cold_start:
         _cold_start(model, target, as_json)
+        return
+    if peak_memory:
+        _peak_memory(model, target, as_json)
         return
     from hwnas.cli.terminal import print_measurement
     from hwnas.deploy.measurement.latency_timer import TimingSettings
@@ -82,6 +90,23 @@ def _cold_start(model: Path, target: str, as_json: bool) -> None:
         print_json(found.to_json())
     else:
         print_cold_start(out, str(model), found)
+
+
+def _peak_memory(model: Path, target: str, as_json: bool) -> None:
+    from hwnas.api.devices import measure_peak_memory
+    from hwnas.cli.terminal import size_text
+
+    found = measure_peak_memory(model, target)
+    if as_json:
+        print_json(asdict(found))
+        return
+    low, high = size_text(found.lowest_bytes), size_text(found.highest_bytes)
+    out.print(
+        f"{model} on {found.target}: peak memory {size_text(found.peak_bytes)} ({low} to {high} in "
+        f"{found.processes} processes), {size_text(found.loaded_bytes)} after loading (measured)",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 @app.command(rich_help_panel=DEVICES)
