@@ -4,15 +4,13 @@ import asyncio
 import itertools
 import json
 import shutil
-import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from experiments.scripted_page import ScriptedPage
+from experiments.scripted_page import ScriptedPage, browser_process
 
 __all__ = ["CHROMIUM", "ChromiumPage", "opened"]
 
@@ -107,20 +105,13 @@ def opened(folder: Path, url: str, webgpu: bool = False) -> Iterator[ChromiumPag
     """
     assert CHROMIUM is not None
     port_file = folder / "DevToolsActivePort"
-    port_file.unlink(missing_ok=True)
     command = [
         CHROMIUM, "--headless=new", "--no-sandbox", "--no-first-run",
         *(_WEBGPU if webgpu else ("--disable-gpu",)),
         "--ignore-certificate-errors", "--remote-debugging-port=0", f"--user-data-dir={folder}",
         "--remote-allow-origins=*", url,
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until = time.monotonic() + 60
-        while not port_file.exists() or not port_file.read_text().strip():
-            assert time.monotonic() < until, "Chromium did not start"
-            time.sleep(0.1)
-        port = port_file.read_text().split()[0]
+    with browser_process(command, port_file) as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as reply:
             pages = [each for each in json.load(reply) if each["type"] == "page"]
         page = ChromiumPage(pages[0]["webSocketDebuggerUrl"])
@@ -128,6 +119,3 @@ def opened(folder: Path, url: str, webgpu: bool = False) -> Iterator[ChromiumPag
             yield page
         finally:
             page.close()
-    finally:
-        process.terminate()
-        process.wait(30)

@@ -6,19 +6,17 @@ import itertools
 import json
 import shutil
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from experiments.scripted_page import ScriptedPage
+from experiments.scripted_page import ScriptedPage, browser_process
 
 __all__ = ["FIREFOX", "FirefoxPage", "opened"]
 
 FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
-_ANSWER_S, _START_S = 60, 60
+_ANSWER_S = 60
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # key of an element's reference, by WebDriver
 _PREFERENCES = {"marionette.port": 0, "datareporting.policy.dataSubmissionEnabled": False}
 
@@ -85,20 +83,11 @@ def opened(folder: Path, url: str) -> Iterator[FirefoxPage]:
     lines = (f"user_pref({json.dumps(k)}, {json.dumps(v)});\n" for k, v in _PREFERENCES.items())
     (folder / "user.js").write_text("".join(lines))
     port_file = folder / "MarionetteActivePort"
-    port_file.unlink(missing_ok=True)
     command = [FIREFOX, "--headless", "--marionette", "--no-remote", "--profile", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until = time.monotonic() + _START_S
-        while not port_file.exists() or not port_file.read_text().strip():
-            assert time.monotonic() < until, "Firefox did not start"
-            time.sleep(0.1)
-        page = FirefoxPage(int(port_file.read_text()))
+    with browser_process(command, port_file) as port:
+        page = FirefoxPage(int(port))
         try:
             page.navigate(url)
             yield page
         finally:
             page.close()
-    finally:
-        process.terminate()
-        process.wait(30)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ScriptedPage"]
+__all__ = ["ScriptedPage", "browser_process"]
+
+_START_S = 60
 
 
 class ScriptedPage(ABC):
@@ -50,3 +55,19 @@ class ScriptedPage(ABC):
             return bool(self.evaluate(script))
         except RuntimeError:
             return False
+
+
+@contextmanager
+def browser_process(command: Sequence[str], port_file: Path) -> Iterator[str]:
+    """Start a browser, and yield the first line of the file that it writes its port into."""
+    port_file.unlink(missing_ok=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + _START_S
+        while not port_file.exists() or not port_file.read_text().strip():
+            assert time.monotonic() < until, f"{command[0]} did not start"
+            time.sleep(0.1)
+        yield port_file.read_text().split()[0]
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -48,7 +48,7 @@ class OperatorCost:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where the time of a network goes on a device.
+    """Division of a network's time on a device among its operators.
 
     Attributes:
         operators: Costs of all operators, the costliest first.

@@ -91,9 +91,11 @@ class ConvertedFile:
         Raises:
             KeyError, TypeError: The entry is damaged.
         """
-        quality = data.get("quality")
-        read = None if quality is None else Quality.from_json(quality)
-        return cls(**{**data, "files": tuple(data["files"]), "quality": read})
+        found = {**data, "files": tuple(data["files"])}
+        found["golden"] = str(found.get("golden", GOLDEN_OUTPUTS))
+        if (quality := found.get("quality")) is not None:
+            found["quality"] = Quality.from_json(quality)
+        return cls(**found)
 
     def cannot_run(self) -> str | None:
         """Return why the file is not run here, or None if it can be."""

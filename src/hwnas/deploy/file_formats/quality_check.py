@@ -10,8 +10,7 @@ from typing import Any
 
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.runtimes.runtime import Session
-from hwnas.deploy.targets.number_format import number_format
-from hwnas.deploy.targets.target import Device, Target
+from hwnas.deploy.targets.number_format import onnxruntime_target
 from hwnas.deploy.variants.quality import FileEvaluator, Quality
 from hwnas.errors import ArtifactError, ConfigError
 
@@ -39,8 +38,7 @@ class QualityCheck:
     @cached_property
     def _full(self) -> Any:
         """Metrics of the network in single precision."""
-        target = Target(Device("cpu", "onnxruntime"), number_format(self.model))
-        return self.evaluator.metrics(open_session(self.model, target))
+        return self.evaluator.metrics(open_session(self.model, onnxruntime_target(self.model)))
 
     def quality(self, session: Session, takes_pixels: bool, what: str) -> Quality:
         """Return the quality of a converted file.

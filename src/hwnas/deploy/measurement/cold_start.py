@@ -7,12 +7,11 @@ them from a disk is not included either.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,15 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from hwnas.atomic import storage_errors
-from hwnas.deploy.measurement.fresh_process import answer_of_process, print_answer
-from hwnas.deploy.measurement.reference_model import write_reference_model
+from hwnas.deploy.measurement.fresh_process import (
+    answer_of_process,
+    prepared_arguments,
+    print_answer,
+    reference_target,
+)
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
-from hwnas.deploy.runtimes.registry import prepared
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.target import Target
-from hwnas.errors import ArtifactError, ConfigError, DeviceError
+from hwnas.errors import ConfigError, DeviceError
 
 __all__ = ["StartMeasurement", "StartTimes", "cold_start"]
 
@@ -109,17 +110,8 @@ def cold_start(
     if not target.device.is_here:
         raise DeviceError(f"a start is measured on this machine only, not on {target.name}")
     check_usable(RUNTIMES[target.device.runtime], target)
-    if not model.is_file():
-        raise ArtifactError(f"there is no ONNX file {model}; give the path of an existing one")
     with tempfile.TemporaryDirectory() as folder:
-        reference = Path(folder, "reference.onnx")
-        with storage_errors(reference):
-            write_reference_model(reference)
-        runtime = RUNTIMES[target.device.runtime]
-        # Prepared in this process, so that no start includes a conversion.
-        executable = prepared(model, target, Path(folder))
-        tiny = runtime.prepare(reference, _one_image(target), Path(folder))
-        arguments = [os.fspath(executable), os.fspath(tiny), target.name]
+        arguments = prepared_arguments(model, target, Path(folder))
         what = f"{model} on {target.name}"
         answers = [
             answer_of_process(_MODULE, arguments, what, timeout_s) for _ in range(1 + starts)
@@ -129,7 +121,7 @@ def cold_start(
 
 def _times(executable: Path, tiny: Path, target: Target) -> dict[str, float]:
     """Measure in the fresh process."""
-    runtime, one = RUNTIMES[target.device.runtime], _one_image(target)
+    runtime, one = RUNTIMES[target.device.runtime], reference_target(target)
     began = time.perf_counter()
     _run(runtime.load(tiny, one), 1)
     started = time.perf_counter()
@@ -146,10 +138,6 @@ def _run(session: Session, batch: int) -> float:
     began = time.perf_counter()
     session.run(images)
     return time.perf_counter() - began
-
-
-def _one_image(target: Target) -> Target:
-    return Target(replace(target.device, batch=1))
 
 
 if __name__ == "__main__":

@@ -26,25 +26,26 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from hwnas.atomic import storage_errors
-from hwnas.deploy.measurement.fresh_process import answer_of_process, print_answer
-from hwnas.deploy.measurement.reference_model import write_reference_model
+from hwnas.deploy.measurement.fresh_process import (
+    answer_of_process,
+    prepared_arguments,
+    print_answer,
+    reference_target,
+)
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
-from hwnas.deploy.runtimes.registry import prepared
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.target import Target
-from hwnas.errors import ArtifactError, ConfigError, DeviceError
+from hwnas.errors import ConfigError, DeviceError
 
 __all__ = ["PeakMemory", "peak_memory"]
 
@@ -101,20 +102,14 @@ def peak_memory(
     if processes < 1:
         raise ConfigError(f"processes is {processes}; expected at least 1")
     _check_system()
-    runtime = RUNTIMES[target.device.runtime]
-    check_usable(runtime, target)
+    check_usable(RUNTIMES[target.device.runtime], target)
     if target.device.hardware != "cpu":
         raise DeviceError(f"peak memory is not measured on {target.name}; choose a target with cpu")
-    if not model.is_file():
-        raise ArtifactError(f"there is no ONNX file {model}; give the path of an existing one")
     with tempfile.TemporaryDirectory() as name:
-        reference = Path(name, "reference.onnx")
-        with storage_errors(reference):
-            write_reference_model(reference)
-        # Prepared in this process, so that it does not count in the measured ones.
-        executable = prepared(model, target, Path(name))
-        tiny = runtime.prepare(reference, _one_image(target), Path(name))
-        readings = [_measure(executable, tiny, target, timeout_s) for _ in range(processes)]
+        arguments = prepared_arguments(model, target, Path(name))
+        what = f"{model} on {target.name}"
+        answers = [answer_of_process(_MODULE, arguments, what, timeout_s) for _ in range(processes)]
+    readings = [_Reading(**answer) for answer in answers]
     peaks = [reading.peak_bytes for reading in readings]
     loaded = [reading.loaded_bytes for reading in readings]
     return PeakMemory(
@@ -139,17 +134,10 @@ class _Reading:
     loaded_bytes: int
 
 
-def _measure(executable: Path, reference: Path, target: Target, timeout_s: float) -> _Reading:
-    """Start a process that measures, and return the reading that it prints."""
-    arguments = [os.fspath(executable), os.fspath(reference), target.name]
-    what = f"{executable} on {target.name}"
-    return _Reading(**answer_of_process(_MODULE, arguments, what, timeout_s))
-
-
 def _reading(executable: Path, reference: Path, target: Target) -> dict[str, int]:
     """Measure in the fresh process."""
     runtime = RUNTIMES[target.device.runtime]
-    tiny = runtime.load(reference, _one_image(target))
+    tiny = runtime.load(reference, reference_target(target))
     _run(tiny, 1)
     _give_back_free_memory()
     before = _anonymous_bytes()
@@ -158,10 +146,6 @@ def _reading(executable: Path, reference: Path, target: Target) -> dict[str, int
     loaded = _anonymous_bytes()
     _run(session, target.device.batch)
     return vars(_Reading(_peak_anonymous_bytes() - before, loaded - before))
-
-
-def _one_image(target: Target) -> Target:
-    return Target(replace(target.device, batch=1))
 
 
 def _run(session: Session, batch: int) -> None:

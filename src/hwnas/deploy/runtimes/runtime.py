@@ -15,7 +15,7 @@ __all__ = ["Computation", "Runtime", "Session"]
 
 
 class Computation(Protocol):
-    """What computes outputs from inputs."""
+    """Computation of outputs from inputs."""
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
         """Return the outputs (N, ...) of inputs (N, *input_shape).

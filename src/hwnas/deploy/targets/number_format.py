@@ -10,9 +10,10 @@ from pathlib import Path
 from hwnas.atomic import replacing
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import messages, read_model, read_whole_model
+from hwnas.deploy.targets.target import Device, Target
 from hwnas.errors import ArtifactError
 
-__all__ = ["number_format", "to_float16"]
+__all__ = ["number_format", "onnxruntime_target", "to_float16"]
 
 _QUANTISED = re.compile(
     r"[Qq]uanti[sz]e|Quant$|Integer|^QLinear|^QGemm$|^QAttention$|^QOrdered|^QEmbedLayer|^QMoE$"
@@ -53,6 +54,19 @@ def number_format(model: Path) -> str:
                 sizes[formats[wanted]] += known[node.input[0]]
     largest = max(sizes, key=sizes.__getitem__)
     return largest if sizes[largest] else "fp32"
+
+
+def onnxruntime_target(model: Path, batch: int = 1) -> Target:
+    """Return ONNX Runtime on this machine's processor, in the number format of a file.
+
+    Args:
+        model: ONNX file.
+        batch: Number of images in a batch.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    return Target(Device("cpu", "onnxruntime", batch), number_format(model))
 
 
 def to_float16(source: Path, to: Path) -> Path:

@@ -24,7 +24,7 @@ from hwnas.deploy.measurement.measurement import Measurement, TimedNetwork
 from hwnas.deploy.measurement.timing import measure_together
 from hwnas.deploy.onnx.graph import model_bytes
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.targets.number_format import number_format
+from hwnas.deploy.targets.number_format import number_format, onnxruntime_target
 from hwnas.deploy.targets.target import RUNTIMES, Device, Target
 from hwnas.deploy.variants import ConvertedNetwork, Variant, VariantInputs
 from hwnas.deploy.variants.prediction_agreement import PredictionAgreement, compare_answers
@@ -292,7 +292,7 @@ def outputs_of(
     batches = iter(inputs)
     first = next(batches)
     if target is None:
-        target = Target(Device("cpu", "onnxruntime", len(first)), number_format(model))
+        target = onnxruntime_target(model, len(first))
     if not target.device.is_here:
         device = target.device
         target = replace(target, device=Device.here(device.runtime, device.batch))

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from hwnas.deploy.export.to_onnx import export_traced
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.targets.number_format import number_format
-from hwnas.deploy.targets.target import Device, Target
+from hwnas.deploy.targets.number_format import onnxruntime_target
+from hwnas.deploy.targets.target import Target
 from hwnas.deploy.variants import VARIANTS, VariantInputs
 from hwnas.search.data.split import Split
 from hwnas.search.tasks.task import Task
@@ -40,8 +40,7 @@ class Executed(nn.Module):
 
     def __init__(self, model: Path, target: Target | None = None) -> None:
         super().__init__()
-        target = target or Target(Device("cpu", "onnxruntime"), number_format(model))
-        self._session = open_session(model, target)
+        self._session = open_session(model, target or onnxruntime_target(model))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the output (N, ...) of inputs (N, C, H, W)."""

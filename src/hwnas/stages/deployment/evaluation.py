@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from hwnas.deploy.bundles.checksums import inside
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Computation, Session
-from hwnas.deploy.targets.number_format import number_format
-from hwnas.deploy.targets.target import Device, Target
+from hwnas.deploy.targets.number_format import onnxruntime_target
+from hwnas.deploy.targets.target import Target
 from hwnas.deploy.variants.quality import Quality
 from hwnas.errors import ArtifactError, ConfigError, NonFiniteOutput
 from hwnas.interval import Interval, wilson_interval
@@ -158,8 +158,8 @@ def evaluate_network(
         images = network.images.data
         parts = (images.train, images.validation, images.test)
         with reporter.stage("evaluating") as advance:
-            target = Target(Device("cpu", "onnxruntime"), number_format(network.model))
-            reference = _Watched(open_session(network.model, target))
+            target = onnxruntime_target(network.model)
+            reference = _Watched(open_session(network.model, target), evaluator)
             full = evaluator.metrics(reference)
             files = list(_files(network))
             found = []
@@ -172,8 +172,7 @@ def evaluate_network(
 def _files(network: ModelSource) -> Iterator[_File]:
     bundle = network.bundle
     if bundle is None:
-        target = Target(Device("cpu", "onnxruntime"), number_format(network.model))
-        yield _onnx_file(network.model, target, network.model)
+        yield _onnx_file(network.model, onnxruntime_target(network.model), network.model)
         return
     for artifact in bundle.artifacts:
         path = inside(bundle.folder, artifact.file)
@@ -195,29 +194,31 @@ def _onnx_file(path: Path, target: Target, reference: Path) -> _File:
 
 
 class _Watched:
-    """Computation that keeps the highest output of each image.
+    """Computation that keeps the class of each image, where images have one class.
 
     Args:
         session: The computation.
+        evaluator: Evaluator whose images it is run on.
     """
 
-    def __init__(self, session: Computation) -> None:
-        self._session = session
+    def __init__(self, session: Computation, evaluator: SplitEvaluator) -> None:
+        self._session, self._split = session, evaluator.split
+        self._meaning = evaluator.task.meaning
         self._highest: list[NDArray[np.int64]] = []
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
         """See `Computation.run`."""
         outputs = self._session.run(batch)
-        self._highest.append(outputs.argmax(axis=1))
+        if self._meaning.kind == "class_scores":
+            self._highest.append(outputs.argmax(axis=1))
         return outputs
 
-    def classes(self, evaluator: SplitEvaluator) -> tuple[ClassAnswers, ...]:
+    def classes(self) -> tuple[ClassAnswers, ...]:
         """Return the answers to the images of each class; none if images do not have one class."""
-        meaning = evaluator.task.meaning
-        if meaning.kind != "class_scores":
+        if not self._highest:
             return ()
-        labels, given = meaning.labels, np.concatenate(self._highest)
-        right = evaluator.split.targets[: len(given)]
+        labels, given = self._meaning.labels, np.concatenate(self._highest)
+        right = self._split.targets[: len(given)]
         found = []
         for number, label in enumerate(labels):
             counts = np.bincount(given[right == number], minlength=len(labels))
@@ -240,9 +241,9 @@ def _evaluated(
     try:
         own, watched = full, reference
         if not file.is_reference:
-            watched = _Watched(file.load())
+            watched = _Watched(file.load(), evaluator)
             own = evaluator.metrics(watched, file.takes_pixels)
-        qualities, classes = evaluator.compare(own, full), watched.classes(evaluator)
+        qualities, classes = evaluator.compare(own, full), watched.classes()
         return replace(found, qualities=qualities, classes=classes)
     except (ArtifactError, NonFiniteOutput) as error:
         return replace(found, failure=str(error))

@@ -16,8 +16,7 @@ from hwnas.deploy.bundles.image_file import Fit
 from hwnas.deploy.cascades.cascade import Cascade
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.number_format import number_format
-from hwnas.deploy.targets.target import Device, Target
+from hwnas.deploy.targets.number_format import onnxruntime_target
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.run_folder import RunFolder
 from hwnas.search import TASKS
@@ -208,8 +207,7 @@ def images_for(
 
 def _images_of_file(model: Path, source: str) -> Images:
     """Return images for a network of which only the input is known, with hwnas's preprocessing."""
-    target = Target(Device("cpu", "onnxruntime"), number_format(model))
-    session = RUNTIMES["onnxruntime"].load(model, target)
+    session = RUNTIMES["onnxruntime"].load(model, onnxruntime_target(model))
     if len(session.input_shape) != 3:
         raise ArtifactError(
             f"{model} takes inputs of {session.input_shape}, which is not the shape of an image"
