@@ -38,7 +38,7 @@ test-slow: $(STAMP) ## Run the slower tests, and list the slowest: whole searche
 	$(pytest) --durations 30 -m "slow and not exhaustive and not gpu"
 
 test-exhaustive: $(STAMP) ## Run further cases of what the other tests check, before a release
-	$(pytest) -m "exhaustive and not gpu"
+	HWNAS_TEST_EXAMPLES=200 $(pytest) -m "(exhaustive or hypothesis) and not gpu"
 
 check: $(STAMP) layout records ## Check style, types, the direction of imports, and records
 	$(BIN)/ruff check .

@@ -21,7 +21,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 settings.register_profile(
-    "hwnas", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "hwnas",
+    deadline=None,
+    derandomize=True,
+    max_examples=int(os.environ.get("HWNAS_TEST_EXAMPLES", "25")),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("hwnas")
 

@@ -19,7 +19,8 @@ from hwnas.errors import ConfigError
 from hwnas.experiment.from_model import latency_objective, recipe_for_model
 from hwnas.recipe import parse_recipe
 from hwnas.search import TASKS
-from hwnas.search.data.image_data import DataConfig, load_data
+from hwnas.search.data.image_data import DataConfig
+from hwnas.search.data.loading import load_data
 from hwnas.search.evaluation.scoring import score
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
 from hwnas.search_spaces.any_model.sources import named_elastic

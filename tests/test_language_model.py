@@ -22,7 +22,8 @@ from hwnas.deploy import Bundle
 from hwnas.deploy.text import BYTE_NAMES, continued, window_of
 from hwnas.errors import ConfigError, DataError
 from hwnas.progress import make_reporter
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.data.tokens import NO_TOKEN
 from hwnas.search.tasks.language_model import language_model
 from hwnas.search_spaces import decoder

@@ -19,7 +19,8 @@ from PIL import Image
 from hwnas import experiment
 from hwnas.deploy import Bundle
 from hwnas.progress import make_reporter
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.tasks.segmentation import segmentation
 
 Command = Callable[..., Any]

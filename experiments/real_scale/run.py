@@ -36,7 +36,8 @@ from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from hwnas.search.data.image_archive import read_npz
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.engine.cluster import local_ray
 from hwnas.search.training import TrainConfig
 from hwnas.search.training.schedule import Schedule

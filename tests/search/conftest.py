@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.tasks.classification import Classification, classification
 from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage
 

@@ -10,7 +10,8 @@ from sklearn.metrics import jaccard_score
 from torch import Tensor
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.data.image_data import DataConfig, load_data
+from hwnas.search.data.image_data import DataConfig
+from hwnas.search.data.loading import load_data
 from hwnas.search.data.masks import VOID
 from hwnas.search.tasks.delta_method import function_of_means
 from hwnas.search.tasks.segmentation import Segmentation, segmentation

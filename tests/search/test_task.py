@@ -18,7 +18,8 @@ from torch.nn import functional
 from hwnas.errors import ConfigError, DataError
 from hwnas.hashing import content_hash, differing_fields
 from hwnas.plugin import build
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.tasks.classification import Classification, classification
 from hwnas.search.tasks.registry import TASKS
 from hwnas.search.tasks.split_metrics import SplitMetrics

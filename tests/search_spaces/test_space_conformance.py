@@ -423,6 +423,7 @@ runnable_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 BLOCKS = {name: space for name, space in SPACES.items() if space.block_specs}
 block_space = pytest.mark.parametrize("space", BLOCKS.values(), ids=BLOCKS)
 seeds = st.integers(0, 2**32 - 1)
+OUT_OF_RANGE = (-1, 99, 0.5, float("nan"))  # as the position of an option
 
 
 def samples_of_all_spaces() -> str:
@@ -484,26 +485,23 @@ def test_canonical_codes_equal_those_of_decoded_networks(space: SearchSpace, see
 
 
 @every_space
-@pytest.mark.parametrize("bad", [-1, 99, 0.5, float("nan")])
-def test_canonical_refuses_a_code_out_of_range_with_choice_and_row(
-    space: SearchSpace, bad: float
-) -> None:
+def test_canonical_refuses_a_code_out_of_range_with_choice_and_row(space: SearchSpace) -> None:
     codes = np.zeros((3, len(space.choices)))
-    codes[1, 0] = bad
-    with pytest.raises(ConfigError, match=rf"{space.choices[0].name}: index .* of row 1 is not in"):
-        space.canonical(codes)
+    for bad in OUT_OF_RANGE:
+        codes[1, 0] = bad
+        message = rf"{space.choices[0].name}: index .* of row 1 is not in"
+        with pytest.raises(ConfigError, match=message):
+            space.canonical(codes)
     with pytest.raises(ConfigError, match=rf"expected \(N, {len(space.choices)}\)"):
         space.canonical(codes[0])
 
 
 @every_space
-@pytest.mark.parametrize("bad", [-1, 99, 0.5, float("nan")])
-def test_decode_refuses_an_index_out_of_range_and_names_the_choice(
-    space: SearchSpace, bad: float
-) -> None:
-    vector = [bad] + [0] * (len(space.choices) - 1)
-    with pytest.raises(ConfigError, match=space.choices[0].name):
-        space.decode(vector)
+def test_decode_refuses_an_index_out_of_range_and_names_the_choice(space: SearchSpace) -> None:
+    for bad in OUT_OF_RANGE:
+        vector = [bad] + [0] * (len(space.choices) - 1)
+        with pytest.raises(ConfigError, match=space.choices[0].name):
+            space.decode(vector)
 
 
 @every_space
@@ -654,10 +652,10 @@ def test_mutate_returns_another_member(space: SearchSpace, seed: int, rate: floa
 
 
 @every_space
-@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5])
-def test_mutate_refuses_a_rate_out_of_range(space: SearchSpace, rate: float) -> None:
-    with pytest.raises(ConfigError, match="mutation rate"):
-        space.mutate(space.smallest(), random.Random(0), rate)
+def test_mutate_refuses_a_rate_out_of_range(space: SearchSpace) -> None:
+    for rate in (0.0, -0.1, 1.5):
+        with pytest.raises(ConfigError, match="mutation rate"):
+            space.mutate(space.smallest(), random.Random(0), rate)
 
 
 @every_space

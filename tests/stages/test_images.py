@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 from PIL import Image
 
-from hwnas.search.data.image_data import DataConfig, load_data
+from hwnas.search.data.image_data import DataConfig
+from hwnas.search.data.loading import load_data
 from hwnas.stages.images import tell_changed_images
 
 

@@ -33,7 +33,8 @@ def evaluate(
         data: Images, as ``data.source`` of a recipe, or the folder of a run. A run, and a bundle
             inside a run, have their own.
         split: Part of the images: ``"test"``, ``"validation"``, ``"train"``, or ``"all"`` for a
-            source without parts of its own, such as new images that no network was trained on.
+            source without parts of its own, such as new images that no network was trained on. For
+            a classifier, there may be few of these, and none of some classes.
         pick: Network of a run: ``"knee"``, ``"fastest"``, ``"most-accurate"`` or an id; the knee if
             None.
         reporter: Reporter of the progress; the standard error if None.

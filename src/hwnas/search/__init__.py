@@ -1,6 +1,7 @@
 """Architecture search: tasks, supernet training, evaluators, samplers, studies, the search loop."""
 
-from hwnas.search.data.image_data import DataConfig, ImageData, Split, data_manifest, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData, Split
+from hwnas.search.data.loading import data_manifest, load_data
 from hwnas.search.data.manifest import DataManifest, manifest_difference
 from hwnas.search.engine.executor import Executor, InProcess, RayActors
 from hwnas.search.engine.failure import Failure

@@ -21,7 +21,8 @@ from hwnas.plugin import build
 from hwnas.progress import Reporter, SilentReporter
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import EVALUATORS, TASKS
-from hwnas.search.data.image_data import ImageData, load_data
+from hwnas.search.data.image_data import ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.evaluation.evaluate import Evaluator
 from hwnas.search.evaluation.lineage import check_growable
 from hwnas.search.evaluation.own_identity import check_identity

@@ -19,7 +19,7 @@ from hwnas.identity import Identity, InputChange
 from hwnas.plugin import imports_from
 from hwnas.recipe.keys import AFTER, RecipeStage, code_of, decides, parts_of, settings_of
 from hwnas.run_folder import RunFolder, StageRecord
-from hwnas.search.data.image_data import data_manifest
+from hwnas.search.data.loading import data_manifest
 from hwnas.search.data.manifest import DataManifest, manifest_difference
 from hwnas.stages.goal import SearchGoal
 from hwnas.stages.images import MANIFEST

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 
 
 @pytest.fixture

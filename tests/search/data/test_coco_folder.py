@@ -15,9 +15,10 @@ from hwnas.errors import DataError
 from hwnas.experiment.from_images import recipe_for_images
 from hwnas.search.data.boxes import NO_BOX
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
 from hwnas.search.data.image_size import ImageSize
 from hwnas.search.data.layouts.coco_folder import read_coco
+from hwnas.search.data.loading import load_data
 
 CATEGORIES = [{"id": 3, "name": "cat"}, {"id": 1, "name": "ball"}, {"id": 7, "name": "unseen"}]
 BOX = {"id": 1, "image_id": 0, "category_id": 3, "bbox": [4, 2, 8, 6], "iscrowd": 0}

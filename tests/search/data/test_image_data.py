@@ -16,8 +16,9 @@ from PIL import Image
 from hwnas.errors import ConfigError, DataError
 from hwnas.hashing import content_hash
 from hwnas.search import TASKS
-from hwnas.search.data import image_data
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data import loading
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.data.raw_images import RawImages
 from hwnas.search.data.split import Split
 
@@ -153,7 +154,7 @@ def test_folds_divide_the_images_to_train_on(
     images = np.zeros((len(classes), 2, 2, 1), np.uint8)
     groups = np.arange(len(classes)) // 2 if grouped else None
     raw = RawImages(images, classes, test=(images.copy(), classes), groups=groups)
-    data = image_data._divided(raw, DataConfig("digits", folds=folds), seed)
+    data = loading._divided(raw, DataConfig("digits", folds=folds), seed)
     parts = [fold.positions for fold in data.folds]
     assert sorted(np.concatenate(parts)) == [*range(len(classes))]
     assert len(data.rounds) == folds

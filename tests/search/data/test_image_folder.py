@@ -12,10 +12,11 @@ from PIL import Image
 from hwnas.errors import DataError
 from hwnas.search.data import decoded_images
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.image_data import DataConfig, load_data
+from hwnas.search.data.image_data import DataConfig
 from hwnas.search.data.image_size import ImageSize
 from hwnas.search.data.layouts import image_folder
 from hwnas.search.data.layouts.image_folder import read_folder
+from hwnas.search.data.loading import load_data
 from hwnas.search.data.raw_images import RawImages
 
 

@@ -13,8 +13,9 @@ from PIL import Image
 
 from hwnas.errors import DataError
 from hwnas.experiment.from_images import recipe_for_images
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
 from hwnas.search.data.layouts.image_records import _damage_named, kind_of_records
+from hwnas.search.data.loading import load_data
 from hwnas.search.data.sources import source_manifest
 
 

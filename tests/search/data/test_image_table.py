@@ -9,8 +9,9 @@ from PIL import Image
 
 from hwnas.errors import DataError
 from hwnas.experiment.from_images import task_tables
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
 from hwnas.search.data.layouts.image_table import kind_of_table
+from hwnas.search.data.loading import load_data
 from hwnas.search.data.manifest import manifest_difference
 from hwnas.search.data.sources import source_manifest
 from hwnas.search.tasks.multi_task import multi_task

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hwnas.errors import ArtifactError
-from hwnas.search.data.image_data import DataConfig, ImageData, data_manifest, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import data_manifest, load_data
 from hwnas.search.data.manifest import DataManifest, array_hash, manifest_difference
 
 MODULE = importlib.import_module(

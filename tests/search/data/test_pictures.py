@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.data.pictures import patch_places, scaled_down, upscale_of
 from hwnas.search.data.raw_images import RawImages
 

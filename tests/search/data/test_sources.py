@@ -9,7 +9,8 @@ import pytest
 
 from hwnas.errors import ConfigError, DataError
 from hwnas.search.data.image_cache import ImageCache
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.data.sources import read_source
 
 Read = Callable[[str], object]

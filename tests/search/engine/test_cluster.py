@@ -37,6 +37,7 @@ def test_map_tasks_runs_in_other_processes_in_order_with_ray(ray_session: None) 
     assert os.getpid() not in set(map_tasks(where, None, [()] * 2, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_map_tasks_raises_the_original_error_of_a_task(ray_session: None) -> None:
     with pytest.raises(DivergedError, match="at step 4 ") as caught:
@@ -68,6 +69,7 @@ def fail_once_begun(folder: Path) -> None:
     raise KeyError("of the block")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_started_beside_runs_during_the_block_and_is_waited_for(
     ray_session: None, tmp_path: Path

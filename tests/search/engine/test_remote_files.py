@@ -20,12 +20,12 @@ import json, os, subprocess
 from pathlib import Path
 from ray.cluster_utils import Cluster
 import hwnas
-import hwnas.search.data.image_data
+import hwnas.search.data.loading
 from hwnas.experiment.running import Experiment
 from hwnas.search.engine.cluster import connected_ray
 from hwnas.search.engine.placement import live_nodes
 
-hwnas.search.data.image_data._MAP_ABOVE = 0  # images are memory-mapped
+hwnas.search.data.loading._MAP_ABOVE = 0  # images are memory-mapped
 disk = Path({disk!r})
 cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0}})
 start = f"mount -t tmpfs none {{disk}} && exec {{Path(sys.executable).parent}}/ray start " \\

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.errors import NonFiniteOutput
 from hwnas.search import Objective, SearchOptions, run_search
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.engine.executor import InProcess
 from hwnas.search.engine.failure import Failure
 from hwnas.search.evaluation.converted import Executed, converted_file

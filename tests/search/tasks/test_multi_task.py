@@ -13,7 +13,8 @@ from sklearn import metrics
 from torch.nn import functional
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.tasks.multi_task import MultiTask, multi_task, one_task_data
 from hwnas.search.tasks.split_metrics import SplitMetrics
 from hwnas.search.tasks.task import JointTask, smoothed

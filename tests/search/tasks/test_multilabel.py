@@ -10,7 +10,8 @@ import torch
 from sklearn import metrics
 
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.data.image_data import DataConfig, ImageData, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import load_data
 from hwnas.search.tasks.multilabel import MultiLabel, multilabel
 from hwnas.search.tasks.split_metrics import SplitMetrics
 

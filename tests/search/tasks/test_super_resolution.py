@@ -14,7 +14,8 @@ from scipy.ndimage import correlate1d
 
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.data.image_data import DataConfig, load_data
+from hwnas.search.data.image_data import DataConfig
+from hwnas.search.data.loading import load_data
 from hwnas.search.tasks.split_metrics import SplitMetrics
 from hwnas.search.tasks.super_resolution import (
     SuperResolution,

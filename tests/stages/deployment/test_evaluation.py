@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 from sklearn.datasets import load_digits
 
 import hwnas as api
@@ -135,6 +136,39 @@ def test_wrong_options_are_refused(
     found = api.open(finished).best().bundle
     folder = shutil.copytree(found.folder, tmp_path / "alone")
     hwnas("evaluate", folder, *options).refused(told)
+
+
+def test_few_new_images_of_some_classes_are_evaluated(
+    finished: Path,
+    tmp_path: Path,
+    images: tuple[NDArray[np.uint8], NDArray[np.int64]],
+    hwnas: Command,
+) -> None:
+    pixels, classes = images
+    rows = [*np.flatnonzero(classes == 7)[:3], *np.flatnonzero(classes == 2)[:2]]
+    for row in rows:
+        path = tmp_path / "new" / str(classes[row]) / f"{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels[row, ..., 0]).save(path)
+    bundle = Bundle.load(
+        shutil.copytree(api.open(finished).best().bundle.folder, tmp_path / "alone")
+    )
+    right = (bundle.predict(pixels[rows]).argmax(axis=1) == classes[rows]).mean()
+    found = api.evaluate(bundle, f"folder:{tmp_path / 'new'}", split="all")
+    assert (found.n, found.of) == (5, 5)
+    assert found.files[0].qualities[0].value == pytest.approx(right)
+    counts = {each.label: each.images for each in found.files[0].classes}
+    assert counts == {str(number): {2: 2, 7: 3}.get(number, 0) for number in range(10)}
+    shutil.rmtree(tmp_path / "new" / "2")
+    by_class = hwnas(
+        "evaluate", bundle.folder, "--data", f"folder:{tmp_path / 'new'}", "--split", "all",
+        "--by-class",
+    ).out  # fmt: skip
+    assert "3 of 3 images (all)" in by_class
+    (tmp_path / "new" / "7").rename(tmp_path / "new" / "seven")
+    hwnas(
+        "evaluate", bundle.folder, "--data", f"folder:{tmp_path / 'new'}", "--split", "all"
+    ).refused("has images of 'seven', which is none of the network's 10 classes")  # fmt: skip
 
 
 def test_images_that_do_not_fit_are_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -22,7 +23,7 @@ from hwnas.interval import Interval, wilson_interval
 from hwnas.progress import Reporter
 from hwnas.run_folder import RunFolder
 from hwnas.search.tasks.delta_method import MetricValue
-from hwnas.stages.deployment.model_source import ModelSource, Part, opened
+from hwnas.stages.deployment.model_source import ModelSource, Part, on_all_images, opened
 from hwnas.stages.split_evaluator import SplitEvaluator
 
 __all__ = ["ClassAnswers", "FileEvaluation", "NetworkEvaluation", "evaluate_network"]
@@ -138,7 +139,8 @@ def evaluate_network(
     Args:
         source: Run, folder of a bundle or of a run, or an ONNX file.
         data: Images, as ``data.source`` of a recipe, or the folder of a run; a run has its own.
-        split: Part of the images to evaluate on.
+        split: Part of the images to evaluate on. With ``"all"``, images for a classifier may lack
+            some of its classes.
         reporter: Reporter of progress to the user.
         pick: Network of a run, as in `hwnas.stages.finalists.pick.picked`; the knee if None.
 
@@ -150,23 +152,39 @@ def evaluate_network(
     """
     if split not in get_args(Part):
         raise ConfigError(f"the split is {split!r}; expected one of {', '.join(get_args(Part))}")
+    with (
+        _on_images(source, data, split, pick) as (network, evaluator, of),
+        reporter.stage("evaluating") as advance,
+    ):
+        reference = _Watched(
+            open_session(network.model, onnxruntime_target(network.model)), evaluator
+        )
+        full = evaluator.metrics(reference)
+        files = list(_files(network))
+        found = []
+        for done, file in enumerate(files):
+            advance(done / len(files), file.name)
+            found.append(_evaluated(file, evaluator, full, reference))
+    return NetworkEvaluation(tuple(found), split, evaluator.count, of)
+
+
+@contextlib.contextmanager
+def _on_images(
+    source: str | Path | RunFolder, data: str | None, split: Part, pick: str | None
+) -> Iterator[tuple[ModelSource, SplitEvaluator, int]]:
+    """Open a network, with an evaluator of its files and the number of images of all parts."""
     place = source if isinstance(source, RunFolder) else Path(source)
+    if split == "all" and data is not None and pick is None and isinstance(place, Path):
+        found = on_all_images(place, data)
+        if found is not None:
+            yield *found, found[1].count
+            return
     with opened(place, data, pick) as network:
         evaluator = network.evaluator(split, batch=1)
         if network.images is None or evaluator is None:
             raise ConfigError(f"{source} comes without images; give some (--data)")
         images = network.images.data
-        parts = (images.train, images.validation, images.test)
-        with reporter.stage("evaluating") as advance:
-            target = onnxruntime_target(network.model)
-            reference = _Watched(open_session(network.model, target), evaluator)
-            full = evaluator.metrics(reference)
-            files = list(_files(network))
-            found = []
-            for done, file in enumerate(files):
-                advance(done / len(files), file.name)
-                found.append(_evaluated(file, evaluator, full, reference))
-    return NetworkEvaluation(tuple(found), split, evaluator.count, sum(map(len, parts)))
+        yield network, evaluator, sum(map(len, (images.train, images.validation, images.test)))
 
 
 def _files(network: ModelSource) -> Iterator[_File]:

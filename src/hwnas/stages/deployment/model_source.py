@@ -20,8 +20,10 @@ from hwnas.deploy.targets.number_format import onnxruntime_target
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.run_folder import RunFolder
 from hwnas.search import TASKS
-from hwnas.search.data.image_data import DataConfig, ImageData, Split, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData, Split
+from hwnas.search.data.loading import labelled_images, load_data
 from hwnas.search.data.raw_images import TargetKind
+from hwnas.search.tasks.classification import Classification
 from hwnas.search.tasks.task import Task
 from hwnas.stages.finalists.pick import picked
 from hwnas.stages.goal import SearchGoal
@@ -30,7 +32,15 @@ from hwnas.stages.run_inputs import RunInputs
 from hwnas.stages.split_evaluator import IMAGES_AT_ONCE, SplitEvaluator
 from hwnas.stages.trusted_jobs import trusted_job
 
-__all__ = ["Images", "ModelSource", "Part", "images_for", "images_of_bundle", "opened"]
+__all__ = [
+    "Images",
+    "ModelSource",
+    "Part",
+    "images_for",
+    "images_of_bundle",
+    "on_all_images",
+    "opened",
+]
 
 _TASKS: Mapping[TargetKind, str] = {
     "classes": "classification",
@@ -139,6 +149,34 @@ def opened(
     yield ModelSource(bundle.onnx_file, bundle, images)
 
 
+def on_all_images(folder: Path, source: str) -> tuple[ModelSource, SplitEvaluator] | None:
+    """Return a classifier with an evaluator on all images of a source, which may lack classes.
+
+    Args:
+        folder: Bundle of the classifier.
+        source: Images that are not divided into parts, as ``data.source`` of a recipe.
+
+    Returns:
+        None if ``folder`` is not the bundle of a classifier, or ``source`` is a run.
+
+    Raises:
+        ConfigError: The source is unknown.
+        DataError: The images cannot be read, are divided into parts, or have other classes.
+        ArtifactError: The bundle is damaged.
+    """
+    folder = recovered_folder(folder)
+    if not (folder / "bundle.json").is_file() or (Path(source) / "run.json").is_file():
+        return None
+    bundle = Bundle.load(folder)
+    if bundle.description["task"] != "classification":
+        return None
+    labels, preprocessing = bundle.outputs.labels, bundle.preprocessing
+    split = labelled_images(_config(source, preprocessing), Path(), labels)
+    task = Classification(labels, preprocessing)
+    evaluator = SplitEvaluator(task, split, "all", preprocessing, IMAGES_AT_ONCE)
+    return ModelSource(bundle.onnx_file, bundle), evaluator
+
+
 def _run_around(folder: Path) -> Path | None:
     """Return the run that contains a folder; None if there is none."""
     parents = folder.absolute().parents[:_LEVELS]
@@ -194,7 +232,7 @@ def images_for(
         with trusted_job(RunFolder.open(source)) as job:
             task, data = job.run_inputs.task, job.run_inputs.data
     else:
-        data = _read(source, (preprocessing.height, preprocessing.width), preprocessing.fit)
+        data = load_data(_config(source, preprocessing), Path(), 0)
         task = TASKS[task_name](data=data)
     ours, theirs = model.outputs.labels, task.meaning.labels
     if len(ours) != len(theirs) or (ours != theirs and theirs != _numbers(task.meaning)):
@@ -213,7 +251,7 @@ def _images_of_file(model: Path, source: str) -> Images:
             f"{model} takes inputs of {session.input_shape}, which is not the shape of an image"
         )
     channels, height, width = session.input_shape
-    data = _read(source, (height, width))
+    data = load_data(_sized(source, (height, width)), Path(), 0)
     if data.image_shape[2] != channels:
         raise DataError(
             f"{source} has {data.image_shape[2]} channels, but {model} takes {channels}"
@@ -233,11 +271,14 @@ def _all_images(data: ImageData) -> Split:
     return Split(data.train.images, data.train.image_targets, rows)
 
 
-def _read(source: str, size: tuple[int, int], fit: Fit = "stretch") -> ImageData:
-    """Load images in their own size, except those of a folder and text, which get a given size."""
+def _config(source: str, preprocessing: Preprocessing) -> DataConfig:
+    return _sized(source, (preprocessing.height, preprocessing.width), preprocessing.fit)
+
+
+def _sized(source: str, size: tuple[int, int], fit: Fit = "stretch") -> DataConfig:
+    """Return settings with the images' own size, but a given one for a folder and for text."""
     sized = source.startswith(("folder:", "text:"))
-    config = DataConfig(source, size=size if sized else None, fit=fit)
-    return load_data(config, Path(), 0)
+    return DataConfig(source, size=size if sized else None, fit=fit)
 
 
 def _numbers(meaning: OutputMeaning) -> tuple[str, ...]:
