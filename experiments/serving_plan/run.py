@@ -75,7 +75,7 @@ def rows(bundle: Bundle, size: int, seed: int, seconds: float) -> list[Row]:
         measured = _measured(bundle, settings, rate, body, seconds)
         latencies = simulated_ms(times, settings, rate, CORES, seed=seed)
         p50, p99 = np.quantile(latencies, (0.5, 0.99)).tolist()
-        idle = times.request_ms + times.of_batch(1)
+        idle = times.idle_ms
         guesses = {"simulated": p99, "idle": idle, "M/M/1": _exponential(idle, rate)}
         for name, guess in guesses.items():
             found.setdefault(name, []).append(abs(math.log(guess / measured.p99_ms)))

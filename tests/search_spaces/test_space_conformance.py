@@ -590,6 +590,7 @@ def steps_are_traced(space: SearchSpace, networks: list[Architecture]) -> None:
     assert counted["weight_bytes"].tolist() == [w.weight_bytes for w in workloads]
 
 
+@pytest.mark.slow
 def test_steps_are_known_for_all_spaces_of_hwnas() -> None:
     unknown = {
         "gated",

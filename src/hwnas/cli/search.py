@@ -99,6 +99,8 @@ def _experiment(
             path, minutes, targets or (DEFAULT_TARGET,), limit_ms, overrides
         )
     if targets or limit_ms is not None:
+        if not path.exists():
+            raise ConfigError(f"{path} does not exist; give a folder of images")
         raise ConfigError(
             "--target and --limit-ms need images; a recipe has them in [[objective]], which --set "
             "changes, e.g. --set objective.1.limit=5"

@@ -100,6 +100,7 @@ def test_median_start_is_that_of_each_part() -> None:
         (["--sustained", "1e9"], "expected more than 0, and at most 1,440"),
         (["--sustained", "1", "--cold-start"], "give one of them"),
         (["--peak-memory", "--cold-start"], "give one of them"),
+        (["--cold-start", "--patience", "3"], "--patience is for the latency alone"),
     ],
 )
 def test_measure_command_refuses_impossible_times(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,7 +35,7 @@ def test_latency_is_at_least_that_of_an_idle_server(
     times: ServiceTimes, batching: BatchSettings, per_second: float
 ) -> None:
     found = simulated_ms(times, batching, per_second, cores=2, requests=2000)
-    assert (found >= times.request_ms + times.of_batch(1) - 1e-6).all()
+    assert (found >= times.idle_ms - 1e-6).all()
 
 
 @settings(max_examples=30)
@@ -50,6 +52,27 @@ def test_faster_machine_has_proportionally_lower_latencies(
     quick = BatchSettings(batching.max_batch, batching.max_wait_ms / speed, 1)
     fast = simulated_ms(times.on(speed), quick, per_second * speed, cores=2, requests=2000)
     np.testing.assert_allclose(fast * speed, slow, rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=10)
+@given(st.floats(0.5, 2), st.floats(0, 0.9), st.floats(0, 3), st.floats(20, 150))
+def test_fitted_times_explain_the_latencies_of_a_light_load(
+    request_ms: float, spread: float, delay_ms: float, per_second: float
+) -> None:
+    known = ServiceTimes({1: 0.5, 8: 3.0}, request_ms)
+    true = replace(known, request_spread=spread, delay_ms=delay_ms)
+    measured = simulated_ms(true, ONE, per_second, cores=2, requests=20_000, seed=1)
+    p50, p99 = np.quantile(measured, (0.5, 0.99)).tolist()
+    fitted = known.fitted(per_second, p50, p99)
+    again = simulated_ms(fitted, ONE, per_second, cores=2)
+    assert np.quantile(again, (0.5, 0.99)) == pytest.approx((p50, p99), rel=0.05)
+    assert fitted.request_ms == request_ms
+    assert fitted.delay_ms == pytest.approx(delay_ms, abs=0.2)
+
+
+def test_fitted_times_of_latencies_that_nothing_explains_have_no_delay() -> None:
+    fitted = ServiceTimes({1: 5.0}, 1.0).fitted(20, 2.0, 2.0)
+    assert (fitted.request_spread, fitted.delay_ms) == (pytest.approx(0, abs=0.001), 0)
 
 
 def test_batches_carry_a_load_that_single_images_cannot() -> None:

@@ -82,6 +82,7 @@ def test_started_beside_runs_during_the_block_and_is_waited_for(
     assert int((tmp_path / "ended").read_text()) != os.getpid()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_started_beside_is_cancelled_by_an_error_and_hides_its_own(
     ray_session: None, tmp_path: Path

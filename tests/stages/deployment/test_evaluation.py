@@ -159,6 +159,9 @@ def test_few_new_images_of_some_classes_are_evaluated(
     assert found.files[0].qualities[0].value == pytest.approx(right)
     counts = {each.label: each.images for each in found.files[0].classes}
     assert counts == {str(number): {2: 2, 7: 3}.get(number, 0) for number in range(10)}
+    hwnas("evaluate", bundle.folder, "--data", f"folder:{tmp_path / 'new'}").refused(
+        "too few", "need no parts: give --split all"
+    )
     shutil.rmtree(tmp_path / "new" / "2")
     by_class = hwnas(
         "evaluate", bundle.folder, "--data", f"folder:{tmp_path / 'new'}", "--split", "all",

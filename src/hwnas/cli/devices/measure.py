@@ -15,19 +15,22 @@ from hwnas.errors import ConfigError
 if TYPE_CHECKING:
     from hwnas.predictors.devices.store import DeviceStore
 
+_PATIENCE_S = 10.0
+
 
 @app.command(rich_help_panel=DEVICES)
 def measure(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file")],
     target: Annotated[str, typer.Option(help="Target, e.g. cpu-onnxruntime-fp32-b1-t1")],
     patience: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Longest time to repeat until the latency is as low as in earlier sessions",
+            help="Longest time to repeat until the latency is as low as in earlier sessions; 10 if "
+            "not given",
         ),
-    ] = 10.0,
+    ] = None,
     sustained: Annotated[
         float | None,
         typer.Option(
@@ -44,9 +47,15 @@ def measure(
     as_json: Json = False,
 ) -> None:
     """Time an ONNX file on a target."""
-    if (sustained is not None) + cold_start + peak_memory > 1:
+    others = (sustained is not None) + cold_start + peak_memory
+    if others > 1:
         raise ConfigError(
             "--sustained, --cold-start and --peak-memory are three measurements; give one of them"
+        )
+    if others and patience is not None:
+        raise ConfigError(
+            "--patience is for the latency alone; leave it out with --sustained, --cold-start and "
+            "--peak-memory"
         )
     if sustained is not None:
         _sustained(model, target, sustained, as_json)
@@ -62,7 +71,7 @@ def measure(
     from hwnas.deploy.measurement.timing import measure
     from hwnas.deploy.targets.target import Target
 
-    settings = TimingSettings(patience_s=patience)
+    settings = TimingSettings(patience_s=_PATIENCE_S if patience is None else patience)
     measured = measure({str(model): model}, Target.parse(target), settings)[str(model)]
     if as_json:
         print_json(measured.to_json())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from hwnas.errors import ConfigError
 __all__ = ["ServiceTimes", "simulated_ms"]
 
 _REQUESTS = 10_000
+_MOST_SPREAD, _HALVINGS = 1.5, 12
 
 
 @dataclass(frozen=True)
@@ -22,22 +24,33 @@ class ServiceTimes:
 
     Attributes:
         network_ms: Time of a run of the network in milliseconds, by batch size, which includes 1.
-        request_ms: Processor time that the server spends on a request beside the network, in
+        request_ms: Mean processor time that the server spends on a request beside the network, in
             milliseconds. Requests share one interpreter, so only one at a time makes progress.
         spread: Standard deviation of the logarithm of the network's times.
+        request_spread: Standard deviation of the logarithm of the requests' times.
+        delay_ms: Time of a request in which the server does nothing for it and may work for others,
+            in milliseconds: what the connection and the waking of a thread take.
     """
 
     network_ms: Mapping[int, float]
     request_ms: float
     spread: float = 0.0
+    request_spread: float = 0.0
+    delay_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        times = [*self.network_ms.values(), self.request_ms, self.spread]
+        others = self.request_ms, self.spread, self.request_spread, self.delay_ms
+        times = [*self.network_ms.values(), *others]
         if 1 not in self.network_ms or not np.isfinite(times).all() or min(times) < 0:
             raise ConfigError(
                 f"the times are {dict(self.network_ms)} and {self.request_ms} ms; expected finite "
                 "times, and one of a single image"
             )
+
+    @property
+    def idle_ms(self) -> float:
+        """Mean latency of a request of one image to an idle server, in milliseconds."""
+        return self.request_ms + self.of_batch(1) + self.delay_ms
 
     def of_batch(self, images: int) -> float:
         """Return the time of a run in milliseconds, interpolated between the known batches."""
@@ -47,7 +60,36 @@ class ServiceTimes:
     def on(self, speed: float) -> ServiceTimes:
         """Return the times on a machine that is so many times as fast."""
         times = {size: ms / speed for size, ms in self.network_ms.items()}
-        return ServiceTimes(times, self.request_ms / speed, self.spread)
+        own, delay = self.request_ms / speed, self.delay_ms / speed
+        return ServiceTimes(times, own, self.spread, self.request_spread, delay)
+
+    def fitted(self, per_second: float, p50_ms: float, p99_ms: float) -> ServiceTimes:
+        """Return the times with the spread and the delay that explain measured latencies.
+
+        With them, `simulated_ms` gives the measured quantiles, as far as a spread from 0 to 1.5
+        and a delay of at least 0 can.
+
+        Args:
+            per_second: Requests in a second under which the latencies were measured, one image each
+                and in batches of one.
+            p50_ms: Measured median in milliseconds.
+            p99_ms: Measured 99th percentile in milliseconds.
+        """
+
+        def quantiles(spread: float) -> tuple[float, float]:
+            tried = replace(self, request_spread=spread, delay_ms=0.0)
+            found = simulated_ms(tried, BatchSettings(1, 0.0, 1), per_second, math.inf)
+            p50, p99 = np.quantile(found, (0.5, 0.99), method="higher").tolist()
+            return p50, p99
+
+        low, high = 0.0, _MOST_SPREAD
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            p50, p99 = quantiles(middle)
+            low, high = (middle, high) if p99 - p50 < p99_ms - p50_ms else (low, middle)
+        spread = (low + high) / 2
+        delay = max(0.0, p50_ms - quantiles(spread)[0])
+        return replace(self, request_spread=spread, delay_ms=delay)
 
 
 def simulated_ms(
@@ -60,9 +102,10 @@ def simulated_ms(
 ) -> NDArray[np.float64]:
     """Simulate a server that requests of one image reach at random, and return their latencies.
 
-    Requests arrive as a Poisson process. The server's own code handles them one at a time; then
-    they wait for a batch, as in `hwnas.deploy.serve.batching.Batcher`. Where the server has fewer
-    cores than the network's threads and one more, its own code slows the network down.
+    Requests arrive as a Poisson process. The server's own code handles them one at a time, in times
+    whose logarithms have a normal distribution; then they wait for a batch, as in
+    `hwnas.deploy.serve.batching.Batcher`. Where the server has fewer cores than the network's
+    threads and one more, its own code slows the network down.
 
     Args:
         times: Times of the server.
@@ -81,7 +124,8 @@ def simulated_ms(
         return np.full(requests, np.inf)
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(1e3 / per_second, requests))
-    ready = _one_at_a_time(arrivals, times.request_ms).tolist()
+    draws = times.request_spread * rng.standard_normal(requests) - times.request_spread**2 / 2
+    ready = _one_at_a_time(arrivals, times.request_ms * np.exp(draws)).tolist()
     spread = np.exp(times.spread * rng.standard_normal(requests)) / (1 - stolen)
     slower = spread.tolist()
     one_run = [0.0, *(times.of_batch(n) for n in range(1, settings.max_batch + 1))]
@@ -101,12 +145,12 @@ def simulated_ms(
         free = begin + one_run[last - first] * slower[first]
         ends += [free] * (last - first)
         first = last
-    return np.asarray(ends) - arrivals
+    return np.asarray(ends) - arrivals + times.delay_ms
 
 
-def _one_at_a_time(arrivals: NDArray[np.float64], ms: float) -> NDArray[np.float64]:
-    """Return when each request is handled, if each takes some time and they queue."""
-    order = np.arange(len(arrivals))
-    # end[i] = max over j <= i of (arrival[j] + (i - j + 1) ms)
-    handled: NDArray[np.float64] = np.maximum.accumulate(arrivals - order * ms) + (order + 1) * ms
+def _one_at_a_time(arrivals: NDArray[np.float64], ms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return when each request is handled, if each takes its own time and they queue."""
+    done = np.cumsum(ms)
+    # end[i] = max over j <= i of (arrival[j] + ms[j] + ... + ms[i])
+    handled: NDArray[np.float64] = np.maximum.accumulate(arrivals - done + ms) + done
     return handled

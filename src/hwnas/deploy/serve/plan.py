@@ -135,9 +135,7 @@ def plan_serving(
             found.append(min(plans, key=lambda plan: (plan.price, plan.p99_ms)))
     if not found:
         fastest = min(
-            each.on(machine.speed).of_batch(1) + each.on(machine.speed).request_ms
-            for machine in machines
-            for each in times.values()
+            each.on(machine.speed).idle_ms for machine in machines for each in times.values()
         )
         raise InfeasibleError(
             f"no number of servers keeps the 99th percentile at {p99_ms:g} ms; a single request on "
@@ -174,7 +172,7 @@ def _smallest(
 ) -> ServingPlan | None:
     """Return the plan with the fewest servers, found by bisection; None if none is fast enough."""
     own = times[settings.threads].on(machine.speed)
-    if own.request_ms + own.of_batch(1) > p99_ms:
+    if own.idle_ms > p99_ms:
         return None
     per_machine = machine.cores // settings.threads
     cores = machine.cores / per_machine

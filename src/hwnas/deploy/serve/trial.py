@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,8 @@ from hwnas.errors import ConfigError, DeviceError
 
 __all__ = ["LoadTest", "RequestBody", "check_duration", "load_test", "service_times"]
 
-_REQUESTS, _WARM_UP = 300, 50
+_REQUESTS, _WARM_UP = 1000, 50
+_LIGHT = 0.3  # share of the requests that a server could answer one after the other
 _END_S = 30.0
 _P20_TO_P80 = 2 * 0.8416  # standard deviations of a normal distribution
 
@@ -73,8 +74,9 @@ def service_times(
     """Measure a server of a bundle on this machine.
 
     The network is timed alone, in its own runtime, for each number of threads and each batch. The
-    server's own code is what a server takes of the processor for each request, one after the other,
-    less the network.
+    server's own code is what a server takes of the processor for each request of a light load, less
+    the network: requests that come one after the other take less. The spread and the delay are
+    those that explain the latencies under this load.
 
     Args:
         bundle: Bundle whose first artifact is served.
@@ -96,25 +98,43 @@ def service_times(
         for batch in sorted({1, *batches})
     }
     found = measure_together(subjects, timing)
-    alone = {"": TimedNetwork(file, artifact.target(1, 1))}
-    single = found.get("1 1") or measure_together(alone, timing)[""]
-    own = _request_ms(bundle, body) - single.cpu_ms.p50
+    one = {"": TimedNetwork(file, artifact.target(1, 1))}
+    single = found.get("1 1") or measure_together(one, timing)[""]
+    light = _light_load(bundle, body)
+    own = max(0.0, light.cpu_ms - single.cpu_ms.p50)
     times = {}
     for count in threads:
         walls = {batch: found[f"{batch} {count}"].wall_ms for batch in sorted({1, *batches})}
         ratios = [math.log(max(1.0, wall.p80 / wall.p20)) / _P20_TO_P80 for wall in walls.values()]
         network = {batch: wall.p50 for batch, wall in walls.items()}
-        times[count] = ServiceTimes(network, max(0.0, own), float(np.median(ratios)))
-    return times
+        times[count] = ServiceTimes(network, own, float(np.median(ratios)))
+    alone = ServiceTimes({1: single.wall_ms.p50}, own, times[min(times)].spread)
+    fitted = alone.fitted(light.per_second, light.p50_ms, light.p99_ms)
+    spread, delay = fitted.request_spread, fitted.delay_ms
+    return {
+        count: replace(each, request_spread=spread, delay_ms=delay) for count, each in times.items()
+    }
 
 
-def _request_ms(bundle: Bundle, body: RequestBody) -> float:
-    """Return the processor time of a server for one request, with the network on one thread."""
+@dataclass(frozen=True)
+class _LightLoad:
+    """Latencies and processor time of a server under a light load, the network on one thread."""
+
+    per_second: float
+    cpu_ms: float
+    p50_ms: float
+    p99_ms: float
+
+
+def _light_load(bundle: Bundle, body: RequestBody) -> _LightLoad:
     with _server(bundle, BatchSettings(1, 0.0, 1)) as (process, url):
-        _sent(url, body, 0.0, _WARM_UP)
+        idle = float(np.median(_sent(url, body, 0.0, _WARM_UP)[_WARM_UP // 2 :]))
+        per_second = 1e3 * _LIGHT / idle
         before = _cpu_s(process)
-        _sent(url, body, 0.0, _REQUESTS)
-        return 1e3 * (_cpu_s(process) - before) / _REQUESTS
+        latencies = _sent(url, body, per_second, _REQUESTS)
+        cpu_ms = 1e3 * (_cpu_s(process) - before) / _REQUESTS
+    p50, p99 = np.quantile(latencies, (0.5, 0.99)).tolist()
+    return _LightLoad(per_second, cpu_ms, p50, p99)
 
 
 @dataclass(frozen=True)

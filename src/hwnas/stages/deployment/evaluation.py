@@ -18,7 +18,7 @@ from hwnas.deploy.runtimes.runtime import Computation, Session
 from hwnas.deploy.targets.number_format import onnxruntime_target
 from hwnas.deploy.targets.target import Target
 from hwnas.deploy.variants.quality import Quality
-from hwnas.errors import ArtifactError, ConfigError, NonFiniteOutput
+from hwnas.errors import ArtifactError, ConfigError, DataError, NonFiniteOutput
 from hwnas.interval import Interval, wilson_interval
 from hwnas.progress import Reporter
 from hwnas.run_folder import RunFolder
@@ -179,7 +179,14 @@ def _on_images(
         if found is not None:
             yield *found, found[1].count
             return
-    with opened(place, data, pick) as network:
+    with contextlib.ExitStack() as stack:
+        try:
+            network = stack.enter_context(opened(place, data, pick))
+        except DataError as error:
+            if data is None or split == "all":
+                raise
+            hint = "new images that no network was trained on need no parts: give --split all"
+            raise DataError(f"{error}; {hint}") from error
         evaluator = network.evaluator(split, batch=1)
         if network.images is None or evaluator is None:
             raise ConfigError(f"{source} comes without images; give some (--data)")
