@@ -43,6 +43,12 @@ def test_price_never_falls_with_the_load_or_a_tighter_limit(
     assert plan_serving(TIMES, [SMALL, LARGE], per_second, p99_ms * more)[0].price <= price
 
 
+@pytest.mark.parametrize("per_second", [100, 900, 5000])
+def test_own_code_of_a_server_is_idle_a_third_of_the_time(per_second: float) -> None:
+    for plan in plan_serving(TIMES, [SMALL, LARGE], per_second, 200):
+        assert plan.per_second * 0.5 / 1e3 <= 0.65
+
+
 def test_plans_are_sorted_by_price_and_faster_machines_are_fewer() -> None:
     fast = PricedMachine("fast", 2, 0.05, speed=2.0)
     first, second = plan_serving(TIMES, [SMALL, fast], 1000, 30)

@@ -20,6 +20,9 @@ __all__ = ["PricedMachine", "ServingPlan", "check_load", "plan_serving"]
 _WAITS_MS = (0.0, 1.0, 2.0, 5.0, 10.0)
 _MOST_SERVERS = 10_000
 _QUANTILE = 0.99
+_MOST_BUSY = 0.65
+"""Largest share of the time in which a server's own code may work: above it, measured latencies are
+several times the simulated ones, see experiments/serving_plan."""
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 _FORM = re.compile(rf"([^=\s]+)=(\d+):{_NUMBER}(?::{_NUMBER})?")
 
@@ -183,10 +186,10 @@ def _smallest(
         count = math.ceil(servers / per_machine)
         return ServingPlan(machine, count, servers, settings, per_second / servers, p50, p99)
 
-    # Below this number, the network alone could not keep up.
-    least = max(
-        1, math.ceil(per_second * own.of_batch(settings.max_batch) / settings.max_batch / 1e3)
-    )
+    # Below this number, the network alone could not keep up, or the server's own code is too busy.
+    image_ms = own.of_batch(settings.max_batch) / settings.max_batch
+    busy_ms = max(image_ms, own.request_ms / _MOST_BUSY)
+    least = max(1, math.ceil(per_second * busy_ms / 1e3))
     most = least
     while (found := plan(most)).p99_ms > p99_ms:
         if most > _MOST_SERVERS:
