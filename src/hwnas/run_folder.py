@@ -28,7 +28,7 @@ from hwnas.recipe import Recipe, read_recipe
 from hwnas.recipe.keys import parts_of, redone_by
 from hwnas.recipe.reading import SCHEMA as RECIPE_SCHEMA
 
-__all__ = ["IMAGES", "PLAN", "RunFolder", "StageRecord", "all_or_nothing"]
+__all__ = ["IMAGES", "PLAN", "RunFolder", "StageRecord", "all_or_nothing", "is_run"]
 
 PLAN = "plan.json"
 """Name of the file with the plan for the run's budget."""
@@ -163,7 +163,7 @@ class RunFolder:
         if isinstance(path, RunFolder):
             return cls.open(path.path, path.objects)
         path = Path(path)
-        if not (path / "run.json").is_file():
+        if not is_run(path):
             raise RunError(
                 f"{path} holds no run; start one with `hwnas search RECIPE --run {path}`"
             )
@@ -337,6 +337,11 @@ class RunFolder:
     def _save(self) -> None:
         self.about["schema"] = SCHEMA
         write_json(self.path / "run.json", self.about)
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a path is the folder of a run."""
+    return (path / "run.json").is_file()
 
 
 @contextlib.contextmanager

@@ -91,17 +91,15 @@ def service_times(
     artifact = bundle.artifacts[0]
     file = bundle.folder / artifact.file
     subjects = {
-        f"{batch} {count}": TimedNetwork(
-            bundle.folder / artifact.file, artifact.target(batch, count)
-        )
+        f"{batch} {count}": TimedNetwork(file, artifact.target(batch, count))
         for count in threads
         for batch in sorted({1, *batches})
     }
     found = measure_together(subjects, timing)
     one = {"": TimedNetwork(file, artifact.target(1, 1))}
     single = found.get("1 1") or measure_together(one, timing)[""]
-    light = _light_load(bundle, body)
-    own = max(0.0, light.cpu_ms - single.cpu_ms.p50)
+    light, cpu_ms = _light_load(bundle, body)
+    own = max(0.0, cpu_ms - single.cpu_ms.p50)
     times = {}
     for count in threads:
         walls = {batch: found[f"{batch} {count}"].wall_ms for batch in sorted({1, *batches})}
@@ -116,25 +114,16 @@ def service_times(
     }
 
 
-@dataclass(frozen=True)
-class _LightLoad:
-    """Latencies and processor time of a server under a light load, the network on one thread."""
+def _light_load(bundle: Bundle, body: RequestBody) -> tuple[LoadTest, float]:
+    """Return latencies under a light load, and the processor time of a request in milliseconds.
 
-    per_second: float
-    cpu_ms: float
-    p50_ms: float
-    p99_ms: float
-
-
-def _light_load(bundle: Bundle, body: RequestBody) -> _LightLoad:
+    The server runs one image at a time, on one thread.
+    """
     with _server(bundle, BatchSettings(1, 0.0, 1)) as (process, url):
         idle = float(np.median(_sent(url, body, 0.0, _WARM_UP)[_WARM_UP // 2 :]))
-        per_second = 1e3 * _LIGHT / idle
         before = _cpu_s(process)
-        latencies = _sent(url, body, per_second, _REQUESTS)
-        cpu_ms = 1e3 * (_cpu_s(process) - before) / _REQUESTS
-    p50, p99 = np.quantile(latencies, (0.5, 0.99)).tolist()
-    return _LightLoad(per_second, cpu_ms, p50, p99)
+        found = _loaded(url, body, 1e3 * _LIGHT / idle, _REQUESTS)
+        return found, 1e3 * (_cpu_s(process) - before) / _REQUESTS
 
 
 @dataclass(frozen=True)
@@ -171,9 +160,12 @@ def load_test(bundle: Bundle, plan: ServingPlan, body: RequestBody, seconds: flo
     requests = max(100, round(plan.per_second * seconds))
     with _server(bundle, plan.settings) as (_, url):
         _sent(url, body, 0.0, _WARM_UP)
-        latencies = _sent(url, body, plan.per_second, requests)
-    p50, p99 = np.quantile(latencies, (0.5, 0.99)).tolist()
-    return LoadTest(plan.per_second, requests, p50, p99)
+        return _loaded(url, body, plan.per_second, requests)
+
+
+def _loaded(url: str, body: RequestBody, per_second: float, requests: int) -> LoadTest:
+    p50, p99 = np.quantile(_sent(url, body, per_second, requests), (0.5, 0.99)).tolist()
+    return LoadTest(per_second, requests, p50, p99)
 
 
 def check_duration(seconds: float) -> None:

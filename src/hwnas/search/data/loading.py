@@ -18,11 +18,15 @@ from hwnas.search.data.raw_images import RawImages, target_kind
 from hwnas.search.data.sources import read_source, source_manifest
 from hwnas.search.data.split import Rows, Split, draw, draw_groups
 
-__all__ = ["data_manifest", "labelled_images", "load_data"]
+__all__ = ["all_images", "data_manifest", "labelled_images", "load_data"]
 
 _TEST_FRACTION = 0.2
 _TEST_SEED = 0
 _MAP_ABOVE = 2**30  # bytes
+_DIVIDED = (
+    "the images are divided into parts for training and for testing already; name one of them: "
+    "test, validation or train"
+)
 
 
 def load_data(
@@ -83,10 +87,7 @@ def labelled_images(config: DataConfig, base: Path, class_names: tuple[str, ...]
     """
     raw = _read(config, base)
     if isinstance(raw, ImageData) or raw.test is not None or raw.validation is not None:
-        raise DataError(
-            f"the images of {config.source} are divided into parts for training and for testing "
-            "already; name one of them: test, validation or train"
-        )
+        raise DataError(_DIVIDED)
     if target_kind(raw.targets) != "classes":
         raise DataError(
             f"{config.source} has {target_kind(raw.targets)}; expected images with one class each"
@@ -104,6 +105,19 @@ def labelled_images(config: DataConfig, base: Path, class_names: tuple[str, ...]
         )
     positions = np.array([class_names.index(name) for name in names])
     return Split(raw.images, positions[found], np.arange(len(found)))
+
+
+def all_images(data: ImageData) -> Split:
+    """Return the images of all splits together.
+
+    Raises:
+        DataError: The splits are from different parts of the source.
+    """
+    parts = (data.train, data.validation, data.test)
+    if any(part.images is not data.train.images for part in parts):
+        raise DataError(_DIVIDED)
+    rows = np.concatenate([part.positions for part in parts])
+    return Split(data.train.images, data.train.image_targets, rows)
 
 
 def _read(

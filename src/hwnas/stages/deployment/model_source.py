@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.bundles.image_file import Fit
@@ -18,10 +16,10 @@ from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.targets.number_format import onnxruntime_target
 from hwnas.errors import ArtifactError, ConfigError, DataError
-from hwnas.run_folder import RunFolder
+from hwnas.run_folder import RunFolder, is_run
 from hwnas.search import TASKS
-from hwnas.search.data.image_data import DataConfig, ImageData, Split
-from hwnas.search.data.loading import labelled_images, load_data
+from hwnas.search.data.image_data import DataConfig, ImageData
+from hwnas.search.data.loading import all_images, labelled_images, load_data
 from hwnas.search.data.raw_images import TargetKind
 from hwnas.search.tasks.classification import Classification
 from hwnas.search.tasks.task import Task
@@ -107,7 +105,7 @@ class ModelSource:
             return None
         task, data, preprocessing = self.images.task, self.images.data, self.images.preprocessing
         known = self.bundle is not None
-        chosen = _all_images(data) if split == "all" else getattr(data, split)
+        chosen = all_images(data) if split == "all" else getattr(data, split)
         return SplitEvaluator(task, chosen, split, preprocessing, self.at_once(batch), known)
 
 
@@ -130,7 +128,7 @@ def opened(
     """
     if not isinstance(source, RunFolder):
         source = recovered_folder(source)
-    if isinstance(source, RunFolder) or (source / "run.json").is_file():
+    if isinstance(source, RunFolder) or is_run(source):
         with trusted_job(RunFolder.open(source)) as job:
             yield _of_run(job, _picked(job, pick), data)
         return
@@ -165,7 +163,7 @@ def on_all_images(folder: Path, source: str) -> tuple[ModelSource, SplitEvaluato
         ArtifactError: The bundle is damaged.
     """
     folder = recovered_folder(folder)
-    if not (folder / "bundle.json").is_file() or (Path(source) / "run.json").is_file():
+    if not (folder / "bundle.json").is_file() or is_run(Path(source)):
         return None
     bundle = Bundle.load(folder)
     if bundle.description["task"] != "classification":
@@ -180,7 +178,7 @@ def on_all_images(folder: Path, source: str) -> tuple[ModelSource, SplitEvaluato
 def _run_around(folder: Path) -> Path | None:
     """Return the run that contains a folder; None if there is none."""
     parents = folder.absolute().parents[:_LEVELS]
-    return next((parent for parent in parents if (parent / "run.json").is_file()), None)
+    return next((parent for parent in parents if is_run(parent)), None)
 
 
 def _picked(job: Job, pick: str | None) -> Bundle:
@@ -228,7 +226,7 @@ def images_for(
         DataError: The images cannot be read, or have other classes.
         RunError: The run is damaged, in use or stale.
     """
-    if (Path(source) / "run.json").is_file():
+    if is_run(Path(source)):
         with trusted_job(RunFolder.open(source)) as job:
             task, data = job.run_inputs.task, job.run_inputs.data
     else:
@@ -258,17 +256,6 @@ def _images_of_file(model: Path, source: str) -> Images:
         )
     task = TASKS[_TASKS[data.kind]](data=data)
     return Images(task, data, data.preprocessing.at(height, width))
-
-
-def _all_images(data: ImageData) -> Split:
-    parts = (data.train, data.validation, data.test)
-    if any(part.images is not data.train.images for part in parts):
-        raise DataError(
-            "the images are divided into parts for training and for testing already; name one of "
-            "them: test, validation or train"
-        )
-    rows = np.concatenate([part.positions for part in parts])
-    return Split(data.train.images, data.train.image_targets, rows)
 
 
 def _config(source: str, preprocessing: Preprocessing) -> DataConfig:
