@@ -13,6 +13,7 @@ from hwnas.deploy import export_onnx
 from hwnas.deploy.quantization.quantize import Int8Quantizer, quantize_int8
 from hwnas.deploy.quantization.ranges import RANGES, Activation, activations
 from hwnas.deploy.variants.sweep import outputs_of
+from hwnas.errors import ArtifactError
 
 BATCHES = [np.random.default_rng(i).standard_normal((8, 3, 8, 8), dtype=np.float32) for i in (0, 1)]
 
@@ -71,7 +72,8 @@ def test_activations_are_cut_where_the_next_operator_saturates(tmp_path: Path) -
     torch.manual_seed(0)
     plain = export_onnx(Gated(), (3, 8, 8), tmp_path / "plain.onnx", traceable=True).path
     with Int8Quantizer(plain, BATCHES, ["full"]) as quantizer:
-        seen = activations(quantizer.prepared, BATCHES)
+        seen, outputs = activations(quantizer.prepared, BATCHES)
+    np.testing.assert_allclose(outputs, outputs_of(plain, BATCHES), atol=1e-5)
     ends = [(round(each.least, 3), round(each.most, 3)) for each in seen.values()]
     assert (-3.03, 3.03) in ends, "before the hard sigmoid"
     assert any(low == -3.03 and high > 4 for low, high in ends), "before the hard swish"
@@ -90,3 +92,10 @@ def test_quantizer_chooses_the_range_with_the_smallest_output_error(tmp_path: Pa
     with Int8Quantizer(plain, far) as quantizer:
         assert quantizer.ranges == min(errors, key=errors.__getitem__)
     assert len(set(errors.values())) == len(RANGES)
+
+
+def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    plain = export_onnx(Gated(), (3, 8, 8), tmp_path / "plain.onnx", traceable=True).path
+    endless = [np.full_like(BATCHES[0], 1e38)]
+    with pytest.raises(ArtifactError, match=r"cannot be quantised to int8: values of .* infinite"):
+        quantize_int8(plain, tmp_path / "int8.onnx", endless)

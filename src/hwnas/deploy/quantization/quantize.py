@@ -94,8 +94,10 @@ class Int8Quantizer:
         try:
             prepare(source, self.prepared)
             with self._refused(), _quiet():
-                self._save_ranges(batches, ranges)
-            self.ranges = ranges[0] if len(ranges) == 1 else self._closest(ranges, batches)
+                expected = self._save_ranges(batches, ranges)
+            self.ranges = ranges[0]
+            if len(ranges) > 1:
+                self.ranges = self._closest(ranges, batches, expected)
         except BaseException:
             self._folder.cleanup()
             raise
@@ -189,19 +191,26 @@ class Int8Quantizer:
             )
         return to
 
-    def _save_ranges(self, batches: Sequence[NDArray[np.float32]], ranges: Sequence[str]) -> None:
-        seen = activations(self.prepared, batches)
+    def _save_ranges(
+        self, batches: Sequence[NDArray[np.float32]], ranges: Sequence[str]
+    ) -> NDArray[np.float32]:
+        """Write the ranges that each method chooses; return the outputs for the batches."""
+        seen, outputs = activations(self.prepared, batches)
         for name in ranges:
             ranges_of = {n: RANGES[name](each) for n, each in seen.items()}
             _save_ranges(ranges_of, self._file(name, "json"))
+        return outputs
 
     def _file(self, ranges: str, kind: str) -> Path:
         return Path(self._folder.name, f"{ranges}.{kind}")
 
-    def _closest(self, ranges: Sequence[str], batches: Sequence[NDArray[np.float32]]) -> str:
+    def _closest(
+        self,
+        ranges: Sequence[str],
+        batches: Sequence[NDArray[np.float32]],
+        expected: NDArray[np.float32],
+    ) -> str:
         """Return the method for ranges with the least mean squared error of the outputs."""
-        with self._refused():
-            expected = _outputs(self._source, batches)
         as_defined = not self._reduce_range and sums_saturate()
         errors: dict[str, float] = {}
         source = self.prepared

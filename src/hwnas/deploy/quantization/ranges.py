@@ -53,7 +53,10 @@ class Activation:
     @cached_property
     def _histogram(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Numbers of sampled values in the bins that have any, and the middles of these bins."""
-        counts, edges = np.histogram(self.sample, _BINS, self.full())
+        least, most = self.full()
+        bins = (self.sample.astype(float) - least) * (_BINS / (most - least))
+        counts = np.bincount(np.minimum(bins.astype(int), _BINS - 1), minlength=_BINS)
+        edges = np.linspace(least, most, _BINS + 1)
         return counts[counts > 0], (edges[1:] + edges[:-1])[counts > 0] / 2
 
     def fitted(self, power: float) -> Range:
@@ -74,8 +77,13 @@ class Activation:
 
         low, high = least, most
         for _ in range(2):  # one end after the other, as they hardly depend on each other
-            low = least * float(_SHARES[errors(least * _SHARES, high).argmin()])
-            high = most * float(_SHARES[errors(low, most * _SHARES).argmin()])
+            if least:
+                low = least * float(_SHARES[errors(least * _SHARES, high).argmin()])
+            before = high
+            if most:
+                high = most * float(_SHARES[errors(low, most * _SHARES).argmin()])
+            if high == before:  # the other end was fitted to this one
+                break
         return low, high
 
 
@@ -87,8 +95,10 @@ RANGES: Mapping[str, Callable[[Activation], Range]] = {
 """Methods to choose a range, by name."""
 
 
-def activations(model: Path, batches: Sequence[NDArray[np.float32]]) -> dict[str, Activation]:
-    """Return the values of all float32 tensors of a network that are not weights, by name.
+def activations(
+    model: Path, batches: Sequence[NDArray[np.float32]]
+) -> tuple[dict[str, Activation], NDArray[np.float32]]:
+    """Return the values of all float32 tensors of a network that are not weights, and its output.
 
     Values that the next operator does not distinguish, as a hard swish maps all values below -3 to
     0, are clipped to the nearest value that it does distinguish.
@@ -96,6 +106,12 @@ def activations(model: Path, batches: Sequence[NDArray[np.float32]]) -> dict[str
     Args:
         model: ONNX file with one float32 input and inferred shapes.
         batches: Inputs (N, ...).
+
+    Returns:
+        The values by the name of the tensor, and the network's first output for all inputs.
+
+    Raises:
+        ValueError: A value is NaN or infinite, or values are too far apart for 32 bits.
     """
     import onnx
     from onnxruntime import InferenceSession
@@ -112,14 +128,20 @@ def activations(model: Path, batches: Sequence[NDArray[np.float32]]) -> dict[str
     session = InferenceSession(network.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     parts: dict[str, list[Activation]] = {}
+    outputs = []
     for batch in batches:
         values = dict(zip(names, session.run(None, {source: batch}), strict=True))
+        outputs.append(values[names[0]])
         for name, value in {source: batch, **values}.items():
-            within = np.clip(value.ravel(), *limits.get(name, (None, None)))
+            within = value.ravel()
+            if name in limits:
+                within = np.clip(within, *limits[name])
             every = max(1, within.size * len(batches) // _SAMPLED_VALUES)
             seen = Activation(float(within.min()), float(within.max()), within[::every].copy())
+            if not np.isfinite(seen.most - seen.least):
+                raise ValueError(f"values of {name} are NaN, infinite or too large")
             parts.setdefault(name, []).append(seen)
-    return {name: _together(seen) for name, seen in parts.items()}
+    return {name: _together(seen) for name, seen in parts.items()}, np.concatenate(outputs)
 
 
 def _told_apart(graph: onnx.GraphProto) -> dict[str, Range]:
