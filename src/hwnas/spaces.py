@@ -137,21 +137,25 @@ def Quantised(
     activation_bits: Sequence[int] = (4, 8),
     granularity: Sequence[str] = ("channel",),
     symmetry: Sequence[str] = ("symmetric",),
+    binarisation: str | None = None,
 ) -> Named:
     """Return the space of the networks of another space, with searched bit widths.
 
     Args:
         network: Space of this module, or the name of a space; `MobileNet` if None.
-        weight_bits: Options for the bits of each block's weights, 2 to 8.
-        activation_bits: Options for the bits of each block's inputs, 2 to 8.
+        weight_bits: Options for the bits of each block's weights, 1 to 8.
+        activation_bits: Options for the bits of each block's inputs, 1 to 8.
         granularity: ``"tensor"``, ``"channel"`` or both: one scale for each layer's weights, or one
             for each of its output channels.
-        symmetry: ``"symmetric"``, ``"asymmetric"`` or both: whether weights of fewer than 8 bits
-            have a zero point.
+        symmetry: ``"symmetric"``, ``"asymmetric"`` or both: whether weights of 2 to 7 bits have
+            a zero point.
+        binarisation: Method for one bit: ``"bnn"``, ``"xnor"`` or ``"react"``; ``"xnor"`` if None.
     """
     options: dict[str, Any] = {} if network is None else {"network": _table("Quantised", network)}
     options |= {"weight_bits": tuple(weight_bits), "activation_bits": tuple(activation_bits)}
     options |= {"granularity": tuple(granularity), "symmetry": tuple(symmetry)}
+    if binarisation is not None:
+        options["binarisation"] = binarisation
     return Named("quantised", options)
 
 

@@ -386,6 +386,9 @@ SPACES: dict[str, SearchSpace] = {
     "quantised-gated": QuantisedSpace(GatedSpace()),
     "quantised-hiera": QuantisedSpace(hiera((8, 8, 1), 10)),
     "quantised-vit": QuantisedSpace(vit((8, 8, 1), 10)),
+    "quantised-one-bit": QuantisedSpace(
+        mobilenet((8, 8, 1), 10), QuantisationConfig((1, 8), (1, 8), binarisation="react")
+    ),
     "early-exit-mobilenet": EarlyExitSpace(mobilenet((8, 8, 1), 10)),
     "early-exit-own": EarlyExitSpace(OPERATORS, EarlyExitConfig((0.4, 0.6), 1)),
     "early-exit-resnet": EarlyExitSpace(RESNET),

@@ -84,12 +84,12 @@ _SUPERNET_EPOCHS = 70.0  # least epochs of the largest network, for `_FITTED_IMA
 _WIDTHS = (0.5, 1.0, 1.5, 2.0)  # of the space; multiply-accumulates grow with their square
 _SUPERNET_TRIALS = 60
 _SUPERNET_TOP = 4
-_COMPRESSION_SHARES = 0.25, 0.55  # of the time, as above, for networks with trained weights
+_COMPRESSION_SHARES = 0.15, 0.65  # of the time, as above, for networks with trained weights
 _FEWEST_SCORED = 20, 200  # candidates, and validation images of each
 _RECALIBRATED = 512  # images on which a candidate's batch normalisation is recalibrated
 _FORWARD = 1 / 3  # time of scoring an image over that of training with it
 _CONVERSION_SECONDS = 2.0  # of a candidate, to another number format
-_COMPRESSION_REPLACED = 0.75  # share of the finalists that are expected to be replaced
+_COMPRESSION_REPLACED = 0.5  # share of the finalists that are expected to be replaced
 _COMPRESSION_RATES = {True: 4e-3, False: 1e-3}  # learning rates with and without batch norm
 
 
@@ -339,11 +339,11 @@ def _supernet(facts: JobFacts, rates: TrainingRates) -> Plan:
 def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
     """Plan a supernet that starts from a trained model, a search, and fine-tuning of the best.
 
-    The time suffices for replacing most finalists once, if they lose more than is allowed.
+    The time suffices for replacing half of the finalists once, if they lose more than is allowed.
     """
     wall = _core_minutes(facts) / facts.cores
     train, finetune = (share * wall for share in _COMPRESSION_SHARES)
-    top = _SUPERNET_TOP + facts.formats - 1
+    top = _SUPERNET_TOP
     each = _rounded(finetune * facts.trainers / (top * (1 + _COMPRESSION_REPLACED)))
     rate = _COMPRESSION_RATES[facts.batch_norm]
     trials, images = _scored(facts, rates, (1 - sum(_COMPRESSION_SHARES)) * wall)

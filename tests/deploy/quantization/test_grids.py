@@ -17,7 +17,8 @@ from hwnas.deploy.onnx.node_names import block_of
 from hwnas.deploy.quantization.grids import has_grids
 from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.runtimes.onnx import OnnxSession
-from hwnas.search_spaces import SearchSpace, mobilenet, vit, with_statistics
+from hwnas.search_spaces import SearchSpace, mobilenet, resnet, vit, with_statistics
+from hwnas.search_spaces.layers.binarisers import BINARISATIONS
 from hwnas.search_spaces.quantised import QuantisationConfig, QuantisedSpace
 from hwnas.search_spaces.quantised.attached import WEIGHT, quantised_layers
 
@@ -85,3 +86,52 @@ def steps_in(model: Path) -> dict[str, np.ndarray]:
             steps = tensors[source.input[0]].astype(int)
             found[block_of(node.name)] = steps.T if node.op_type == "MatMul" else steps
     return found
+
+
+def network_of_one_bit(
+    space: SearchSpace, method: Any, others: int, images: Tensor
+) -> torch.nn.Module:
+    """Return the largest network with one bit, but ``others`` at the ends, and its ranges set."""
+    torch.manual_seed(1)
+    config = QuantisationConfig((1, others), (1, others), binarisation=method)
+    made = QuantisedSpace(space, config)
+    inner = {c.name for c in made.choices if c.name.endswith("_bits") and len(c.options) > 1}
+    values = {n: 1 if n in inner else v for n, v in made.largest().as_dict().items()}
+    network = made.build(made.architecture(values)).train()
+    for module in with_statistics(network):
+        module.momentum = 1.0
+    for _, _, _, of_input in quantised_layers(network):
+        if of_input.threshold is not None:
+            torch.nn.init.normal_(of_input.threshold, std=0.1)
+    with torch.no_grad():
+        network(images)
+    return network.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", BINARISATIONS)
+@pytest.mark.parametrize("space", [resnet((8, 8, 1), 10), vit((8, 8, 1), 10)], ids=["cnn", "vit"])
+def test_files_of_one_bit_have_signs_and_the_outputs_of_the_network(
+    space: SearchSpace, method: Any, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    images, plain = torch.randn(64, 1, 8, 8), tmp_path / "plain.onnx"
+    network = network_of_one_bit(space, method, 32, images)
+    with torch.no_grad():
+        wanted = network(images).numpy()
+    export_onnx(network, (1, 8, 8), plain, images[:8], traceable=space.traceable)
+    found = OnnxSession(plain, batch=1, threads=1).run(images.numpy())
+    assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.99
+
+    network = network_of_one_bit(space, method, 8, images)
+    export_onnx(network, (1, 8, 8), plain, images[:8], traceable=space.traceable)
+    int8 = quantize_int8(plain, tmp_path / "int8.onnx", [images.numpy()], reduce_range=False)
+    stored = steps_in(int8)
+    for name, _, of_weight, _ in quantised_layers(network):
+        if of_weight.precision.weight_bits == 1:
+            assert set(np.unique(stored[name])) == {-1, 1}, name
+    with torch.no_grad():
+        wanted = network(images).numpy()
+    found = OnnxSession(int8, batch=1, threads=1, optimised=False).run(images.numpy())
+    # Random signs amplify the rounding at the ends; below .4, signs turn elsewhere, too.
+    assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.4

@@ -10,8 +10,16 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import Architecture, batch_norms, mobilenet, with_statistics
+from hwnas.search_spaces.layers.binarisers import (
+    BINARISATIONS,
+    LEAST_POSITIVE,
+    Binarisation,
+    signs,
+)
+from hwnas.search_spaces.layers.binary_product import PackedSigns, xnor_product
+from hwnas.search_spaces.layers.quantisers import LayerPrecision
 from hwnas.search_spaces.quantised import QuantisationConfig, QuantisedSpace
-from hwnas.search_spaces.quantised.attached import attach, quantised_layers
+from hwnas.search_spaces.quantised.attached import attach, quantised_layers, set_precision
 from hwnas.search_spaces.quantised.distribution import weight_distribution_loss
 from hwnas.search_spaces.quantised.space import quantised
 
@@ -60,11 +68,53 @@ def test_statistics_of_quantised_networks_include_the_ranges() -> None:
     assert len(with_statistics(network)) == layers + len(batch_norms(network))
 
 
+def test_only_inputs_of_one_bit_have_thresholds_in_reactnets_way() -> None:
+    config = QuantisationConfig((1, 8), (1, 8), binarisation="react")
+    space = QuantisedSpace(PLAIN, config)
+    network = space.build(space.smallest())
+    for name, layer, of_weight, of_input in quantised_layers(network):
+        end = name.startswith(("stem", "classifier"))
+        assert of_weight.precision.weight_bits == (8 if end else 1)
+        assert (of_input.threshold is None) == end
+        if of_input.threshold is not None:
+            assert of_input.threshold.shape == (layer.in_channels, 1, 1)
+    largest = quantised_layers(space.build(space.largest()))
+    assert all(of_input.threshold is None for *_, of_input in largest)
+
+
+@pytest.mark.parametrize("method", BINARISATIONS)
+def test_a_layer_of_one_bit_is_a_product_by_xnor_times_scales(method: Binarisation) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(5, 4, 3, padding=1, bias=False)
+    network = attach(nn.Sequential(layer))
+    precision = LayerPrecision(1, 1, binarisation=method)
+    set_precision(network, lambda name: precision)
+    x = torch.randn(2, 5, 6, 6)
+    with torch.no_grad():
+        wanted = network.train()(x)
+        windows = nn.functional.unfold(signs(x, LEAST_POSITIVE), 3, padding=1).mT.flatten(0, 1)
+        found = xnor_product(
+            PackedSigns.of(windows), PackedSigns.of(signs(layer.weight).flatten(1))
+        )
+        scale = x.abs().mean() if method == "xnor" else torch.tensor(1.0)
+        scales = scale * layer.weight.flatten(1).abs().amax(1)
+        product = torch.from_numpy(found).float() * scales
+    torch.testing.assert_close(product.reshape(2, 36, 4).mT.reshape(2, 4, 6, 6), wanted)
+
+
+def test_identity_is_that_of_earlier_versions_without_one_bit() -> None:
+    assert "binarisation" not in SPACE.identity
+    methods = [QuantisationConfig((1, 8), (8,), binarisation=m) for m in ("bnn", "xnor")]
+    first, second = (QuantisedSpace(PLAIN, config).fingerprint for config in methods)
+    assert first != second
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"weight_bits": (1, 8)}, "has 1; expected 2 to 8 bits, or 32"),
-        ({"activation_bits": (16,)}, "has 16; expected 2 to 8 bits"),
+        ({"weight_bits": (0, 8)}, "has 0; expected 1 to 8 bits, or 32"),
+        ({"activation_bits": (16,)}, "has 16; expected 1 to 8 bits"),
+        ({"weight_bits": (1, 8), "binarisation": "xnr"}, "binarisation is 'xnr'.*xnor"),
         ({"weight_bits": (8, 4)}, "in rising order"),
         ({"weight_bits": ()}, "in rising order"),
         ({"weight_bits": (4.0, 8)}, "has 4.0"),

@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.onnx.node_names import block_of
+from hwnas.deploy.quantization.comparisons import has_comparisons
 
 __all__ = ["LayerGrid", "has_grids", "note_grids", "noted_grids"]
 
 _KEY = "hwnas.grids"
+_LAYERS = ("Conv", "Gemm", "MatMul")  # not what comes before them, such as a clip
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ def note_grids(model: Any, grids: Mapping[str, LayerGrid]) -> None:
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     weights, inputs = {}, {}
     for node in model.graph.node:
-        grid = grids.get(block_of(node.name))
-        if grid is None or len(node.input) < 2 or node.input[1] not in tensors:
+        grid = grids.get(block_of(node.name)) if node.op_type in _LAYERS else None
+        if grid is None or node.input[1] not in tensors:
             continue
         values = onnx.numpy_helper.to_array(tensors[node.input[1]])
         scales = _scales(values.T if node.op_type == "MatMul" else values, grid.steps)
@@ -109,8 +111,13 @@ def noted_grids(model: Any, largest: int) -> dict[str, Any]:
             found[name][0]["axis"] = axes[name]
     for name, (step, zero) in noted["inputs"].items():
         found[name] = [_parameters("QUInt8", step, zero)]
-    # A clip to fewer than 256 values is more than the range of its quantised output.
-    return {"TensorQuantOverrides": found, "QDQKeepRemovableActivations": bool(noted["inputs"])}
+    # A clip to fewer than 256 values is more than the range of its quantised output. A bias would
+    # be rounded to the product of the steps of inputs and weights, which is too coarse for signs.
+    return {
+        "TensorQuantOverrides": found,
+        "QDQKeepRemovableActivations": bool(noted["inputs"]),
+        "QuantizeBias": not has_comparisons(model),
+    }
 
 
 def _parameters(kind: Literal["QInt8", "QUInt8"], scale: float, zero: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hwnas.atomic import replacing
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph, copy_model, external_files, read_whole_model
+from hwnas.deploy.quantization.comparisons import round_only_for_layers
 from hwnas.deploy.quantization.grids import noted_grids
 from hwnas.deploy.quantization.ranges import RANGES, Range, activations
 from hwnas.deploy.quantization.reused_weights import has_large_biases, reuse_weights
@@ -189,6 +190,8 @@ class Int8Quantizer:
                 calibration_cache_path=self._file(self.ranges, "json"),
                 extra_options=copy.deepcopy(self._grids),  # the quantiser may change them
             )
+            if self._grids:
+                round_only_for_layers(temporary)
         return to
 
     def _save_ranges(

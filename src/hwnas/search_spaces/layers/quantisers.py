@@ -4,7 +4,8 @@ A quantiser of N levels spaces them evenly, with the step that is optimal for a 
 (Max, "Quantizing for minimum distortion", IRE Transactions on Information Theory 1960, table II) of
 the tensor's own standard deviation, but no wider than the tensor's range needs. The step follows
 from the tensor, so it needs no parameter that the networks of a supernet would have to share.
-Gradients pass straight through the rounding (Bengio et al., 2013).
+Gradients pass straight through the rounding (Bengio et al., 2013). Tensors of one bit are signs
+(`hwnas.search_spaces.layers.binarisers`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hwnas.search_spaces.layers.binarisers import Binarisation, binary_inputs, binary_weights
+
 __all__ = [
     "FLOAT_BITS",
+    "ONE_BIT",
     "ActivationQuantiser",
     "Granularity",
     "LayerPrecision",
@@ -33,6 +37,8 @@ __all__ = [
 
 FLOAT_BITS = 32
 """Bit width that stands for single precision, which is not rounded."""
+ONE_BIT = 1
+"""Bit width of signs."""
 Granularity = Literal["tensor", "channel"]
 Symmetry = Literal["symmetric", "asymmetric"]
 _LEAST_STEP = 1e-8
@@ -46,7 +52,7 @@ def quantisation_noise(enabled: bool = True) -> Iterator[None]:
 
     The noise is uniform, as wide as a step of the number format, so that its variance is that of
     the error of rounding, and all gradients are exact (QuantNAS, Shvetsov et al., IEEE Access 2024,
-    section III). Values beyond the range are still clipped.
+    section III). Values beyond the range are still clipped. Tensors of one bit stay signs.
 
     Args:
         enabled: Whether to do so.
@@ -63,18 +69,25 @@ class LayerPrecision:
     """Number format of a layer.
 
     Attributes:
-        weight_bits: Bits of a weight, 2 to 8, or 32 for single precision.
+        weight_bits: Bits of a weight, 1 to 8, or 32 for single precision.
         activation_bits: Bits of an element of the layer's input, likewise.
         granularity: ``"channel"`` if the weights have a scale for each output channel, ``"tensor"``
             if they have one for all.
         symmetry: ``"symmetric"`` if the integers of the weights are from -n to n, as those of 8
-            bits always are, and ``"asymmetric"`` if they have a zero point.
+            bits and of 1 bit always are, and ``"asymmetric"`` if they have a zero point.
+        binarisation: Method for tensors of one bit.
     """
 
     weight_bits: int = FLOAT_BITS
     activation_bits: int = FLOAT_BITS
     granularity: Granularity = "channel"
     symmetry: Symmetry = "symmetric"
+    binarisation: Binarisation = "xnor"
+
+    @property
+    def has_thresholds(self) -> bool:
+        """True if the inputs are signs with a learned threshold for each channel."""
+        return self.activation_bits == ONE_BIT and self.binarisation == "react"
 
 
 @lru_cache(maxsize=64)
@@ -116,6 +129,9 @@ class WeightQuantiser(nn.Module):
         if self.precision.weight_bits == FLOAT_BITS or weight.is_meta:
             return weight  # a trace, which is on meta, counts the operators in single precision
         step, steps = self.rounded(weight.detach())
+        if self.precision.weight_bits == ONE_BIT:
+            near = weight.clamp(-1, 1) if self.precision.binarisation == "bnn" else weight
+            return near + (step * steps - near.detach())
         if _noise.get():
             return _noisy(weight, step)
         return weight + (step * steps - weight.detach())
@@ -128,6 +144,8 @@ class WeightQuantiser(nn.Module):
         precision = self.precision
         first = 1 if precision.granularity == "channel" else 0
         dims = tuple(range(first, weight.dim()))
+        if precision.weight_bits == ONE_BIT:
+            return binary_weights(weight, precision.binarisation, dims)
         if precision.symmetry == "symmetric" or precision.weight_bits == _WHOLE_BITS:
             most = 2 ** (precision.weight_bits - 1) - 1
             spread = weight.square().mean(dims, keepdim=True).sqrt()
@@ -155,13 +173,21 @@ class ActivationQuantiser(nn.Module):
     Attributes:
         precision: Number format of the layer; single precision at first.
         momentum: Weight of the newest batch in the running means, in (0, 1].
+        threshold: Learned value of each input channel above which its sign is positive, for tensors
+            of one bit in ReActNet's way; None if it is zero.
+
+    Args:
+        threshold: Shape of the thresholds, which has to broadcast with the input; None without.
     """
 
     low: Tensor
     high: Tensor
+    threshold: nn.Parameter | None
 
-    def __init__(self) -> None:
+    def __init__(self, threshold: tuple[int, ...] | None = None) -> None:
         super().__init__()
+        made = None if threshold is None else nn.Parameter(torch.zeros(threshold))
+        self.register_parameter("threshold", made)
         self.precision = LayerPrecision()
         self.momentum: float | None = 0.1
         self.register_buffer("low", torch.zeros(()))
@@ -171,6 +197,8 @@ class ActivationQuantiser(nn.Module):
         """Return the rounded input, of the same shape."""
         if self.precision.activation_bits == FLOAT_BITS or x.is_meta:
             return x
+        if self.threshold is not None and self.precision.has_thresholds:
+            x = x - self.threshold
         if self.training:
             low, high = self._range(x.detach())
             momentum = 1.0 if self.momentum is None else self.momentum
@@ -180,18 +208,29 @@ class ActivationQuantiser(nn.Module):
         else:
             low, high = self.low, self.high
         step, zero, most = self.grid(low, high)
+        if self.precision.activation_bits == ONE_BIT:
+            return binary_inputs(x, self.precision.binarisation, step.to(x.dtype))
         if _noise.get():
             return _noisy(torch.minimum(torch.maximum(x, low), high), step)
         return torch.fake_quantize_per_tensor_affine(x, step, zero.int(), 0, most)
 
     def grid(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Return the step, the integer that stands for zero, and the largest integer."""
+        """Return the step, the integer that stands for zero, and the largest integer.
+
+        Signs are two steps apart, because padding is zero.
+        """
+        if self.precision.activation_bits == ONE_BIT:
+            scale = high if self.precision.binarisation == "xnor" else torch.ones_like(high)
+            return scale.clamp_min(_LEAST_STEP), torch.ones_like(high), 2
         most = 2**self.precision.activation_bits - 1
         step = ((high - low) / most).clamp_min(_LEAST_STEP)
         return step, (-low / step).round().clamp(0, most), most
 
     def _range(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ends of the range, which contains zero because padding has to be exact."""
+        if self.precision.activation_bits == ONE_BIT:
+            scale = x.float().abs().mean()
+            return -scale, scale
         least, largest = x.amin().float(), x.amax().float()
         levels = 2**self.precision.activation_bits
         if self.precision.activation_bits == _WHOLE_BITS:  # fine enough for the whole range

@@ -14,23 +14,46 @@ from hwnas.search_spaces.layers.quantisers import (
     WeightQuantiser,
 )
 
-__all__ = ["WEIGHT", "attach", "quantisable", "quantised_layers", "removed", "set_precision"]
+__all__ = [
+    "THRESHOLD",
+    "WEIGHT",
+    "attach",
+    "quantisable",
+    "quantised_layers",
+    "removed",
+    "set_precision",
+]
 
 WEIGHT = "parametrizations.weight.original"
 """Name, within a layer that has quantisers, of its weight before rounding."""
 _INPUT = "input_quantiser"
 
 
-def attach(network: nn.Module) -> nn.Module:
+THRESHOLD = f"{_INPUT}.threshold"
+"""Name, within a layer that has quantisers, of the thresholds of its inputs."""
+
+
+def attach(
+    network: nn.Module, has_thresholds: Callable[[str], bool] = lambda layer: False
+) -> nn.Module:
     """Put quantisers on the weights and inputs of all convolutions and linear layers, in place.
 
     Tensors keep their values; the weight of a layer is then named
     `WEIGHT` within the layer.
+
+    Args:
+        network: Network in single precision.
+        has_thresholds: Function from a layer's name to whether it has a learned threshold for each
+            input channel.
+
+    Returns:
+        The same network.
     """
-    for _, layer in list(quantisable(network)):
+    for name, layer in list(quantisable(network)):
         # The usual check computes with the weight, which fails for weights without memory.
         parametrize.register_parametrization(layer, "weight", WeightQuantiser(), unsafe=True)
-        layer.add_module(_INPUT, ActivationQuantiser())
+        shape = _threshold_shape(layer) if has_thresholds(name) else None
+        layer.add_module(_INPUT, ActivationQuantiser(shape))
         layer.register_forward_pre_hook(_round_input)
     return network
 
@@ -73,6 +96,11 @@ def removed(network: nn.Module) -> nn.Module:
         delattr(layer, _INPUT)
         layer._forward_pre_hooks.clear()
     return network
+
+
+def _threshold_shape(layer: nn.Conv2d | nn.Linear) -> tuple[int, ...]:
+    """Return a shape that broadcasts with a layer's inputs and has their channels."""
+    return (layer.in_channels, 1, 1) if isinstance(layer, nn.Conv2d) else (layer.in_features,)
 
 
 def _round_input(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

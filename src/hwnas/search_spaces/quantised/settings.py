@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
-from hwnas.search_spaces.layers.quantisers import FLOAT_BITS, Granularity, Symmetry
+from hwnas.search_spaces.layers.binarisers import BINARISATIONS, Binarisation
+from hwnas.search_spaces.layers.quantisers import FLOAT_BITS, ONE_BIT, Granularity, Symmetry
 
 __all__ = ["QuantisationConfig"]
 
-_LEAST_BITS, _MOST_BITS = 2, 8
+_LEAST_BITS, _MOST_BITS = ONE_BIT, 8
 _END_BITS = 8  # least bits of the first and the last block
 
 _NAMES = {"granularity": ("tensor", "channel"), "symmetry": ("symmetric", "asymmetric")}
@@ -25,11 +26,13 @@ class QuantisationConfig:
     more accuracy than they save.
 
     Attributes:
-        weight_bits: Options for the bits of each block's weights: 2 to 8, and 32 for single
+        weight_bits: Options for the bits of each block's weights: 1 to 8, and 32 for single
             precision.
         activation_bits: Options for the bits of each block's inputs, likewise.
         granularity: Options for the scales of all weights; see `LayerPrecision`.
         symmetry: Options for the integers of all weights.
+        binarisation: Method for weights and inputs of one bit; see
+            `hwnas.search_spaces.layers.binarisers`.
 
     Raises:
         ConfigError: An option is unknown, out of range, given twice, or out of order.
@@ -39,10 +42,14 @@ class QuantisationConfig:
     activation_bits: tuple[int, ...] = (4, 8)
     granularity: tuple[Granularity, ...] = ("channel",)
     symmetry: tuple[Symmetry, ...] = ("symmetric",)
+    binarisation: Binarisation = "xnor"
 
     def __post_init__(self) -> None:
         for name in ("weight_bits", "activation_bits"):
             _check_bits(name, getattr(self, name))
+        if self.binarisation not in BINARISATIONS:
+            expected = closest(str(self.binarisation), BINARISATIONS)
+            raise ConfigError(f"space.binarisation is {self.binarisation!r}; {expected}")
         for name, known in _NAMES.items():
             given: tuple[str, ...] = getattr(self, name)
             for option in given:
@@ -56,6 +63,11 @@ class QuantisationConfig:
     def at_the_ends(self, options: Sequence[int]) -> tuple[int, ...]:
         """Return the options of the first and the last block; 8 bits if all of them are fewer."""
         return tuple(bits for bits in options if bits >= _END_BITS) or (_END_BITS,)
+
+    @property
+    def binarises(self) -> bool:
+        """True if weights or inputs may have one bit."""
+        return ONE_BIT in self.weight_bits or ONE_BIT in self.activation_bits
 
     @property
     def has_float(self) -> bool:

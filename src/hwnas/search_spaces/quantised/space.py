@@ -19,10 +19,12 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable, PartTable
+from hwnas.search_spaces.layers.binarisers import Binarisation
 from hwnas.search_spaces.layers.branches import BranchedDepthwise
 from hwnas.search_spaces.layers.deformable import DeformableConv2d
 from hwnas.search_spaces.layers.quantisers import Granularity, LayerPrecision, Symmetry
 from hwnas.search_spaces.quantised.attached import (
+    THRESHOLD,
     WEIGHT,
     attach,
     quantised_layers,
@@ -109,7 +111,10 @@ class QuantisedSpace(SearchSpace):
     @property
     def identity(self) -> Mapping[str, Any]:
         """Fingerprint of the space of the networks, and the options of the formats."""
-        return {"networks": self.networks.fingerprint, **dataclasses.asdict(self.config)}
+        options = dataclasses.asdict(self.config)
+        if not self.config.binarises:  # as before the option was there
+            del options["binarisation"]
+        return {"networks": self.networks.fingerprint, **options}
 
     def unquantised(self, architecture: Architecture) -> Architecture:
         """Return the network as one of the space in single precision."""
@@ -121,6 +126,7 @@ class QuantisedSpace(SearchSpace):
         """Return a function from the name of a layer of a network to its number format."""
         values = dict(self.check(architecture).values)
         whole: Any = [values.get(name, getattr(self.config, name)[0]) for name in _WHOLE]
+        whole.append(self.config.binarisation)
         found = {
             block: LayerPrecision(
                 _option(each.weights, values), _option(each.inputs, values), *whole
@@ -131,22 +137,34 @@ class QuantisedSpace(SearchSpace):
 
     def build(self, architecture: Architecture) -> nn.Module:
         """Return the network with quantisers: float32 (N, *input_shape) -> (N, outputs)."""
-        network = attach(self.networks.build(self.unquantised(architecture)))
-        set_precision(network, self.precision_of(architecture))
+        precision_of = self.precision_of(architecture)
+        network = attach(
+            self.networks.build(self.unquantised(architecture)),
+            lambda layer: precision_of(layer).has_thresholds,
+        )
+        set_precision(network, precision_of)
         return network
 
     def shared_network(self) -> nn.Module:
         """See `SearchSpace.shared_network`."""
-        network = attach(self.networks.shared_network())
+        network = attach(
+            self.networks.shared_network(),
+            lambda layer: self._may_have_thresholds(block_of(layer, self.formats)),
+        )
         set_precision(network, self.precision_of(self.largest()))
         return network
 
     @cached_property
     def block_specs(self) -> tuple[BlockSpec, ...]:
         """Specifications of the blocks, which have quantisers."""
-        return tuple(
-            dataclasses.replace(block, make=partial(_attached, block.make))
-            for block in self.networks.block_specs
+        return tuple(self._with_quantisers(block) for block in self.networks.block_specs)
+
+    def _with_quantisers(self, block: BlockSpec) -> BlockSpec:
+        decided_by = dict(block.decided_by)
+        if self._may_have_thresholds(block.name):
+            decided_by["thresholds"] = _thresholds_of(block.name)
+        return dataclasses.replace(
+            block, make=partial(_attached, block.make), decided_by=decided_by
         )
 
     def shared_modules(self, shared: Container[str]) -> SharedModuleSource:
@@ -155,15 +173,27 @@ class QuantisedSpace(SearchSpace):
 
     def values(self, architecture: Architecture) -> Mapping[str, Any]:
         """See `SearchSpace.values`."""
-        return self.networks.values(self.unquantised(architecture))
+        found = dict(self.networks.values(self.unquantised(architecture)))
+        chosen = dict(architecture.values)
+        for block, each in self.formats.items():
+            if self._may_have_thresholds(block):
+                precision = self._inputs_of(_option(each.inputs, chosen))
+                found[_thresholds_of(block)] = precision.has_thresholds
+        return found
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
         """See `SearchSpace.segments`."""
         found = self.networks.segments(self.unquantised(architecture))
         with blueprint():
             network = self.build(architecture)
-        names = {f"{name}.weight": f"{name}.{WEIGHT}" for name, *_ in quantised_layers(network)}
-        return {names.get(name, name): pieces for name, pieces in found.items()}
+        renamed = dict(found)
+        for name, layer, _, of_input in quantised_layers(network):
+            if f"{name}.weight" in found:
+                pieces = renamed.pop(f"{name}.weight")
+                renamed[f"{name}.{WEIGHT}"] = pieces
+                if of_input.threshold is not None:
+                    renamed[f"{name}.{THRESHOLD}"] = _of_inputs(layer, pieces)
+        return renamed
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Return channels, height and width of one input image."""
@@ -202,6 +232,16 @@ class QuantisedSpace(SearchSpace):
         saved = self._packed.saved_bits(self._own(codes), chosen)
         return found | {"weight_bytes": found["weight_bytes"] - saved // 8}
 
+    def _may_have_thresholds(self, block: str) -> bool:
+        """Return whether the inputs of a block have learned thresholds in some network."""
+        if block not in self.formats:
+            return False
+        options = self.formats[block].inputs.options
+        return any(self._inputs_of(int(bits)).has_thresholds for bits in options)
+
+    def _inputs_of(self, bits: int) -> LayerPrecision:
+        return LayerPrecision(activation_bits=bits, binarisation=self.config.binarisation)
+
     @cached_property
     def _packed(self) -> PackedWeights:
         return PackedWeights(self.networks, self.formats)
@@ -227,8 +267,21 @@ class _WithPrecision:
         return shared
 
 
-def _attached(make: Callable[..., nn.Module], **arguments: Any) -> nn.Module:
-    return attach(make(**arguments))
+def _thresholds_of(block: str) -> str:
+    """Return the name of the value that says whether a block has thresholds."""
+    return f"{block}.has_thresholds"
+
+
+def _attached(
+    make: Callable[..., nn.Module], thresholds: bool = False, **arguments: Any
+) -> nn.Module:
+    return attach(make(**arguments), lambda layer: thresholds)
+
+
+def _of_inputs(layer: nn.Module, weight: Segments) -> Segments:
+    """Return the segments of a layer's input channels, given those of its weight."""
+    dim = 0 if getattr(layer, "groups", 1) > 1 else 1  # depthwise: channels in are channels out
+    return tuple((0, pieces) for each, pieces in weight if each == dim)
 
 
 def _option(choice: Choice, values: Mapping[str, Option]) -> int:
@@ -243,6 +296,7 @@ def quantised(
     activation_bits: tuple[int, ...] = (4, 8),
     granularity: tuple[Granularity, ...] = ("channel",),
     symmetry: tuple[Symmetry, ...] = ("symmetric",),
+    binarisation: Binarisation = "xnor",
     folder: Path = Path(),
     maps: bool = False,
     upscale: int | None = None,
@@ -253,12 +307,14 @@ def quantised(
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, or number of maps, e.g. the number of classes.
         network: Table of the space of the networks, like ``[space]`` itself; MobileNets if None.
-        weight_bits: Options for the bits of each block's weights: 2 to 8, and 32 for single
+        weight_bits: Options for the bits of each block's weights: 1 to 8, and 32 for single
             precision.
         activation_bits: Options for the bits of each block's inputs, likewise.
         granularity: ``"tensor"``, ``"channel"`` or both: one scale for each layer's weights, or one
             for each of its output channels.
         symmetry: ``"symmetric"``, ``"asymmetric"`` or both: whether the weights have a zero point.
+        binarisation: Method for tensors of one bit: ``"bnn"`` for signs without a scale, ``"xnor"``
+            for signs times a mean absolute value, ``"react"`` for that and learned thresholds.
         folder: Folder that relative paths start from.
         maps: Whether the networks have to give maps.
         upscale: Number of times that the maps have to be as large as the images.
@@ -267,7 +323,8 @@ def quantised(
         ConfigError: A name or an option is unknown or out of range.
     """
     config = QuantisationConfig(
-        tuple(weight_bits), tuple(activation_bits), tuple(granularity), tuple(symmetry)
+        *(tuple(weight_bits), tuple(activation_bits), tuple(granularity), tuple(symmetry)),
+        binarisation,
     )
     options = dict(network or {})
     name = str(options.pop("name", "mobilenet"))
