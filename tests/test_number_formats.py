@@ -201,7 +201,7 @@ def test_search_of_bit_widths_ships_networks_as_they_were_trained(
     [
         (f"objective.1.target={PLAIN}", "networks of space 'quantised' ship in int8"),
         ("space.weight_bits=[8, 32]", "leave 32 out"),
-        ("space.weight_bits=[1, 8]", "expected 2 to 8 bits"),
+        ("space.weight_bits=[0, 8]", "expected 1 to 8 bits"),
         ("space.network.name=mobilnet", "did you mean 'mobilenet'"),
     ],
 )
