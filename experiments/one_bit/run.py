@@ -8,8 +8,7 @@ each method. Layers of one bit are computed by XNOR and counts of bits, too, and
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from experiments.in_turn import seconds_in_turn
 from experiments.readme_table import crosstab
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
@@ -149,7 +149,7 @@ def products(network: nn.Module, images: Tensor, subject: str, seed: int) -> Ite
         count += found.size
         plain, transposed = torch.from_numpy(left), torch.from_numpy(right.T.copy())
         ways = partial(xnor_product, packed, weights), partial(torch.matmul, plain, transposed)
-        by_xnor, by_float = seconds_of(ways)
+        by_xnor, by_float = seconds_in_turn(ways, _ROUNDS)
         ratios.append(by_xnor / by_float)
     yield Row(DIFFERENT, subject, seed, different, "", count)
     yield Row(SLOWER, subject, seed, median(ratios), "ratio", len(ratios))
@@ -180,17 +180,6 @@ def factors(
                 left = functional.unfold(left, *sizes).mT
             rows = left.flatten(0, -2).contiguous()
             yield rows.numpy(), signs(layer.weight).flatten(1).contiguous().numpy()
-
-
-def seconds_of(ways: Sequence[Callable[[], object]]) -> list[float]:
-    """Return the median time of each way, timed in turn."""
-    times: list[list[float]] = [[] for _ in ways]
-    for _ in range(_ROUNDS):
-        for way, own in zip(ways, times, strict=True):
-            begun = time.perf_counter()
-            way()
-            own.append(time.perf_counter() - begun)
-    return [median(own) for own in times]
 
 
 if __name__ == "__main__":

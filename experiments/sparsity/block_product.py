@@ -7,15 +7,13 @@ product against its product with a matrix in BSR format, one thread, timed in tu
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import torch
 
 from experiments.command import run_command
+from experiments.in_turn import seconds_in_turn
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 
@@ -57,17 +55,8 @@ def timed(side: int, density: float, rounds: int, seed: int) -> Row:
         warnings.simplefilter("ignore")  # the format is in beta
         packed = weight.to_sparse_bsr((side, side))
     torch.testing.assert_close(packed @ inputs, weight @ inputs, atol=1e-3, rtol=1e-3)
-    ways: tuple[Callable[[], torch.Tensor], ...] = (
-        lambda: weight @ inputs,
-        lambda: packed @ inputs,
-    )
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for way, times in zip(ways, seconds, strict=True):
-            begun = time.perf_counter()
-            way()
-            times.append(time.perf_counter() - begun)
-    dense, sparse = map(median, seconds)
+    ways = (lambda: weight @ inputs), (lambda: packed @ inputs)
+    dense, sparse = seconds_in_turn(ways, rounds)
     subject = f"{100 * density:g}-% block{side}x{side}"
     return Row("times as fast as dense", subject, seed, dense / sparse, "ratio", rounds)
 

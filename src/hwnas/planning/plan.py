@@ -343,8 +343,7 @@ def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
     """
     wall = _core_minutes(facts) / facts.cores
     train, finetune = (share * wall for share in _COMPRESSION_SHARES)
-    top = _SUPERNET_TOP
-    each = _rounded(finetune * facts.trainers / (top * (1 + _COMPRESSION_REPLACED)))
+    each = _rounded(finetune * facts.trainers / (_SUPERNET_TOP * (1 + _COMPRESSION_REPLACED)))
     rate = _COMPRESSION_RATES[facts.batch_norm]
     trials, images = _scored(facts, rates, (1 - sum(_COMPRESSION_SHARES)) * wall)
     values = {
@@ -356,7 +355,7 @@ def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
         "train.workers": facts.trainers,
         "search.evaluator": "supernet",
         "search.trials": trials,
-        "deploy.top": top,
+        "deploy.top": _SUPERNET_TOP,
         "deploy.replacements": 1,
         "deploy.finetune_minutes": each,
         "deploy.finetune_learning_rate": rate,
@@ -374,7 +373,7 @@ def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
         }
     summary = (
         f"smaller networks within the given model learn from it together for {train:.1f} minutes",
-        f"{trials} are evaluated; {top} are fine-tuned for {each:.1f} minutes "
+        f"{trials} are evaluated; {_SUPERNET_TOP} are fine-tuned for {each:.1f} minutes "
         "each, and replaced once if they lose too much",
     )
     return Plan(values, summary)

@@ -16,6 +16,7 @@ from hwnas.search_spaces.layers.quantisers import (
     WeightQuantiser,
     quantisation_noise,
 )
+from hwnas.search_spaces.quantised.attached import attach, set_precision
 
 
 def weights(**precision: Any) -> tuple[Tensor, Tensor]:
@@ -89,13 +90,11 @@ def test_thresholds_of_channels_move_signs_and_learn() -> None:
 
 
 def test_a_layer_of_one_bit_learns() -> None:
-    """Thirty steps teach a network of two binary layers more than guessing."""
+    """Thirty steps teach a network with a layer of one bit more than guessing."""
     torch.manual_seed(0)
     inputs = torch.randn(256, 16)
     targets = (inputs[:, :4].sum(1) > 0).long()
     network = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, 2))
-    from hwnas.search_spaces.quantised.attached import attach, set_precision
-
     attach(network)
     set_precision(network, lambda layer: LayerPrecision(1, 1) if layer == "2" else LayerPrecision())
     optimiser = torch.optim.Adam(network.parameters(), 0.02)

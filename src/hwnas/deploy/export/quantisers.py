@@ -32,17 +32,18 @@ def without_quantisers(network: nn.Module) -> dict[str, LayerGrid]:
     limited: dict[str, nn.Module] = {}
     for name, layer, of_weight, of_input in quantised_layers(network):
         precision, inputs = of_weight.precision, None
+        binary = precision.activation_bits == ONE_BIT
         if precision.activation_bits < _WHOLE_BITS:
             step, zero, most = of_input.grid(of_input.low, of_input.high)
             inputs = float(step), int(zero)
-            if precision.activation_bits == ONE_BIT:
+            if binary:
                 limited[name] = _Signs(float(step), of_input.threshold)
             else:
                 limited[name] = nn.Hardtanh(float(-zero * step), float((most - zero) * step))
         if precision.weight_bits <= _WHOLE_BITS:
             original = layer.get_parameter(WEIGHT)
             _, steps = of_weight.rounded(original.detach())
-            found[name] = LayerGrid(steps.numpy().astype(np.float32), inputs)
+            found[name] = LayerGrid(steps.numpy().astype(np.float32), inputs, binary)
     removed(network)
     for name, limit in limited.items():
         layer = network.get_submodule(name)

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.onnx.node_names import block_of
-from hwnas.deploy.quantization.comparisons import has_comparisons
 
 __all__ = ["LayerGrid", "has_grids", "note_grids", "noted_grids"]
 
@@ -35,10 +34,12 @@ class LayerGrid:
         steps: Weights in whole steps, (out, ...).
         inputs: Step, and integer that stands for zero, of the inputs; None if they have eight bits
             or more, whose range the quantiser chooses.
+        signs: Whether the inputs are signs.
     """
 
     steps: NDArray[np.float32]
     inputs: tuple[float, int] | None
+    signs: bool = False
 
 
 def note_grids(model: Any, grids: Mapping[str, LayerGrid]) -> None:
@@ -66,7 +67,16 @@ def note_grids(model: Any, grids: Mapping[str, LayerGrid]) -> None:
         if grid.inputs is not None:
             inputs[node.input[0]] = grid.inputs
     note = model.metadata_props.add()
-    note.key, note.value = _KEY, json.dumps({"weights": weights, "inputs": inputs})
+    note.key, note.value = (
+        _KEY,
+        json.dumps(
+            {
+                "weights": weights,
+                "inputs": inputs,
+                "signs": any(grid.signs for grid in grids.values()),
+            }
+        ),
+    )
 
 
 def _scales(values: NDArray[np.float32], steps: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -116,7 +126,7 @@ def noted_grids(model: Any, largest: int) -> dict[str, Any]:
     return {
         "TensorQuantOverrides": found,
         "QDQKeepRemovableActivations": bool(noted["inputs"]),
-        "QuantizeBias": not has_comparisons(model),
+        "QuantizeBias": not noted.get("signs", False),
     }
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from hwnas.atomic import replacing
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.onnx.graph import check_graph, copy_model, external_files, read_whole_model
-from hwnas.deploy.quantization.comparisons import round_only_for_layers
 from hwnas.deploy.quantization.grids import noted_grids
+from hwnas.deploy.quantization.layer_inputs import round_only_for_layers
 from hwnas.deploy.quantization.ranges import RANGES, Range, activations
 from hwnas.deploy.quantization.reused_weights import has_large_biases, reuse_weights
 from hwnas.deploy.quantization.saturation import LARGEST_REDUCED
@@ -190,7 +190,7 @@ class Int8Quantizer:
                 calibration_cache_path=self._file(self.ranges, "json"),
                 extra_options=copy.deepcopy(self._grids),  # the quantiser may change them
             )
-            if self._grids:
+            if not self._grids.get("QuantizeBias", True):  # its inputs are signs
                 round_only_for_layers(temporary)
         return to
 

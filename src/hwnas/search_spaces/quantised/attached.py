@@ -27,8 +27,6 @@ __all__ = [
 WEIGHT = "parametrizations.weight.original"
 """Name, within a layer that has quantisers, of its weight before rounding."""
 _INPUT = "input_quantiser"
-
-
 THRESHOLD = f"{_INPUT}.threshold"
 """Name, within a layer that has quantisers, of the thresholds of its inputs."""
 

@@ -22,7 +22,7 @@ from hwnas.search_spaces.cost_model.operator_counts import OperatorCountTable, P
 from hwnas.search_spaces.layers.binarisers import Binarisation
 from hwnas.search_spaces.layers.branches import BranchedDepthwise
 from hwnas.search_spaces.layers.deformable import DeformableConv2d
-from hwnas.search_spaces.layers.quantisers import Granularity, LayerPrecision, Symmetry
+from hwnas.search_spaces.layers.quantisers import ONE_BIT, Granularity, LayerPrecision, Symmetry
 from hwnas.search_spaces.quantised.attached import (
     THRESHOLD,
     WEIGHT,
@@ -149,7 +149,7 @@ class QuantisedSpace(SearchSpace):
         """See `SearchSpace.shared_network`."""
         network = attach(
             self.networks.shared_network(),
-            lambda layer: self._may_have_thresholds(block_of(layer, self.formats)),
+            lambda layer: block_of(layer, self.formats) in self._with_thresholds,
         )
         set_precision(network, self.precision_of(self.largest()))
         return network
@@ -161,7 +161,7 @@ class QuantisedSpace(SearchSpace):
 
     def _with_quantisers(self, block: BlockSpec) -> BlockSpec:
         decided_by = dict(block.decided_by)
-        if self._may_have_thresholds(block.name):
+        if block.name in self._with_thresholds:
             decided_by["thresholds"] = _thresholds_of(block.name)
         return dataclasses.replace(
             block, make=partial(_attached, block.make), decided_by=decided_by
@@ -173,13 +173,13 @@ class QuantisedSpace(SearchSpace):
 
     def values(self, architecture: Architecture) -> Mapping[str, Any]:
         """See `SearchSpace.values`."""
-        found = dict(self.networks.values(self.unquantised(architecture)))
+        found = self.networks.values(self.unquantised(architecture))
         chosen = dict(architecture.values)
-        for block, each in self.formats.items():
-            if self._may_have_thresholds(block):
-                precision = self._inputs_of(_option(each.inputs, chosen))
-                found[_thresholds_of(block)] = precision.has_thresholds
-        return found
+        bits = {each: self.formats[each].inputs for each in self._with_thresholds}
+        return {
+            **found,
+            **{_thresholds_of(b): _option(c, chosen) == ONE_BIT for b, c in bits.items()},
+        }
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
         """See `SearchSpace.segments`."""
@@ -232,15 +232,12 @@ class QuantisedSpace(SearchSpace):
         saved = self._packed.saved_bits(self._own(codes), chosen)
         return found | {"weight_bytes": found["weight_bytes"] - saved // 8}
 
-    def _may_have_thresholds(self, block: str) -> bool:
-        """Return whether the inputs of a block have learned thresholds in some network."""
-        if block not in self.formats:
-            return False
-        options = self.formats[block].inputs.options
-        return any(self._inputs_of(int(bits)).has_thresholds for bits in options)
-
-    def _inputs_of(self, bits: int) -> LayerPrecision:
-        return LayerPrecision(activation_bits=bits, binarisation=self.config.binarisation)
+    @cached_property
+    def _with_thresholds(self) -> frozenset[str]:
+        """Names of the blocks whose inputs have learned thresholds in some network."""
+        if self.config.binarisation != "react":
+            return frozenset()
+        return frozenset(n for n, each in self.formats.items() if ONE_BIT in each.inputs.options)
 
     @cached_property
     def _packed(self) -> PackedWeights:

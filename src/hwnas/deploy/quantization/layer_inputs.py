@@ -1,19 +1,12 @@
-"""Files with comparisons: all but the inputs of layers stay in floating point."""
+"""Files of which only the inputs of layers are rounded."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-__all__ = ["has_comparisons", "round_only_for_layers"]
+__all__ = ["round_only_for_layers"]
 
-_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _READ_INTEGERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "QuantizeLinear")
-
-
-def has_comparisons(model: Any) -> bool:
-    """Return whether an ONNX model compares values, as those with inputs of one bit do."""
-    return any(node.op_type in _COMPARISONS for node in model.graph.node)
 
 
 def round_only_for_layers(model: Path) -> None:
@@ -21,13 +14,10 @@ def round_only_for_layers(model: Path) -> None:
 
     Inputs of one bit are signs, made by comparisons. Rounding a value moves it to the other side of
     a threshold near it, and so turns its sign. The networks were trained without such rounding.
-    Files without a comparison stay as they are.
     """
     import onnx
 
     loaded = onnx.load(model)
-    if not has_comparisons(loaded):
-        return
     nodes = loaded.graph.node
     made_by = {name: node for node in nodes for name in node.output}
     for node in nodes:
