@@ -283,7 +283,8 @@ def test_compression_fits_into_its_budget(
     made = make_plan(facts, speeds(fastest)).values
     assert made["search.evaluator"] == "supernet"
     assert made["deploy.reference"] is True
-    tuned = made["deploy.top"] * made["deploy.finetune_minutes"] / facts.cores
+    networks = made["deploy.top"] + made["deploy.spare"]
+    tuned = networks * made["deploy.finetune_minutes"] / facts.cores
     assert made["train.budget_minutes"] + tuned < minutes
     assert 20 <= made["search.trials"] <= 60 * (1 + formats) // 2
     assert 50 <= made.get("search.validation_images", images // 10) <= images // 10

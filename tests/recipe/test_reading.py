@@ -105,6 +105,8 @@ def test_read_recipe_names_unknown_keys_and_the_closest(
         ("trials = 12", "trials = 0", "search.trials is 0; expected at least 1"),
         ("workers = 0\n\n[[", "workers = -1\n\n[[", "train.workers is -1; expected at least 0"),
         ("top = 3", "top = 0", "deploy.top is 0; expected at least 1"),
+        ("top = 3", "spare = -1", "deploy.spare is -1; expected at least 0"),
+        ("top = 3", "replacements = 0\nspare = 2", "raise deploy.top instead"),
         ("top = 3", "finetune_seeds = 0", "deploy.finetune_seeds is 0; expected at least 1"),
         (
             "top = 3",

@@ -89,7 +89,7 @@ _FEWEST_SCORED = 20, 200  # candidates, and validation images of each
 _RECALIBRATED = 512  # images on which a candidate's batch normalisation is recalibrated
 _FORWARD = 1 / 3  # time of scoring an image over that of training with it
 _CONVERSION_SECONDS = 2.0  # of a candidate, to another number format
-_COMPRESSION_REPLACED = 0.5  # share of the finalists that are expected to be replaced
+_COMPRESSION_SPARE = 2  # networks to replace finalists, or further ones
 _COMPRESSION_RATES = {True: 4e-3, False: 1e-3}  # learning rates with and without batch norm
 
 
@@ -339,11 +339,11 @@ def _supernet(facts: JobFacts, rates: TrainingRates) -> Plan:
 def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
     """Plan a supernet that starts from a trained model, a search, and fine-tuning of the best.
 
-    The time suffices for replacing half of the finalists once, if they lose more than is allowed.
+    A few networks replace finalists that lose more than is allowed, or become finalists, too.
     """
     wall = _core_minutes(facts) / facts.cores
     train, finetune = (share * wall for share in _COMPRESSION_SHARES)
-    each = _rounded(finetune * facts.trainers / (_SUPERNET_TOP * (1 + _COMPRESSION_REPLACED)))
+    each = _rounded(finetune * facts.trainers / (_SUPERNET_TOP + _COMPRESSION_SPARE))
     rate = _COMPRESSION_RATES[facts.batch_norm]
     trials, images = _scored(facts, rates, (1 - sum(_COMPRESSION_SHARES)) * wall)
     values = {
@@ -357,6 +357,7 @@ def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
         "search.trials": trials,
         "deploy.top": _SUPERNET_TOP,
         "deploy.replacements": 1,
+        "deploy.spare": _COMPRESSION_SPARE,
         "deploy.finetune_minutes": each,
         "deploy.finetune_learning_rate": rate,
     }
@@ -374,7 +375,7 @@ def _compression(facts: JobFacts, rates: TrainingRates) -> Plan:
     summary = (
         f"smaller networks within the given model learn from it together for {train:.1f} minutes",
         f"{trials} are evaluated; {_SUPERNET_TOP} are fine-tuned for {each:.1f} minutes "
-        "each, and replaced once if they lose too much",
+        f"each, then {_COMPRESSION_SPARE} more, which replace those that lose too much",
     )
     return Plan(values, summary)
 

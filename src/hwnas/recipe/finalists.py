@@ -25,6 +25,8 @@ class DeployConfig:
         top: Number of finalists that become bundles.
         replacements: Number of rounds in which finalists that fail or violate a limit are
             replaced by the next candidates.
+        spare: Number of candidates that the first of these rounds tries at least. Where fewer have
+            to be replaced, the others become further bundles, if they meet the limits.
         finetune_epochs: Passes over the training images in which each finalist is fine-tuned alone;
             1 if ``finetune_minutes`` is not given either; 0 for no fine-tuning.
         finetune_minutes: Fine-tuning time of each finalist, which gives small networks more
@@ -49,6 +51,7 @@ class DeployConfig:
 
     top: int = 3
     replacements: int = 2
+    spare: int = 0
     finetune_epochs: float | None = None
     finetune_minutes: float | None = None
     finetune_learning_rate: float = 1e-3
@@ -61,11 +64,17 @@ class DeployConfig:
 
     def __post_init__(self) -> None:
         check_request("deploy", None, self.gpus_per_worker)
-        for name, least in {"top": 1, "replacements": 0, "finetune_seeds": 1}.items():
+        fewest = {"top": 1, "replacements": 0, "spare": 0, "finetune_seeds": 1}
+        for name, least in fewest.items():
             if getattr(self, name) < least:
                 raise ConfigError(
                     f"deploy.{name} is {getattr(self, name)}; expected at least {least}"
                 )
+        if self.spare and not self.replacements:
+            raise ConfigError(
+                f"deploy.spare is {self.spare}, but deploy.replacements is 0, so there is no round "
+                "in which further candidates could be tried; raise deploy.top instead"
+            )
         if self.finetune_seeds > 1 and 0 in (self.finetune_epochs, self.finetune_minutes):
             raise ConfigError(
                 f"deploy.finetune_seeds is {self.finetune_seeds}, but there is no fine-tuning that "

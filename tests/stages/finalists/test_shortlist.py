@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
 from hwnas.errors import (
@@ -119,6 +121,24 @@ def test_shortlist_replaces_a_miss_within_noise() -> None:
     found = fill_shortlist(result, 3, make)
     [missed] = [each for each in found.tried if not each.packed]
     assert (missed.state, numbers(result, [missed.id])) == ("within noise", {11})
+
+
+@given(spare=st.integers(0, 8), slow=st.integers(0, 12))
+def test_shortlist_tries_further_candidates_where_few_have_to_be_replaced(
+    spare: int, slow: int
+) -> None:
+    """The ``slow`` slowest of 12 candidates take longer than allowed when they are measured."""
+    result, notes = searched(12, limit=20.0), []
+    make = Maker(result, lambda trial: 30.0 if trial.number >= 12 - slow else predicted(trial))
+    found = fill_shortlist(result, 4, make, notes.append, replacements=1, spare=spare)
+    kept = {each.id for each in found.tried if each.state == "kept"}
+    assert kept <= set(found.packed), "what meets the limits is never left out"
+    assert len(found.packed) == max(4, len(kept))
+    missing = 4 - sum(each.round == 0 for each in found.tried if each.state == "kept")
+    assert sum(map(len, make.rounds[1:])) == max(missing, spare)
+    assert any("there is time for further finalists" in note for note in notes) == (
+        missing == 0 < spare
+    )
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])

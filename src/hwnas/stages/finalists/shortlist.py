@@ -2,7 +2,8 @@
 
 The first choice covers the whole front; with a limit on scores after the fine-tuning, the part of
 the front from which it can be reached. Where one of these candidates fails, or does not keep a
-limit when measured, the next candidate replaces it, for a few rounds at most.
+limit when measured, the next candidate replaces it, for a few rounds at most. The first of these
+rounds may have room for more candidates than are missing; these become further finalists.
 """
 
 from __future__ import annotations
@@ -164,11 +165,13 @@ def fill_shortlist(
     make: Callable[[Sequence[Scored]], Made],
     note: Callable[[str], None] = lambda text: None,
     replacements: int = 2,
+    spare: int = 0,
 ) -> Shortlist:
     """Make finalists until ``count`` of them meet the limits, or until the rounds are used up.
 
-    Finalists that meet the limits come first. The remaining places are filled with those that come
-    closest; they are marked wherever they are shown.
+    Finalists that meet the limits come first, perhaps more than ``count``. The places that they
+    leave up to ``count`` are filled with those that come closest; they are marked wherever they are
+    shown.
 
     Args:
         result: All trials.
@@ -176,6 +179,7 @@ def fill_shortlist(
         make: Function that makes candidates into finalists.
         note: Function that tells the user which candidates are replaced, and why.
         replacements: Number of rounds in which candidates are replaced.
+        spare: Number of candidates that the first of these rounds tries at least.
 
     Raises:
         HwnasError: None of the candidates could be made; the error of the last one.
@@ -195,18 +199,22 @@ def fill_shortlist(
             for line in limit_messages(outcome):
                 note(f"finalist {name}: {line}")
         kept = [name for name, checks in made.items() if overall(checks) == "kept"]
-        missing = count - len(kept)
-        wanted = _next(result, missing, made, failed) if missing > 0 else []
+        missing = max(0, count - len(kept))
+        wanted = _next(result, max(missing, 0 if number else spare), made, failed)
         if not wanted or number == replacements:
             break
         names = ", ".join(trial.candidate.id for trial in wanted)
-        note(
-            f"{missing} of {count} finalists are missing; the next candidates take their place: "
-            f"{names} (round {number + 1} of {replacements})"
-        )
+        if missing:
+            note(
+                f"{missing} of {count} finalists are missing; the next candidates take their "
+                f"place: {names} (round {number + 1} of {replacements})"
+            )
+        else:
+            note(f"there is time for further finalists: {names}")
     if not made:
         raise list(failed.values())[-1]
-    packed = sorted(made, key=lambda name: shortfall(made[name]))[:count]
+    places = max(count, len(kept))
+    packed = sorted(made, key=lambda name: shortfall(made[name]))[:places]
     if marked := [name for name in packed if overall(made[name]) != "kept"]:
         note(
             f"{len(packed) - len(marked)} of {len(rounds)} candidates that were tried meet the "

@@ -68,7 +68,8 @@ def finalising(
             timed: list[Timed] = []
             make = _maker(job, goal, weights, folder, timed, advance)
             deploy, note = recipe.deploy, job.reporter.note
-            shortlist = fill_shortlist(result, deploy.top, make, note, deploy.replacements)
+            rounds = deploy.replacements
+            shortlist = fill_shortlist(result, deploy.top, make, note, rounds, deploy.spare)
             for each in shortlist.tried:
                 if not each.packed:
                     shutil.rmtree(folder / each.id, ignore_errors=True)
