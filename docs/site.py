@@ -30,6 +30,7 @@ _GROUPS = {
         "measure",
         "measure_sustained",
         "measure_cold_start",
+        "measure_energy",
         "measure_peak_memory",
         "explain",
         "calibrate",

@@ -30,6 +30,7 @@ from hwnas.stages.goal import SearchGoal
 from hwnas.stages.run_inputs import RunInputs
 
 COMPRESS, GIVEN, PRUNED = "compress", "given", "pruned"
+ANY = "mobilenet"  # stands for all models in the configuration
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def work(arguments: argparse.Namespace) -> None:
     config = {name: getattr(arguments, name) for name in ("ratios", "pretraining")}
     config["learning_rates"] = LEARNING_RATES
-    setting = Setting(arguments, config, [named(arguments.models[0])])
+    setting = Setting(arguments, config, [named(ANY)])
     for seed in setting.seeds:
         missing = [model for model in arguments.models if not setting.observed(model, seed)]
         if missing:

@@ -90,16 +90,16 @@ def test_calibrate_measures_energy_if_a_counter_is_available(
         calibrate(TARGET, SPACE, DeviceStore(tmp_path / "none"), three, metric="energy_mj")
 
     class FiveWatts:
-        name = "five watts"
+        name, least_s = "five watts", 0.0
 
         def read_mj(self) -> float:
             return 5e3 * time.perf_counter()
 
-    def quickly(run: Any, counter: Any) -> Any:
-        return energy_of(run, counter, seconds=0.02)
-
-    monkeypatch.setattr(calibration, "energy_counter", lambda hardware: FiveWatts())
-    monkeypatch.setattr(calibration, "energy_of", quickly)
+    module = "hwnas.deploy.measurement.energy"
+    monkeypatch.setattr(f"{module}.energy_counter", lambda hardware: FiveWatts())
+    monkeypatch.setattr(
+        f"{module}.energy_of", lambda run, counter, seconds: energy_of(run, counter, 0.02)
+    )
     store = DeviceStore(tmp_path)
     profile = calibrate(TARGET, SPACE, store, three, metric="energy_mj")
     assert store.metrics(TARGET.name) == ["energy_mj"]
@@ -114,6 +114,17 @@ def test_calibrate_stops_once_the_error_is_small_enough(tmp_path: Path) -> None:
     options = CalibrationOptions(40, until_error=5.0)
     profile = calibrate(TARGET, SPACE, DeviceStore(tmp_path), options, settings=QUICK)
     assert len(profile) == 5
+
+
+def test_calibrate_refuses_times_of_an_emulated_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulated = {"emulated_by": "qemu-aarch64"}
+    monkeypatch.setattr("hwnas.deploy.measurement.timing.conditions", lambda: emulated)
+    store = DeviceStore(tmp_path)
+    with pytest.raises(DeviceError, match="emulated by qemu-aarch64, so its times say nothing"):
+        calibrate(TARGET, SPACE, store, CalibrationOptions(3), settings=QUICK)
+    assert not store.devices()
 
 
 def test_calibrate_refuses_to_mix_measurements_of_two_machines(tmp_path: Path) -> None:

@@ -64,19 +64,16 @@ def test_search_minimises_energy_with_a_counter(
     """A counter of constant five watts replaces the counter of the hardware."""
 
     class FiveWatts:
-        name = "five watts"
+        name, least_s = "five watts", 0.0
 
         def read_mj(self) -> float:
             return 5e3 * time.perf_counter()
 
-    for module in ("devices.calibration", "metrics.device_metric"):
-        monkeypatch.setattr(
-            f"hwnas.predictors.{module}.energy_counter", lambda hardware: FiveWatts()
-        )
-        monkeypatch.setattr(
-            f"hwnas.predictors.{module}.energy_of",
-            lambda run, counter: energy_of(run, counter, seconds=0.02),
-        )
+    module = "hwnas.deploy.measurement.energy"
+    monkeypatch.setattr(f"{module}.energy_counter", lambda hardware: FiveWatts())
+    monkeypatch.setattr(
+        f"{module}.energy_of", lambda run, counter, seconds: energy_of(run, counter, 0.02)
+    )
     recipe = recipe_for(quick_recipe, "latency_ms", "energy_mj")
     summary = experiment.run(recipe, tmp_path / "run", SMALL, reporter=QUIET)
     [finalist] = summary.finalists

@@ -19,6 +19,7 @@ from hwnas.api.run import Network, Run
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.export.to_onnx import export_onnx
 from hwnas.deploy.measurement.cold_start import StartMeasurement, cold_start
+from hwnas.deploy.measurement.energy import EnergyReading, measured_energy
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.memory import PeakMemory, peak_memory
@@ -61,6 +62,7 @@ __all__ = [
     "known_devices",
     "measure",
     "measure_cold_start",
+    "measure_energy",
     "measure_peak_memory",
     "measure_sustained",
     "predict",
@@ -295,14 +297,14 @@ def measure_cold_start(
 
     Args:
         model: ONNX file, bundle or its path, finalist of a run, or module.
-        target: Target of this machine.
+        target: Target of this machine or of an agent.
         input_shape: Channels, height and width of the input of a module.
         starts: Number of processes, one after the other.
 
     Raises:
         ConfigError: The target is unknown, or ``starts`` is less than 1.
         ArtifactError: The file is damaged or cannot run on the target.
-        DeviceError: The target cannot be used here.
+        DeviceError: The target cannot be used, or its device does not answer.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = _onnx_file(model, input_shape, Path(folder))
@@ -320,18 +322,46 @@ def measure_peak_memory(
 
     Args:
         model: ONNX file, bundle or its path, finalist of a run, or module.
-        target: Target of this machine's processor.
+        target: Target of this machine's processor, or of an agent's.
         input_shape: Channels, height and width of the input of a module.
         processes: Number of processes, one after the other, of which the median counts.
 
     Raises:
         ConfigError: The target is unknown, or ``processes`` is less than 1.
         ArtifactError: The file is damaged or cannot run on the target.
-        DeviceError: The target cannot be used here, or its memory cannot be measured.
+        DeviceError: The target cannot be used, or its memory cannot be measured.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = _onnx_file(model, input_shape, Path(folder))
         return peak_memory(path, target_of(target), processes)
+
+
+def measure_energy(
+    model: Model,
+    target: str | Target,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    seconds: float = 2.0,
+) -> EnergyReading:
+    """Measure the energy of a run of a network by the counters or sensors of its hardware.
+
+    Args:
+        model: ONNX file, bundle or its path, finalist of a run, or module.
+        target: Target of this machine or of an agent.
+        input_shape: Channels, height and width of the input of a module.
+        seconds: Least duration on this machine; sensors that are read seldom need more.
+
+    Raises:
+        ConfigError: The target is unknown, or ``seconds`` is not positive.
+        ArtifactError: The file is damaged or cannot run on the target.
+        DeviceError: The target cannot be used, or its device does not answer.
+        EnergyUnavailable: The hardware has no counter and no sensor, or it did not advance.
+    """
+    if not seconds > 0:
+        raise ConfigError(f"seconds is {seconds:g}; expected more than 0")
+    with tempfile.TemporaryDirectory() as folder:
+        path = _onnx_file(model, input_shape, Path(folder))
+        return measured_energy(path, target_of(target), seconds)
 
 
 def explain(

@@ -80,14 +80,17 @@ def device(agent: Running) -> AddedDevice:
 class Outside:
     """Agent in another process, which tests kill and start again."""
 
-    def __init__(self, pack: Path, folder: Path) -> None:
-        self._pack, self.folder = pack, folder
+    def __init__(
+        self, pack: Path, folder: Path, python: str = sys.executable, seconds: int = 10
+    ) -> None:
+        self._pack, self.folder, self._python, self._seconds = pack, folder, python, seconds
         self.token, self.port = "", 0
         self.process: subprocess.Popen[str] | None = None
         self.start()
 
     def start(self, *more: str) -> None:
-        command = [sys.executable, self._pack, "serve", "--port", self.port, "--seconds", 10]
+        serve = ["serve", "--port", self.port, "--seconds", self._seconds]
+        command = [self._python, self._pack, *serve]
         self.process = subprocess.Popen(
             [*map(str, command), "--folder", str(self.folder), *more],
             stdout=subprocess.PIPE,

@@ -20,13 +20,17 @@ from hwnas.deploy.agent.client.added_devices import (
     read_added,
     write_added,
 )
-from hwnas.deploy.agent.client.client import ask
+from hwnas.deploy.agent.client.client import ask, connected
 from hwnas.deploy.agent.client.pairing import add_device
+from hwnas.deploy.agent.measuring_job import JobState, MeasuringJob, MeasuringRequest
+from hwnas.deploy.agent.server.api import Api
 from hwnas.deploy.agent.server.job_queue import JobQueue
 from hwnas.deploy.agent.server.sandbox import Sandbox
 from hwnas.deploy.agent.server.serve import AgentOptions, opened_door
 from hwnas.deploy.agent.signing import digest_of
-from hwnas.deploy.agent.timing_job import JobState
+from hwnas.deploy.measurement.cold_start import cold_start
+from hwnas.deploy.measurement.energy import EnergyReading, RaplCounter, measured_energy
+from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.deploy.measurement.memory import peak_memory
 from hwnas.deploy.measurement.profiling import profile_kernels
@@ -147,15 +151,60 @@ def two_inputs(folder: Path) -> Path:
     return path
 
 
-def test_memory_profile_and_energy_refuse_remote_targets(device: AddedDevice, model: Path) -> None:
-    from hwnas.deploy.measurement.energy import energy_counter
+@pytest.mark.slow
+def test_peak_memory_and_cold_start_are_measured_on_the_device(
+    device: AddedDevice, model: Path
+) -> None:
+    there, here = Target.parse(THERE), Target.parse(HERE)
+    found, known = peak_memory(model, there, 2), peak_memory(model, here, 2)
+    assert (found.target, found.processes) == (THERE, 2)
+    assert found.peak_bytes == pytest.approx(known.peak_bytes, rel=0.25)
+    assert found.versions["onnxruntime"]
+    start = cold_start(model, there, 2)
+    assert (start.target, len(start.starts)) == (THERE, 2)
+    assert start.median.until_answer_ms > start.median.later_ms
 
+
+def test_energy_needs_a_counter_on_the_device(device: AddedDevice, model: Path) -> None:
+    if RaplCounter.find():
+        pytest.skip("there is one")
+    with pytest.raises(EnergyUnavailable, match=f"^{NAME}: energy cannot be measured here"):
+        measured_energy(model, Target.parse(THERE))
+
+
+def test_energy_that_the_device_measures_arrives(
+    device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = EnergyReading(2.5, 5.0, 800, 2.0, "INA3221 VDD_IN", {"onnxruntime": "1.20"})
+
+    def attempt(queue: JobQueue, entry: Any, job: MeasuringJob, *others: Any) -> JobState:
+        assert job.quantity == "energy"
+        return JobState("done", readings={name: told.to_json() for name in job.subjects})
+
+    monkeypatch.setattr(JobQueue, "_attempt", attempt)
+    assert measured_energy(model, Target.parse(THERE)) == told
+
+
+def test_device_that_measures_latency_only_refuses_the_rest(
+    agent: Running, device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As agents of earlier versions and browsers do."""
+    monkeypatch.setattr(Api, "quantities", ("latency",))
     target = Target.parse(THERE)
-    for refused in (peak_memory, profile_kernels):
-        with pytest.raises(DeviceError, match="is not this machine"):
-            refused(model, target)
-    with pytest.raises(EnergyUnavailable, match=NAME):
-        energy_counter(NAME)
+    with pytest.raises(DeviceError, match="pi5 measures latency, not peak_memory; start the agent"):
+        peak_memory(model, target)
+    with pytest.raises(EnergyUnavailable, match="not energy"):
+        measured_energy(model, target)
+    job = MeasuringJob(
+        {"one": MeasuringRequest("0f" * 32, HERE)}, TimingSettings(), "cold_start"
+    ).to_json()
+    with connected(device) as client, pytest.raises(ConfigError, match="not cold_start"):
+        client._expect(200, "PUT", f"jobs/{'0f' * 16}", json.dumps(job).encode())
+
+
+def test_kernels_are_not_profiled_on_the_device(device: AddedDevice, model: Path) -> None:
+    with pytest.raises(DeviceError, match="is not this machine"):
+        profile_kernels(model, Target.parse(THERE))
 
 
 def test_add_device_refuses_missing_or_unknown_hardware(agent: Running) -> None:

@@ -1,19 +1,28 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hwnas.deploy.measurement.energy import RaplCounter, energy_counter, energy_of
+from hwnas.deploy import Target
+from hwnas.deploy.export.to_onnx import Export
+from hwnas.deploy.measurement import energy
+from hwnas.deploy.measurement.energy import (
+    RaplCounter,
+    energy_counter,
+    energy_of,
+    measured_energy,
+)
 from hwnas.errors import EnergyUnavailable
 
 
 class Meter:
     """Energy counter whose runs take 5 mJ and 0.01 s each."""
 
-    name = "a meter"
+    name, least_s = "a meter", 0.0
 
     def __init__(self) -> None:
         self.mj = 1000.0
@@ -30,8 +39,20 @@ class Meter:
         return self.seconds
 
 
+def test_measured_energy_runs_the_network_and_states_versions(
+    exported: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = Meter()
+    monkeypatch.setattr(meter, "read_mj", lambda: 5e3 * time.perf_counter(), raising=False)
+    monkeypatch.setattr(energy, "energy_counter", lambda hardware: meter)
+    found = measured_energy(exported.path, Target.parse("cpu-onnxruntime-fp32-b1-t1"), 0.05)
+    assert found.power_w == pytest.approx(5.0, rel=0.05)
+    assert found.runs > 1
+    assert found.versions["onnxruntime"]
+
+
 def package(root: Path, name: str, energy_uj: int | str) -> Path:
-    folder = root / name
+    folder = root / "powercap" / name
     folder.mkdir(parents=True)
     (folder / "name").write_text("package-0\n")
     (folder / "energy_uj").write_text(f"{energy_uj}\n")
@@ -55,7 +76,7 @@ def test_energy_of_refuses_a_counter_that_does_not_advance() -> None:
 
 
 def test_energy_counter_names_the_missing_rapl_counters(tmp_path: Path) -> None:
-    with pytest.raises(EnergyUnavailable, match="RAPL counters under") as raised:
+    with pytest.raises(EnergyUnavailable, match="RAPL counters and power sensors under") as raised:
         energy_counter("cpu", tmp_path)
     assert isinstance(raised.value, RuntimeError)
 
@@ -121,5 +142,5 @@ def test_energy_counter_refuses_a_gpu_without_a_counter(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with pytest.raises(EnergyUnavailable, match="NVML's energy counter and found none"):
+    with pytest.raises(EnergyUnavailable, match="NVML's energy counter and power sensors"):
         energy_counter("cuda")

@@ -24,3 +24,10 @@ def test_conditions_leave_out_unreadable_values(tmp_path: Path) -> None:
     write(tmp_path / "class/thermal/thermal_zone0/temp", "off")
     (tmp_path / "class/thermal/thermal_zone1/temp").mkdir(parents=True)
     assert set(conditions(tmp_path)) <= {"load_1min"}
+
+
+def test_conditions_name_an_emulator(tmp_path: Path) -> None:
+    write(tmp_path / "self/comm", "qemu-aarch64\n")
+    assert conditions(tmp_path, tmp_path)["emulated_by"] == "qemu-aarch64"
+    write(tmp_path / "self/comm", "python\n")
+    assert "emulated_by" not in conditions(tmp_path, tmp_path)

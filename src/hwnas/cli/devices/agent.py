@@ -109,7 +109,8 @@ def add(
     agent: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Address of the agent: https://host:port, or ssh://user@host"
+            metavar="ADDRESS",
+            help="Address of the agent: https://host:port, ssh://user@host, or adb://SERIAL",
         ),
     ] = None,
     web: Annotated[
@@ -123,7 +124,11 @@ def add(
         Path | None, typer.Option(help="File with the agent's token; prompted for if not given")
     ] = None,
     command: Annotated[
-        str, typer.Option(help="With ssh: command that starts the agent, e.g. 'python agent.pyz'")
+        str,
+        typer.Option(
+            help="With ssh: command that starts the agent, e.g. 'python agent.pyz'; with adb: path "
+            "of the benchmark program on the device"
+        ),
     ] = "hwnas agent",
     patience: Annotated[
         float, typer.Option(help="Seconds to wait for an agent that does not answer")
@@ -135,12 +140,13 @@ def add(
 ) -> None:
     """Add a machine with an agent, or a paired browser, as a device of this host."""
     from hwnas.deploy.agent.client.pairing import add_device
+    from hwnas.deploy.agent.client.transport import WITHOUT_TOKEN
     from hwnas.deploy.targets.target import BROWSER
 
     if (agent is None) == (web is None):
         raise ConfigError("give either --agent, for a machine, or --web, for a browser")
     address = agent or f"{str(web).rstrip('/')}/{name}"
-    given = "" if address.startswith("ssh://") else _token(token_file)
+    given = "" if address.startswith(WITHOUT_TOKEN) else _token(token_file)
     place = hardware if web is None else BROWSER
     device = add_device(name, address, given, command, patience, place)
     if as_json:

@@ -44,19 +44,18 @@ def measure(
     peak_memory: Annotated[
         bool, typer.Option("--peak-memory", help="Measure the peak memory in new processes")
     ] = False,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Measure the energy by a counter or a sensor")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Time an ONNX file on a target."""
-    others = (sustained is not None) + cold_start + peak_memory
+    others = (sustained is not None) + cold_start + peak_memory + energy
+    names = "--sustained, --cold-start, --peak-memory and --energy"
     if others > 1:
-        raise ConfigError(
-            "--sustained, --cold-start and --peak-memory are three measurements; give one of them"
-        )
+        raise ConfigError(f"{names} are four measurements; give one of them")
     if others and patience is not None:
-        raise ConfigError(
-            "--patience is for the latency alone; leave it out with --sustained, --cold-start and "
-            "--peak-memory"
-        )
+        raise ConfigError(f"--patience is for the latency alone; leave it out with {names}")
     if sustained is not None:
         _sustained(model, target, sustained, as_json)
         return
@@ -65,6 +64,9 @@ def measure(
         return
     if peak_memory:
         _peak_memory(model, target, as_json)
+        return
+    if energy:
+        _energy(model, target, as_json)
         return
     from hwnas.cli.terminal import print_measurement
     from hwnas.deploy.measurement.latency_timer import TimingSettings
@@ -107,12 +109,27 @@ def _peak_memory(model: Path, target: str, as_json: bool) -> None:
 
     found = measure_peak_memory(model, target)
     if as_json:
-        print_json(asdict(found))
+        print_json(found.to_json())
         return
     low, high = size_text(found.lowest_bytes), size_text(found.highest_bytes)
     out.print(
         f"{model} on {found.target}: peak memory {size_text(found.peak_bytes)} ({low} to {high} in "
         f"{found.processes} processes), {size_text(found.loaded_bytes)} after loading (measured)",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _energy(model: Path, target: str, as_json: bool) -> None:
+    from hwnas.api.devices import measure_energy
+
+    found = measure_energy(model, target)
+    if as_json:
+        print_json({"target": target, **found.to_json()})
+        return
+    out.print(
+        f"{model} on {target}: {found.energy_mj:.4g} mJ a run, {found.power_w:.3g} W on average "
+        f"over {found.runs:,} runs in {found.seconds:.1f} s ({found.counter}, measured)",
         soft_wrap=True,
         markup=False,
     )

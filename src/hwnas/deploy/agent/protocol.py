@@ -4,7 +4,7 @@
 
     GET    /v1/about          describe the machine, its targets and its conditions
     PUT    /v1/models/SHA256  send an ONNX file
-    PUT    /v1/jobs/ID        submit networks to time; sending it again changes nothing
+    PUT    /v1/jobs/ID        submit networks to measure; sending it again changes nothing
     GET    /v1/jobs/ID        return the state of a job, after waiting a while for its end
     DELETE /v1/jobs/ID        stop a job, and delete its results
 
@@ -21,7 +21,14 @@ from typing import Any
 
 from hwnas.deploy.error_line import first_line
 from hwnas.deploy.targets.target import RUNTIMES
-from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
+from hwnas.errors import (
+    ArtifactError,
+    ConfigError,
+    DeviceError,
+    EnergyUnavailable,
+    HwnasError,
+    StorageError,
+)
 
 __all__ = [
     "GREETING",
@@ -46,6 +53,7 @@ GREETING, LONGEST_LINE = b"hwnas agent 1\n", 4096
 _ERRORS: dict[str, type[HwnasError]] = {
     "ArtifactError": ArtifactError,
     "ConfigError": ConfigError,
+    "EnergyUnavailable": EnergyUnavailable,  # before its base class, since the first one counts
     "DeviceError": DeviceError,
     "StorageError": StorageError,
 }
@@ -151,6 +159,7 @@ class AgentDescription:
             ``"cpu-onnxruntime-fp32"``; empty for usable kinds.
         versions: Versions of hwnas and the runtimes.
         jobs: Number of jobs that wait or run.
+        quantities: What it can measure, of `hwnas.deploy.agent.measuring_job.QUANTITIES`.
     """
 
     machine: Mapping[str, str]
@@ -159,6 +168,7 @@ class AgentDescription:
     kinds: Mapping[str, str]
     versions: Mapping[str, str]
     jobs: int
+    quantities: tuple[str, ...] = ("latency",)  # that of earlier agents, which do not say
 
     def kinds_of(self, hardware: str) -> dict[str, str]:
         """Return why each runtime and format of some hardware cannot be used; empty if it can."""
@@ -188,7 +198,9 @@ class AgentDescription:
                 {str(name): str(value) for name, value in data[part].items()}
                 for part in ("machine", "conditions", "processors", "versions")
             )
-            return cls(machine, conditions, processors, kinds, versions, int(data["jobs"]))
+            quantities = tuple(map(str, data.get("quantities", cls.quantities)))
+            jobs = int(data["jobs"])
+            return cls(machine, conditions, processors, kinds, versions, jobs, quantities)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(
                 f"the agent's description of itself is damaged: {first_line(error)}"

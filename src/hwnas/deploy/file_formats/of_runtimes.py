@@ -61,16 +61,21 @@ class RuntimeFormat:
         return RUNTIMES[self.runtime].load(file, self._target(batch))
 
     def _target(self, batch: int) -> Target:
-        return Target(Device.here(self.runtime, batch, 1))
+        return Target(Device.here(self.runtime, batch, 1), self.number_format)
 
 
-def _plugin(name: str, runtime: str, summary: str) -> Plugin[FileFormat]:
-    format = RuntimeFormat(runtime, f".{name}")
+def _plugin(
+    name: str, runtime: str, summary: str, number_format: str = "fp32"
+) -> Plugin[FileFormat]:
+    suffix = ".".join(reversed(name.split("-")))  # .int8.tflite for tflite-int8
+    format = RuntimeFormat(runtime, f".{suffix}", number_format=number_format)
     return Plugin("file format", name, format, summary, extra=runtime)
 
 
 PLUGINS = (
     _plugin("mnn", "mnn", "MNN, for phones and small computers"),
     _plugin("tflite", "litert", "LiteRT, formerly TensorFlow Lite"),
+    _plugin("tflite-int8", "litert", "LiteRT that computes in int8", "int8"),
     _plugin("pte", "executorch", "ExecuTorch with XNNPACK"),
+    _plugin("pte-int8", "executorch", "ExecuTorch with XNNPACK that computes in int8", "int8"),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.targets.target import Target
-from hwnas.errors import ConfigError, DeviceError
+from hwnas.errors import ConfigError
 
 __all__ = ["StartMeasurement", "StartTimes", "cold_start"]
 
@@ -87,6 +87,15 @@ class StartMeasurement:
             "starts": [asdict(each) for each in self.starts],
         }
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StartMeasurement:
+        """Return the measurement that `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError: The object is damaged.
+        """
+        return cls(data["target"], tuple(StartTimes(**each) for each in data["starts"]))
+
 
 def cold_start(
     model: Path, target: Target, starts: int = 5, timeout_s: float = 300.0
@@ -95,20 +104,23 @@ def cold_start(
 
     Args:
         model: ONNX file.
-        target: Target of this machine on which to run it.
+        target: Target on which to run it, on this machine or on a device.
         starts: Number of processes. One more is started before, so that all find the files in the
             system's cache.
-        timeout_s: Time limit of each process, in seconds.
+        timeout_s: Time limit of each process, in seconds; an agent has a limit of its own.
 
     Raises:
         ArtifactError: The file is missing, damaged or cannot run on the target.
         ConfigError: ``starts`` is less than 1.
-        DeviceError: The target cannot be used here, or a process was killed or took too long.
+        DeviceError: The target cannot be used, its device does not answer, or a process was killed
+            or took too long.
     """
     if starts < 1:
         raise ConfigError(f"starts is {starts}; expected at least 1")
     if not target.device.is_here:
-        raise DeviceError(f"a start is measured on this machine only, not on {target.name}")
+        from hwnas.deploy.agent.client.client import reading_elsewhere
+
+        return StartMeasurement.from_json(reading_elsewhere("cold_start", model, target, starts))
     check_usable(RUNTIMES[target.device.runtime], target)
     with tempfile.TemporaryDirectory() as folder:
         arguments = prepared_arguments(model, target, Path(folder))

@@ -28,10 +28,12 @@ import ctypes
 import gc
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +46,7 @@ from hwnas.deploy.measurement.fresh_process import (
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.runtime import Session
+from hwnas.deploy.targets.machine import versions
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, DeviceError
 
@@ -67,6 +70,7 @@ class PeakMemory:
         lowest_bytes: Smallest peak of a process.
         highest_bytes: Largest peak of a process.
         processes: Number of processes measured.
+        versions: Versions of the packages that matter.
     """
 
     target: str
@@ -75,6 +79,11 @@ class PeakMemory:
     lowest_bytes: int
     highest_bytes: int
     processes: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object, whose numbers state their unit."""
+        return asdict(self)
 
     @property
     def spread(self) -> float:
@@ -89,18 +98,22 @@ def peak_memory(
 
     Args:
         model: ONNX file.
-        target: Target on which to run it.
+        target: Target on which to run it, on this machine or on a device.
         processes: Number of processes, one after the other; each starts in about half a second.
-        timeout_s: Time limit of each process, in seconds.
+        timeout_s: Time limit of each process, in seconds; an agent has a limit of its own.
 
     Raises:
         ArtifactError: The file is missing, damaged or cannot run on the target.
         ConfigError: ``processes`` is less than 1.
-        DeviceError: The target cannot be used here, the system does not report a process's memory,
-            or the process was killed or took too long.
+        DeviceError: The target cannot be used, its device does not answer, the system does not
+            report a process's memory, or the process was killed or took too long.
     """
     if processes < 1:
         raise ConfigError(f"processes is {processes}; expected at least 1")
+    if not target.device.is_here:
+        from hwnas.deploy.agent.client.client import reading_elsewhere
+
+        return PeakMemory(**reading_elsewhere("peak_memory", model, target, processes))
     _check_system()
     check_usable(RUNTIMES[target.device.runtime], target)
     if target.device.hardware != "cpu":
@@ -113,7 +126,13 @@ def peak_memory(
     peaks = [reading.peak_bytes for reading in readings]
     loaded = [reading.loaded_bytes for reading in readings]
     return PeakMemory(
-        target.name, int(median(peaks)), int(median(loaded)), min(peaks), max(peaks), processes
+        target=target.name,
+        peak_bytes=int(median(peaks)),
+        loaded_bytes=int(median(loaded)),
+        lowest_bytes=min(peaks),
+        highest_bytes=max(peaks),
+        processes=processes,
+        versions=versions(RUNTIMES[target.device.runtime].packages),
     )
 
 

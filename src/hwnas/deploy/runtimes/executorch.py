@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
+from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
 from hwnas.deploy.runtimes.tracing import compiling, traceable
 from hwnas.deploy.targets.target import Target
@@ -26,7 +27,7 @@ class ExecuTorch:
     """ExecuTorch programs for one batch size, lowered to XNNPACK's kernels."""
 
     name: str = "executorch"
-    formats: tuple[str, ...] = ("fp32",)
+    formats: tuple[str, ...] = ("fp32", "int8")
     hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("executorch", "torch")
 
@@ -44,7 +45,8 @@ class ExecuTorch:
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
 
-        module, images = traceable(artifact, target)
+        given = in_format(artifact, target.format, target.device.batch, folder)
+        module, images = traceable(given, target)
         with compiling(artifact), torch.no_grad():
             program = torch.export.export(module, (images,))
             lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])

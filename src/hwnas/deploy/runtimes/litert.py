@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
+from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
 from hwnas.deploy.runtimes.tracing import compiling, traceable
 from hwnas.deploy.targets.target import Target
@@ -23,7 +24,7 @@ class LiteRT:
     """LiteRT programs for one batch size, with XNNPACK's kernels."""
 
     name: str = "litert"
-    formats: tuple[str, ...] = ("fp32",)
+    formats: tuple[str, ...] = ("fp32", "int8")
     hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("ai-edge-litert", "litert-torch")
 
@@ -42,7 +43,8 @@ class LiteRT:
         """
         import litert_torch
 
-        module, images = traceable(artifact, target)
+        given = in_format(artifact, target.format, target.device.batch, folder)
+        module, images = traceable(given, target, folded=False)
         converted = folder / f"{artifact.stem}.tflite"
         with compiling(artifact):
             litert_torch.convert(module, (images,)).export(str(converted))

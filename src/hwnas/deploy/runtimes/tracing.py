@@ -20,17 +20,27 @@ if TYPE_CHECKING:
 __all__ = ["compiling", "traceable"]
 
 
-def traceable(model: Path, target: Target) -> tuple[OnnxModule, Tensor]:
+def traceable(model: Path, target: Target, folded: bool = True) -> tuple[OnnxModule, Tensor]:
     """Return a file as a module for the target's batch, and inputs (batch, *input_shape) for it.
+
+    For a target in int8, the file is in int8, and rounds with the operators that compilers know.
+
+    Args:
+        model: ONNX file.
+        target: Target of the program.
+        folded: Whether weights in int8 are stored as integers (`integer_program`).
 
     Raises:
         ArtifactError: The file is missing, damaged, or has an operator that PyTorch does not know.
     """
     import torch
 
+    from hwnas.deploy.onnx.integer_program import integer_program
     from hwnas.deploy.onnx.module import OnnxModule
 
     module = OnnxModule.load(model).eval().frozen(target.device.batch)
+    if target.format == "int8":
+        module = integer_program(module, folded)
     return module, torch.zeros(target.device.batch, *module.input_shape)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["conditions"]
+__all__ = ["EMULATOR", "conditions"]
 
-SYSTEM = Path("/sys")
+SYSTEM, PROCESSES = Path("/sys"), Path("/proc")
+EMULATOR = "emulated_by"
+"""Condition of a process whose processor is emulated, so that its times say nothing."""
 
 
-def conditions(system: Path = SYSTEM) -> dict[str, str]:
+def conditions(system: Path = SYSTEM, processes: Path = PROCESSES) -> dict[str, str]:
     """Return the current temperature, frequency and load, with units in the names.
 
     Values that the system does not report are left out: a virtual machine, for example, has no
@@ -18,6 +20,7 @@ def conditions(system: Path = SYSTEM) -> dict[str, str]:
 
     Args:
         system: Folder in which Linux exposes its devices.
+        processes: Folder in which Linux exposes its processes.
     """
     found = {}
     zones = system / "class" / "thermal"
@@ -30,6 +33,9 @@ def conditions(system: Path = SYSTEM) -> dict[str, str]:
         found["governor"] = ", ".join(dict.fromkeys(governors))
     if hasattr(os, "getloadavg"):
         found["load_1min"] = f"{os.getloadavg()[0]:.2f}"
+    # QEMU's emulation of one program leaves its own name to the process.
+    if names := [name for name in _texts(processes / "self", "comm") if name.startswith("qemu-")]:
+        found[EMULATOR] = names[0]
     return found
 
 

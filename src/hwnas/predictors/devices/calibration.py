@@ -16,11 +16,11 @@ from torch import nn
 
 from hwnas.atomic import storage_errors, write_text
 from hwnas.deploy.export.to_onnx import export_onnx, export_traced, traces_alike
-from hwnas.deploy.measurement.energy import energy_counter, energy_of
+from hwnas.deploy.measurement.energy import check_energy, measured_energy
 from hwnas.deploy.measurement.latency_timer import TimingSettings
-from hwnas.deploy.measurement.timing import measure, prepared_run
-from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.machine import processor_of, versions
+from hwnas.deploy.measurement.timing import measure
+from hwnas.deploy.targets.conditions import EMULATOR
+from hwnas.deploy.targets.machine import processor_of
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.predictors.devices.device import MINIMUM_MEASUREMENTS, DevicePredictor
@@ -399,6 +399,11 @@ def _latency(target: Target, settings: TimingSettings | None, progress: _Progres
         named = {path.stem: path for path in models}
         found = [*measure(named, target, settings, progress).values()]
         last = found[-1]
+        if emulator := last.conditions.get(EMULATOR):
+            raise DeviceError(
+                f"the processor of {target.name} is emulated by {emulator}, so its times say "
+                "nothing about a device; calibrate on the device itself"
+            )
         costs = tuple(each.latency_ms for each in found)
         disturbed = sum(each.contended for each in found)
         return MeasuredCosts(costs, last.clock, last.versions, last.time, last.anchor_ms, disturbed)
@@ -407,17 +412,16 @@ def _latency(target: Target, settings: TimingSettings | None, progress: _Progres
 
 
 def _energy(target: Target, settings: TimingSettings | None, progress: _Progress) -> _Measure:
-    counter = energy_counter(target.device.hardware)
+    check_energy(target)
 
     def work(models: Sequence[Path]) -> MeasuredCosts:
-        costs = []
+        found = []
         for done, path in enumerate(models, start=1):
-            run = prepared_run(path, target)
-            costs.append(energy_of(run, counter).energy_mj)
+            found.append(measured_energy(path, target))
             progress(done / len(models))
-        used = versions(RUNTIMES[target.device.runtime].packages)
+        costs, last = tuple(each.energy_mj for each in found), found[-1]
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        return MeasuredCosts(tuple(costs), counter.name, used, time)
+        return MeasuredCosts(costs, last.counter, last.versions, time)
 
     return work
 

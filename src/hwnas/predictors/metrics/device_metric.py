@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from hwnas.deploy.measurement.energy import energy_counter, energy_of
+from hwnas.deploy.measurement.energy import measured_energy
 from hwnas.deploy.measurement.exit_paths import exit_paths
 from hwnas.deploy.measurement.measured_cost import MeasuredCost
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.measurement.memory import peak_memory
-from hwnas.deploy.measurement.timing import measure, prepared_run
+from hwnas.deploy.measurement.timing import measure
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.calibration import CalibrationOptions, MeasuredMetric, calibrate
@@ -252,11 +252,10 @@ class _Energy(_OperatorCost):
 
     def measure(self, models: Mapping[str, Path], target: Target) -> dict[str, MeasuredCost]:
         """See `DeviceMetric.measure`; the networks run one after the other."""
-        counter = energy_counter(target.device.hardware)
         found = {}
         for name, model in models.items():
             with exit_paths(model, target) as paths:
-                readings = [energy_of(prepared_run(p.model, target), counter) for p in paths]
+                readings = [measured_energy(path.model, target) for path in paths]
                 weights = [path.weight for path in paths]
             mean = sum(w * each.energy_mj for w, each in zip(weights, readings, strict=True))
             numbers = (mean,) * 3
@@ -273,7 +272,7 @@ class _PeakMemory(DeviceMetric):
     def check(self, target: Target) -> None:
         """See `DeviceMetric.check`."""
         MemoryPredictor(target)  # refuses other runtimes
-        if target.device.hardware != "cpu":
+        if target.device.is_here and target.device.hardware != "cpu":
             raise ConfigError(
                 f"{self.name} is not measured on {target.name}; choose a target with cpu"
             )

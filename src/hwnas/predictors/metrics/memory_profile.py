@@ -12,8 +12,7 @@ import numpy as np
 
 from hwnas.atomic import write_json
 from hwnas.deploy.measurement.memory import peak_memory
-from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.targets.machine import machine, versions
+from hwnas.deploy.targets.machine import processor_of
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.devices.calibration import (
@@ -129,7 +128,7 @@ def calibrate_memory(
     store: DeviceStore,
     options: CalibrationOptions | None = None,
 ) -> MemoryProfile:
-    """Measure the peak memory of networks on a target of this machine, each in fresh processes.
+    """Measure the peak memory of networks on a target, each in fresh processes.
 
     Networks of the space that the store already has of the target count, and every network is
     stored as soon as it was measured. Each takes about 10 seconds.
@@ -143,7 +142,7 @@ def calibrate_memory(
 
     Raises:
         ConfigError: ``until_error`` is given, or the target has another runtime.
-        DeviceError: The target cannot be used here, the system does not report memory, or the store
+        DeviceError: The target cannot be used, its system does not report memory, or the store
             knows the target from other hardware.
     """
     options = options or CalibrationOptions()
@@ -165,21 +164,22 @@ def calibrate_memory(
     for done, index in enumerate(_chosen(pool, features, profile.networks, wanted), start=1):
         network = pool[index]
         with exported_for_a_while([network], space, options.export) as [model]:
-            peak_bytes = peak_memory(model, target, _PROCESSES).peak_bytes
+            measured = peak_memory(model, target, _PROCESSES)
         profile = MemoryProfile(
             target.name,
             (*profile.networks, network.id),
             (*profile.features, tuple(features[index].tolist())),
-            (*profile.peaks_bytes, peak_bytes),
+            (*profile.peaks_bytes, measured.peak_bytes),
             ", ".join(dict.fromkeys([*filter(None, profile.space.split(", ")), space.fingerprint])),
-            machine()["processor"],
-            dict(versions(RUNTIMES[target.device.runtime].packages)),
+            processor_of(target.device.hardware),
+            dict(measured.versions),
             datetime.now(UTC).isoformat(timespec="seconds"),
         )
         save_memory(store, profile)
         number = len(profile.networks)
-        options.on_reading(NetworkMeasurement(network.id, None, float(peak_bytes), number, None))
-        options.advance(done / wanted, f"{network.id} takes {peak_bytes / 1e6:.4g} MB")
+        peak = float(measured.peak_bytes)
+        options.on_reading(NetworkMeasurement(network.id, None, peak, number, None))
+        options.advance(done / wanted, f"{network.id} takes {peak / 1e6:.4g} MB")
     return profile
 
 

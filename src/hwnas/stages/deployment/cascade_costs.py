@@ -8,8 +8,7 @@ from statistics import median
 from typing import Literal
 
 from hwnas.deploy.bundles.bundle import Bundle
-from hwnas.deploy.measurement.energy import energy_counter, energy_of
-from hwnas.deploy.measurement.timing import prepared_run
+from hwnas.deploy.measurement.energy import measured_energy
 from hwnas.deploy.onnx.workload import read_workload
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError, EnergyUnavailable, RunError
@@ -98,7 +97,8 @@ def _energies_mj(
 ) -> tuple[Literal["measured", "predicted"], dict[str, float]]:
     """Return energies that the hardware counts, or else that a profile of the target predicts."""
     try:
-        counter = energy_counter(target.device.hardware)
+        files = {name: bundle.onnx_file for name, bundle in bundles.items()}
+        return "measured", {n: measured_energy(f, target).energy_mj for n, f in files.items()}
     except EnergyUnavailable as error:
         predicted = {name: _predicted_mj(bundle, target) for name, bundle in bundles.items()}
         known = {name: energy for name, energy in predicted.items() if energy is not None}
@@ -107,8 +107,6 @@ def _energies_mj(
                 f"{error}; or run `hwnas calibrate --target {target.name} --from TABLE.csv`"
             ) from error
         return "predicted", known
-    runs = {name: prepared_run(bundle.onnx_file, target) for name, bundle in bundles.items()}
-    return "measured", {name: energy_of(run, counter).energy_mj for name, run in runs.items()}
 
 
 def _predicted_mj(bundle: Bundle, target: Target) -> float | None:

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from hwnas.deploy import TimingSettings
+from hwnas.deploy.agent.measuring_job import JobState, MeasuringJob, MeasuringRequest
 from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.server.job_queue import JobQueue
 from hwnas.deploy.agent.server.model_store import MissingModel
-from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.errors import ConfigError, DeviceError
 
-ASKED = TimingRequest("0f" * 32, "cpu-onnxruntime-fp32-b1-t1")
+ASKED = MeasuringRequest("0f" * 32, "cpu-onnxruntime-fp32-b1-t1")
 
 
-def job(name: str) -> TimingJob:
-    return TimingJob({name: ASKED}, TimingSettings())
+def job(name: str) -> MeasuringJob:
+    return MeasuringJob({name: ASKED}, TimingSettings())
 
 
 def new_id() -> str:
@@ -36,7 +36,7 @@ class Worker:
         self.began = threading.Event()
 
     def __call__(
-        self, todo: TimingJob, progress: Callable[[float], None], stop: threading.Event
+        self, todo: MeasuringJob, progress: Callable[[float], None], stop: threading.Event
     ) -> JobState | None:
         [name] = todo.subjects
         self.began.set()
@@ -201,7 +201,7 @@ def test_queue_continues_after_an_unexpected_error(
         queue.submit(id_, job(name))
 
     def fails_once(
-        todo: TimingJob, progress: Callable[[float], None], stop: threading.Event
+        todo: MeasuringJob, progress: Callable[[float], None], stop: threading.Event
     ) -> JobState | None:
         if "a" in todo.subjects:
             raise ZeroDivisionError("unforeseen")

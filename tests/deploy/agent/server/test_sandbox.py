@@ -13,10 +13,10 @@ import pytest
 from onnx import helper
 from tests.deploy.agent.conftest import QUICK, graph_of
 
+from hwnas.deploy.agent.measuring_job import JobState, MeasuringJob, MeasuringRequest
 from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.server.sandbox import Sandbox
 from hwnas.deploy.agent.server.worker import check_model
-from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.errors import ArtifactError, DeviceError
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -41,7 +41,7 @@ class Place:
     def do(self, path: Path, target: str = TARGET) -> JobState | None:
         model = hashlib.sha256(path.read_bytes()).hexdigest()
         shutil.copy(path, self._file(model))
-        job = TimingJob({"it": TimingRequest(model, target)}, QUICK)
+        job = MeasuringJob({"it": MeasuringRequest(model, target)}, QUICK)
         return self.sandbox(job, self.shares.append, self.stop)
 
     def refused(self, path: Path, target: str = TARGET) -> str:

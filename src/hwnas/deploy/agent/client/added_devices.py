@@ -36,10 +36,11 @@ class AddedDevice:
 
     Attributes:
         name: Hardware part of the names of its targets.
-        address: ``https://host:port`` or ``ssh://user@host:port``.
-        certificate: SHA-256 of the agent's certificate, in hexadecimal; empty with ssh.
-        key: Key that signs requests, in hexadecimal; empty with ssh.
-        command: Command line that starts the agent there, with ssh.
+        address: ``https://host:port``, ``ssh://user@host:port`` or ``adb://SERIAL``.
+        certificate: SHA-256 of the agent's certificate, in hexadecimal; empty with ssh and adb.
+        key: Key that signs requests, in hexadecimal; empty with ssh and adb.
+        command: Command line that starts the agent there, with ssh; path of the benchmark program,
+            with adb.
         hardware: Hardware of the machine that the device stands for, e.g. ``"cpu"``.
         processor: Name of the processor, as in measurements on the device.
         kinds: Runtimes and formats that it had when it was added, e.g. ``"onnxruntime-fp32"``.

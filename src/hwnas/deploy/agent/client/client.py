@@ -14,19 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from hwnas.deploy.agent.client.added_devices import AddedDevice, added_names, read_added
 from hwnas.deploy.agent.client.transport import Transport, open_transport
+from hwnas.deploy.agent.measuring_job import LATENCY, JobState, MeasuringJob, MeasuringRequest
 from hwnas.deploy.agent.protocol import PREFIX, WAIT_S, AgentDescription, read_object, refused_with
 from hwnas.deploy.agent.signing import digest_of
-from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import external_files, read_whole_model
-from hwnas.errors import ArtifactError, DeviceError, HwnasError
+from hwnas.errors import ArtifactError, DeviceError, EnergyUnavailable, HwnasError
 
 if TYPE_CHECKING:
     from hwnas.deploy.measurement.latency_timer import TimingSettings
     from hwnas.deploy.measurement.measurement import TimedNetwork
     from hwnas.deploy.targets.target import Target
 
-__all__ = ["AgentClient", "ask", "connected", "devices_elsewhere", "measure_elsewhere"]
+__all__ = [
+    "AgentClient",
+    "ask",
+    "connected",
+    "devices_elsewhere",
+    "measure_elsewhere",
+    "reading_elsewhere",
+]
 
 _ANSWER_S, _UPLOAD_S = 30.0, 600.0
 _GLANCE_S = 2.0
@@ -61,12 +68,48 @@ def measure_elsewhere(
     with connected(device) as client:
         found = client.measured(subjects, settings, progress)
     for measurement in found.values():
-        if measurement.hardware != device.processor:
-            raise DeviceError(
-                f"{name} had the processor {device.processor!r} when it was added, and now has "
-                f"{measurement.hardware!r}; run: hwnas devices remove {name}, and add it again"
-            )
+        _check_processor(device, measurement.hardware)
     return found
+
+
+def reading_elsewhere(
+    quantity: str, model: Path, target: Target, repeats: int = 0
+) -> Mapping[str, Any]:
+    """Measure another quantity than latency of a network on a remote device.
+
+    Args:
+        quantity: What to measure, of `hwnas.deploy.agent.measuring_job.QUANTITIES`.
+        model: ONNX file.
+        target: Target of the device.
+        repeats: Number of processes; 0 for the usual number.
+
+    Returns:
+        JSON object of the result.
+
+    Raises:
+        ArtifactError: The file is damaged, or the target cannot run it.
+        DeviceError: The device does not answer, is not the one that was added, cannot measure the
+            quantity, or has a target that cannot be used.
+    """
+    device = read_added(target.device.hardware)
+    with connected(device) as client:
+        about = client.about()
+        _check_processor(device, about.processors.get(device.hardware, ""))
+        if quantity not in about.quantities:
+            kind = EnergyUnavailable if quantity == "energy" else DeviceError
+            raise kind(
+                f"{device.name} measures {', '.join(about.quantities)}, not {quantity}; start the "
+                "agent of this hwnas there, which `hwnas agent pack` writes"
+            )
+        return client.reading(quantity, model, target, repeats)
+
+
+def _check_processor(device: AddedDevice, now: str) -> None:
+    if now != device.processor:
+        raise DeviceError(
+            f"{device.name} had the processor {device.processor!r} when it was added, and now has "
+            f"{now!r}; run: hwnas devices remove {device.name}, and add it again"
+        )
 
 
 @contextlib.contextmanager
@@ -148,22 +191,46 @@ class AgentClient:
         progress: Callable[[float], None] | None = None,
     ) -> dict[str, Measurement]:
         """Measure networks as one job, and return their measurements by name."""
-        paths = {subject.model: _digest_of_model(subject.model) for subject in subjects.values()}
-        asked = {
-            name: TimingRequest(paths[subject.model], self._there(subject.target))
-            for name, subject in subjects.items()
-        }
-        files = {digest: path for path, digest in paths.items()}
-        state = self._done(TimingJob(asked, settings), files, progress)
-        if state.state == "failed":
-            raise self._told(refused_with(state.failure), subjects, files)
+        state = self._measured(subjects, settings, LATENCY, 0, progress)
         return {
             name: replace(state.measurements[name], target=subject.target.name)
             for name, subject in subjects.items()
         }
 
+    def reading(
+        self, quantity: str, model: Path, target: Target, repeats: int
+    ) -> Mapping[str, Any]:
+        """Measure another quantity of one network, and return it as a JSON object."""
+        from hwnas.deploy.measurement.latency_timer import TimingSettings
+        from hwnas.deploy.measurement.measurement import TimedNetwork
+
+        subjects = {model.name: TimedNetwork(model, target)}
+        state = self._measured(subjects, TimingSettings(), quantity, repeats)
+        found = state.readings[model.name]
+        return {**found, "target": target.name} if "target" in found else found
+
+    def _measured(
+        self,
+        subjects: Mapping[str, TimedNetwork],
+        settings: TimingSettings,
+        quantity: str,
+        repeats: int,
+        progress: Callable[[float], None] | None = None,
+    ) -> JobState:
+        """Have networks measured as one job, and return its final state."""
+        paths = {subject.model: _digest_of_model(subject.model) for subject in subjects.values()}
+        asked = {
+            name: MeasuringRequest(paths[subject.model], self._there(subject.target))
+            for name, subject in subjects.items()
+        }
+        files = {digest: path for path, digest in paths.items()}
+        state = self._done(MeasuringJob(asked, settings, quantity, repeats), files, progress)
+        if state.state == "failed":
+            raise self._told(refused_with(state.failure), subjects, files)
+        return state
+
     def _done(
-        self, job: TimingJob, files: Mapping[str, Path], progress: Callable[[float], None] | None
+        self, job: MeasuringJob, files: Mapping[str, Path], progress: Callable[[float], None] | None
     ) -> JobState:
         """Have a job done, even if the connection breaks or the agent restarts in between."""
         id_ = uuid.uuid4().hex  # identifies the job when it is sent again
@@ -181,7 +248,7 @@ class AgentClient:
             "space"
         )
 
-    def _submit(self, id_: str, job: TimingJob, files: Mapping[str, Path]) -> None:
+    def _submit(self, id_: str, job: MeasuringJob, files: Mapping[str, Path]) -> None:
         """Queue a job, and send the models that the agent does not have yet."""
         body = json.dumps(job.to_json()).encode()
         for _ in range(_MOST_TIMES):

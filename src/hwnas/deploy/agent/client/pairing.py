@@ -12,7 +12,7 @@ from hwnas.deploy.agent.client.added_devices import (
     write_added,
 )
 from hwnas.deploy.agent.client.client import ask
-from hwnas.deploy.agent.client.transport import certificate_at
+from hwnas.deploy.agent.client.transport import WITHOUT_TOKEN, certificate_at
 from hwnas.deploy.agent.signing import key_of
 from hwnas.deploy.targets.target import BROWSER, HARDWARE, RUNTIMES
 from hwnas.errors import ConfigError, DeviceError
@@ -39,9 +39,10 @@ def add_device(
 
     Args:
         name: Name of the device; the first part of the names of its targets.
-        address: ``https://host:port`` or ``ssh://user@host:port``.
-        token: Token that the agent has shown; not used with ssh.
-        command: Command that starts the agent there, with ssh.
+        address: ``https://host:port``, ``ssh://user@host:port`` or ``adb://SERIAL``.
+        token: Token that the agent has shown; not used with ssh and adb.
+        command: With ssh, the command that starts the agent there; with adb, the path of the
+            benchmark program on the device (`hwnas.deploy.agent.client.adb`).
         patience_s: Seconds to wait later for a device that does not answer.
         hardware: Hardware of the machine that gets this name; one of `HARDWARE`.
 
@@ -56,7 +57,7 @@ def add_device(
     if hardware not in HARDWARE:
         raise ConfigError(f"unknown hardware {hardware!r}; {closest(hardware, HARDWARE)}")
     device = AddedDevice(name, address, command=command, patience_s=patience_s, hardware=hardware)
-    if not address.startswith("ssh://"):
+    if not address.startswith(WITHOUT_TOKEN):
         try:
             certificate = certificate_at(address, _ANSWER_S, hardware == BROWSER)
         except OSError as error:

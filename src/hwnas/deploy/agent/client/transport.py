@@ -9,6 +9,7 @@ import ssl
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from hwnas.deploy.agent.client.adb import ADB, AdbTransport
 from hwnas.deploy.agent.client.added_devices import AddedDevice
 from hwnas.deploy.agent.client.ssh import StdioTransport, ssh_arguments
 from hwnas.deploy.agent.signing import (
@@ -25,7 +26,10 @@ from hwnas.deploy.agent.signing import (
 from hwnas.deploy.targets.target import BROWSER
 from hwnas.errors import ConfigError, DeviceError
 
-__all__ = ["HttpsTransport", "Transport", "certificate_at", "open_transport"]
+__all__ = ["WITHOUT_TOKEN", "HttpsTransport", "Transport", "certificate_at", "open_transport"]
+
+WITHOUT_TOKEN = ("ssh://", ADB)
+"""Beginnings of addresses to which another program connects, and proves who we are."""
 
 _HOST = re.compile(r"[A-Za-z0-9.:-]+")
 _PATH = re.compile(r"/[A-Za-z0-9][A-Za-z0-9_.]{0,39}")
@@ -56,6 +60,8 @@ def open_transport(device: AddedDevice) -> Transport:
     """
     if device.address.startswith("ssh://"):
         return StdioTransport(ssh_arguments(device.address, device.command))
+    if device.address.startswith(ADB):
+        return AdbTransport(device)
     return HttpsTransport(device)
 
 
@@ -176,6 +182,7 @@ def _parts_of(address: str, browser: bool) -> tuple[str, int, str]:
     known = _PATH.fullmatch(path) if browser else not path
     if not plain or port is None or not _HOST.fullmatch(host) or not known:
         raise ConfigError(
-            f"the agent's address is {address!r}; expected https://host:port, or ssh://user@host"
+            f"the agent's address is {address!r}; expected https://host:port, ssh://user@host, or "
+            "adb://SERIAL"
         )
     return host, port, path

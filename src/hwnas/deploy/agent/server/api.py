@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import parse_qs
 
+from hwnas.deploy.agent.measuring_job import QUANTITIES, MeasuringJob
 from hwnas.deploy.agent.private_file import private_folder
 from hwnas.deploy.agent.protocol import (
     PREFIX,
@@ -23,7 +25,6 @@ from hwnas.deploy.agent.protocol import (
 from hwnas.deploy.agent.server.job_queue import JobQueue, Run
 from hwnas.deploy.agent.server.model_store import ModelStore
 from hwnas.deploy.agent.server.sandbox import Sandbox
-from hwnas.deploy.agent.timing_job import TimingJob
 from hwnas.deploy.targets.conditions import conditions
 from hwnas.deploy.targets.machine import devices_here, machine, processor_of
 from hwnas.deploy.targets.target import HARDWARE
@@ -49,12 +50,14 @@ class Api:
         queue: Queue of jobs.
         sandbox: Runner of the jobs.
         limits: Limits on what the agent accepts.
+        quantities: What it measures.
     """
 
     models: ModelStore
     queue: JobQueue
     sandbox: Run
     limits: AgentLimits
+    quantities: ClassVar[tuple[str, ...]] = QUANTITIES
 
     @classmethod
     def of(cls, folder: Path, code: Path, limits: AgentLimits) -> Api:
@@ -108,7 +111,7 @@ class Api:
         of_machine = machine()
         others = {name: value for name, value in found.items() if name not in of_machine}
         about = AgentDescription(
-            of_machine, conditions(), processors, kinds, others, len(self.queue)
+            of_machine, conditions(), processors, kinds, others, len(self.queue), self.quantities
         )
         return AgentReply(200, about.to_json())
 
@@ -121,7 +124,11 @@ class Api:
             raise ConfigError(
                 f"the job has {request.length} bytes; expected 1 to {self.limits.json_bytes}"
             )
-        job = TimingJob.from_json(read_object(_whole(request)))
+        job = MeasuringJob.from_json(read_object(_whole(request)))
+        if job.quantity not in self.quantities:
+            raise ConfigError(
+                f"this device measures {', '.join(self.quantities)}, not {job.quantity}"
+            )
         known = self.queue.state(name)
         missing = [] if known else [each for each in job.models if each not in self.models]
         if missing:

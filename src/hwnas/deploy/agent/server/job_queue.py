@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.atomic import storage_errors, write_json
+from hwnas.deploy.agent.measuring_job import JobState, MeasuringJob
 from hwnas.deploy.agent.protocol import AgentLimits, refusal
 from hwnas.deploy.agent.server.model_store import MissingModel
 from hwnas.deploy.agent.signing import digest_of
-from hwnas.deploy.agent.timing_job import JobState, TimingJob
 from hwnas.deploy.error_line import first_line
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
@@ -31,7 +31,7 @@ SCHEMA = 1
 _ID = re.compile(r"[0-9a-f]{32}")
 _MOST_ATTEMPTS = 5
 
-Run = Callable[[TimingJob, Callable[[float], None], threading.Event], JobState | None]
+Run = Callable[[MeasuringJob, Callable[[float], None], threading.Event], JobState | None]
 """Function that does a job, and returns its final state, or None if it was stopped.
 
 Its arguments are the job, a function to report the completed share, and an event that stops it.
@@ -54,7 +54,7 @@ class _Entry:
 
     number: int
     digest: str
-    job: TimingJob | None
+    job: MeasuringJob | None
     state: JobState | None
     attempts: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
@@ -77,7 +77,7 @@ class JobQueue:
             folder.mkdir(parents=True, exist_ok=True)
         self._entries = self._read_all()
 
-    def submit(self, id_: str, job: TimingJob) -> JobState:
+    def submit(self, id_: str, job: MeasuringJob) -> JobState:
         """Queue a job unless it is there already, and return its state.
 
         Raises:
@@ -149,7 +149,7 @@ class JobQueue:
                 entry.stop.set()
             self._changed.notify_all()
 
-    def _next(self) -> tuple[str, _Entry, TimingJob] | None:
+    def _next(self) -> tuple[str, _Entry, MeasuringJob] | None:
         """Wait for a job; return None once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._unfinished())
@@ -164,7 +164,7 @@ class JobQueue:
             entry.state = JobState("running")
             return id_, entry, entry.job
 
-    def _do(self, id_: str, entry: _Entry, job: TimingJob, run: Run) -> None:
+    def _do(self, id_: str, entry: _Entry, job: MeasuringJob, run: Run) -> None:
         def progress(share: float) -> None:
             with self._changed:
                 # Late progress must not set a finished job back to running.
@@ -196,7 +196,7 @@ class JobQueue:
             self._changed.notify_all()
 
     def _attempt(
-        self, entry: _Entry, job: TimingJob, run: Run, progress: Callable[[float], None]
+        self, entry: _Entry, job: MeasuringJob, run: Run, progress: Callable[[float], None]
     ) -> JobState | None:
         if entry.attempts > _MOST_ATTEMPTS:
             raise DeviceError(
@@ -205,7 +205,7 @@ class JobQueue:
             )
         return run(job, progress, entry.stop)
 
-    def _keep(self, id_: str, entry: _Entry, job: TimingJob, found: JobState) -> None:
+    def _keep(self, id_: str, entry: _Entry, job: MeasuringJob, found: JobState) -> None:
         """Write the outcome of a job to disk; a finished job then stays on disk only."""
         entry.state = found
         try:
@@ -246,7 +246,7 @@ class JobQueue:
         ahead = sum(other.number < entry.number for other in self._unfinished())
         return JobState("waiting", ahead=ahead)
 
-    def _write(self, path: Path, entry: _Entry, job: TimingJob) -> None:
+    def _write(self, path: Path, entry: _Entry, job: MeasuringJob) -> None:
         over = entry.state is not None and entry.state.is_over
         values: dict[str, Any] = {
             "schema": SCHEMA,
@@ -274,7 +274,7 @@ class JobQueue:
             data = json.loads(path.read_text(encoding="utf-8"))
             if data["schema"] != SCHEMA:
                 raise ValueError(f"schema {data['schema']!r} is not {SCHEMA}")
-            job = TimingJob.from_json(data["job"])
+            job = MeasuringJob.from_json(data["job"])
             over = data["state"] is not None
             state = JobState.from_json(data["state"]) if over else JobState("waiting")
             number, attempts = int(data["number"]), int(data["attempts"])
@@ -300,5 +300,5 @@ def _failed(error: HwnasError) -> JobState:
     return JobState("failed", failure=refusal(0, error).body)
 
 
-def _digest(job: TimingJob) -> str:
+def _digest(job: MeasuringJob) -> str:
     return digest_of(json.dumps(job.to_json(), sort_keys=True).encode())

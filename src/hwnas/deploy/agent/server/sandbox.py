@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from hwnas.atomic import storage_errors, write_json
+from hwnas.deploy.agent.measuring_job import JobState, MeasuringJob
 from hwnas.deploy.agent.protocol import AgentLimits
-from hwnas.deploy.agent.timing_job import JobState, TimingJob
 from hwnas.errors import ArtifactError, DeviceError
 
 __all__ = ["JOB", "RESULT", "Sandbox"]
@@ -58,7 +58,7 @@ class Sandbox:
             self.folder.mkdir(parents=True)
 
     def __call__(
-        self, job: TimingJob, progress: Callable[[float], None], stop: threading.Event
+        self, job: MeasuringJob, progress: Callable[[float], None], stop: threading.Event
     ) -> JobState | None:
         """Do a job, and return its final state; None if it was stopped.
 
@@ -92,11 +92,11 @@ class Sandbox:
                 )
             return _found(folder, process.returncode)
 
-    def _seconds(self, job: TimingJob) -> float:
+    def _seconds(self, job: MeasuringJob) -> float:
         return self.limits.network_s * (1 + len(job.subjects)) + job.settings.patience_s
 
     @contextlib.contextmanager
-    def _work_folder(self, job: TimingJob) -> Iterator[Path]:
+    def _work_folder(self, job: MeasuringJob) -> Iterator[Path]:
         """Yield a folder with the job and its models, and delete it at the end."""
         with storage_errors(self.folder), tempfile.TemporaryDirectory(dir=self.folder) as name:
             folder = Path(name)
@@ -118,7 +118,8 @@ class Sandbox:
         place = os.fspath(folder)
         own = {"HOME": place, "HWNAS_HOME": place, "TMPDIR": place}
         path = os.pathsep.join([os.fspath(self.code), *_package_folders()])
-        return {**passed_on, **own, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        python = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
+        return {**passed_on, **own, **python}
 
 
 def _package_folders() -> list[str]:

@@ -1,4 +1,4 @@
-"""Process that measures: it limits its resources, checks the models, times them and ends.
+"""Process that measures: it limits its resources, checks the models, measures them and ends.
 
 It reads ``job.json`` in the current folder, prints its progress, and writes ``result.json``.
 """
@@ -10,13 +10,16 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwnas.atomic import write_json
+from hwnas.deploy.agent.measuring_job import LATENCY, JobState, MeasuringJob
 from hwnas.deploy.agent.protocol import refusal
 from hwnas.deploy.agent.server.sandbox import JOB, RESULT
-from hwnas.deploy.agent.timing_job import JobState, TimingJob
 from hwnas.errors import ArtifactError, DeviceError, HwnasError
+
+if TYPE_CHECKING:
+    from hwnas.deploy.measurement.measurement import TimedNetwork
 
 __all__ = ["check_model", "main"]
 
@@ -29,7 +32,7 @@ def main() -> None:
     task = json.loads(Path(JOB).read_text(encoding="utf-8"))
     _limit(task["limits"])
     try:
-        state = _measured(TimingJob.from_json(task["job"]))
+        state = _measured(MeasuringJob.from_json(task["job"]))
     except HwnasError as error:
         state = JobState("failed", failure=refusal(0, error).body)
     except MemoryError:
@@ -61,18 +64,40 @@ def _limit(limits: dict[str, int]) -> None:
         resource.setrlimit(kind, (allowed, allowed))
 
 
-def _measured(job: TimingJob) -> JobState:
+def _measured(job: MeasuringJob) -> JobState:
     from hwnas.deploy.measurement.measurement import TimedNetwork
     from hwnas.deploy.measurement.timing import measure_together
     from hwnas.deploy.targets.target import Target
 
+    tell = _telling()
     for model in job.models:
         check_model(_file(model))
     subjects = {
         name: TimedNetwork(_file(asked.model), Target.parse(asked.target))
         for name, asked in job.subjects.items()
     }
-    return JobState("done", measurements=measure_together(subjects, job.settings, _telling()))
+    if job.quantity == LATENCY:
+        return JobState("done", measurements=measure_together(subjects, job.settings, tell))
+    readings = {}
+    for done, (name, subject) in enumerate(subjects.items(), start=1):
+        readings[name] = _reading(job.quantity, subject, job.repeats)
+        tell(done / len(subjects))
+    return JobState("done", readings=readings)
+
+
+def _reading(quantity: str, subject: TimedNetwork, repeats: int) -> dict[str, Any]:
+    """Measure another quantity of one network, and return it as a JSON object."""
+    if quantity == "energy":
+        from hwnas.deploy.measurement.energy import measured_energy
+
+        return measured_energy(subject.model, subject.target).to_json()
+    if quantity == "peak_memory":
+        from hwnas.deploy.measurement.memory import peak_memory
+
+        return peak_memory(subject.model, subject.target, repeats or 3).to_json()
+    from hwnas.deploy.measurement.cold_start import cold_start
+
+    return cold_start(subject.model, subject.target, repeats or 5).to_json()
 
 
 def _file(model: str) -> Path:

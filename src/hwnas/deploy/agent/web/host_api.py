@@ -7,8 +7,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import hwnas
+from hwnas.deploy.agent.measuring_job import LATENCY
 from hwnas.deploy.agent.protocol import (
     AgentDescription,
     AgentLimits,
@@ -40,12 +42,14 @@ class BrowserApi(Api):
         channel: Channel to its page.
         timing: Runner of its jobs.
         latest: What the page said last, as a list of one.
+        quantities: What it measures.
     """
 
     browser: Browser = field(kw_only=True)
     channel: Channel = field(kw_only=True)
     timing: BrowserTiming = field(kw_only=True)
     latest: list[BrowserFacts] = field(kw_only=True)
+    quantities: ClassVar[tuple[str, ...]] = (LATENCY,)
 
     @classmethod
     def of_browser(cls, folder: Path, browser: Browser, limits: AgentLimits) -> BrowserApi:
@@ -80,6 +84,7 @@ class BrowserApi(Api):
             kinds,
             {"hwnas": hwnas.__version__, "browser": facts.browser},
             len(self.queue),
+            self.quantities,
         )
         return AgentReply(200, about.to_json())
 

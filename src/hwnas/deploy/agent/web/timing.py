@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hwnas.deploy.agent.measuring_job import JobState, MeasuringJob, MeasuringRequest
 from hwnas.deploy.agent.server.model_store import ModelStore
 from hwnas.deploy.agent.signing import digest_of
-from hwnas.deploy.agent.timing_job import JobState, TimingJob, TimingRequest
 from hwnas.deploy.agent.web.browser import BrowserFacts
 from hwnas.deploy.agent.web.channel import Channel, Closed, Replaced
 from hwnas.deploy.measurement.latency_timer import (
@@ -120,7 +120,7 @@ class BrowserTiming:
     allowed: set[str] = field(default_factory=set)
 
     def __call__(
-        self, job: TimingJob, progress: Callable[[float], None], stop: threading.Event
+        self, job: MeasuringJob, progress: Callable[[float], None], stop: threading.Event
     ) -> JobState | None:
         """Do a job, and return its final state; None if it was stopped.
 
@@ -155,7 +155,7 @@ class BrowserTiming:
         return digest
 
     def _attempt(
-        self, job: TimingJob, progress: Callable[[float], None], stop: threading.Event
+        self, job: MeasuringJob, progress: Callable[[float], None], stop: threading.Event
     ) -> JobState:
         self.channel.wait_for_page(stop)
         reference = self.reference()
@@ -168,7 +168,7 @@ class BrowserTiming:
             self.allowed = set()
 
     def _measured(
-        self, job: TimingJob, reference: str, page: _Page, progress: Callable[[float], None]
+        self, job: MeasuringJob, reference: str, page: _Page, progress: Callable[[float], None]
     ) -> dict[str, Measurement]:
         engines: dict[tuple[str, int], _Engine] = {}
         references: dict[Target, BrowserTimer] = {}
@@ -177,7 +177,7 @@ class BrowserTiming:
         targets = {name: Target.parse(asked.target) for name, asked in job.subjects.items()}
         shapes = {model: self._shape(model) for model in {*job.models, reference}}
 
-        def load(asked: TimingRequest, key: str) -> _Loaded:
+        def load(asked: MeasuringRequest, key: str) -> _Loaded:
             device = Target.parse(asked.target).device
             place = device.runtime, device.threads
             if place not in engines:
@@ -189,7 +189,7 @@ class BrowserTiming:
             one = Target(replace(target.device, batch=1), target.format)
             if one not in references:
                 key = f"reference{len(references)}"
-                beside = load(TimingRequest(reference, one.name), key)
+                beside = load(MeasuringRequest(reference, one.name), key)
                 brief = _settings(job.settings, beside.engine.grain_ms, 0.25)
                 references[one] = BrowserTimer(page.runner(beside), brief)
             loaded[name] = load(asked, f"network{number}")

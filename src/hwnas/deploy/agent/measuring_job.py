@@ -1,4 +1,4 @@
-"""Timing jobs of an agent, and their states."""
+"""Jobs of an agent, and their states."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ArtifactError, ConfigError
 
-__all__ = ["JobState", "TimingJob", "TimingRequest"]
+__all__ = ["LATENCY", "QUANTITIES", "JobState", "MeasuringJob", "MeasuringRequest"]
 
-_MOST_SUBJECTS, _LONGEST_NAME = 512, 200
+LATENCY = "latency"
+QUANTITIES = (LATENCY, "energy", "peak_memory", "cold_start")
+"""What an agent can be asked to measure."""
+
+_MOST_SUBJECTS, _LONGEST_NAME, _MOST_REPEATS = 512, 200, 20
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 _MOST = TimingSettings(
     warmup=1000,
@@ -33,8 +37,8 @@ _MOST = TimingSettings(
 
 
 @dataclass(frozen=True)
-class TimingRequest:
-    """Network to time on a target of the agent's machine.
+class MeasuringRequest:
+    """Network to measure on a target of the agent's machine.
 
     Attributes:
         model: SHA-256 of the ONNX file, in hexadecimal.
@@ -54,16 +58,24 @@ class TimingRequest:
 
 
 @dataclass(frozen=True)
-class TimingJob:
-    """Networks to time in one session, interleaved with one another.
+class MeasuringJob:
+    """Networks to measure in one session.
+
+    Latencies are timed interleaved with one another; anything else is measured one network after
+    the other.
 
     Attributes:
         subjects: Networks by names that the host chose.
         settings: Settings that say how much to time.
+        quantity: What to measure, one of `QUANTITIES`.
+        repeats: Number of processes for each network, where a quantity is measured in processes of
+            its own; 0 for the usual number.
     """
 
-    subjects: Mapping[str, TimingRequest]
+    subjects: Mapping[str, MeasuringRequest]
     settings: TimingSettings
+    quantity: str = LATENCY
+    repeats: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.subjects) <= _MOST_SUBJECTS:
@@ -72,6 +84,16 @@ class TimingJob:
             )
         if broken := next(filter(_HALF_A_CHARACTER.search, self.subjects), None):
             raise ConfigError(f"a name is {broken[:80]!r}; expected text that UTF-8 can encode")
+        if self.quantity not in QUANTITIES:
+            raise ConfigError(
+                f"the quantity is {str(self.quantity)[:80]!r}; expected one of "
+                f"{', '.join(QUANTITIES)}"
+            )
+        if type(self.repeats) is not int or not 0 <= self.repeats <= _MOST_REPEATS:
+            raise ConfigError(
+                f"repeats is {str(self.repeats)[:80]}; expected an integer from 0 to "
+                f"{_MOST_REPEATS}"
+            )
         longest = max(map(len, self.subjects))
         if longest > _LONGEST_NAME:
             raise ConfigError(f"a name has {longest} characters; expected at most {_LONGEST_NAME}")
@@ -86,27 +108,29 @@ class TimingJob:
         return list(dict.fromkeys(asked.model for asked in self.subjects.values()))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the job as a JSON object."""
-        return {
-            "subjects": {name: asdict(asked) for name, asked in self.subjects.items()},
-            "settings": asdict(self.settings),
-        }
+        """Return the job as a JSON object; jobs for latencies are as earlier agents know them."""
+        subjects = {name: asdict(asked) for name, asked in self.subjects.items()}
+        known = {"subjects": subjects, "settings": asdict(self.settings)}
+        if self.quantity == LATENCY:
+            return known
+        return {**known, "quantity": self.quantity, "repeats": self.repeats}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TimingJob:
+    def from_json(cls, data: Mapping[str, Any]) -> MeasuringJob:
         """Return the job that `to_json` wrote, from an object that is not trusted.
 
         Raises:
             ConfigError: The object is not a job, or exceeds the upper bounds.
         """
         try:
-            subjects = {name: TimingRequest(**asked) for name, asked in data["subjects"].items()}
+            subjects = {name: MeasuringRequest(**asked) for name, asked in data["subjects"].items()}
             settings = TimingSettings(**_numbers(data["settings"]))
+            quantity, repeats = data.get("quantity", LATENCY), data.get("repeats", 0)
         except ConfigError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ConfigError(f"the job is not valid: {type(error).__name__}: {error}") from error
-        return cls(subjects, settings)
+        return cls(subjects, settings, quantity, repeats)
 
 
 def _numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,8 +158,9 @@ class JobState:
         state: Stage of the job.
         ahead: Number of jobs that come first, while it waits.
         share: Completed share of the job, from 0 to 1.
-        measurements: Measurements by the host's names, if it is done.
+        measurements: Latencies by the host's names, if it is done.
         failure: Body of a refusal, if it failed.
+        readings: Other quantities by the host's names, as JSON objects, if it is done.
     """
 
     state: _State
@@ -143,6 +168,7 @@ class JobState:
     share: float = 0.0
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     failure: Mapping[str, Any] = field(default_factory=dict)
+    readings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -166,7 +192,8 @@ class JobState:
                 raise ValueError(f"state is {data['state']!r}")
             measurements = data["measurements"].items()
             found = {name: Measurement.from_json(each) for name, each in measurements}
-            failure = dict(data["failure"])
-            return cls(data["state"], int(data["ahead"]), float(data["share"]), found, failure)
+            ahead, share, failure = int(data["ahead"]), float(data["share"]), dict(data["failure"])
+            readings = {name: dict(each) for name, each in data.get("readings", {}).items()}
+            return cls(data["state"], ahead, share, found, failure, readings)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(f"the state of a job is damaged: {first_line(error)}") from error

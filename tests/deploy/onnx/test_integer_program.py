@@ -1,0 +1,90 @@
+"""Networks in int8 as programs for the compilers of phones."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+
+from hwnas.deploy import export_onnx
+from hwnas.deploy.export.comparison import relative_error
+from hwnas.deploy.onnx.integer_program import integer_program
+from hwnas.deploy.onnx.module import OnnxModule
+from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
+from hwnas.search_spaces import SearchSpace, hybrid, mobilenet, resnet, vit
+
+SPACES = {
+    "mobilenet": mobilenet((16, 16, 3), 5, preset="tiny"),
+    "resnet": resnet((16, 16, 3), 5, preset="tiny"),
+    "vit": vit((16, 16, 3), 5, preset="tiny"),
+    "hybrid": hybrid((16, 16, 3), 5, preset="tiny"),
+}
+
+
+@pytest.fixture(params=SPACES)
+def int8_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """File in int8 of a random network."""
+    space: SearchSpace = SPACES[request.param]
+    architecture = space.sample(random.Random(3))
+    network, shape = space.build(architecture).eval(), space.input_shape(architecture)
+    export_onnx(network, shape, tmp_path / "model.onnx", traceable=space.traceable)
+    return quantize_int8(
+        tmp_path / "model.onnx", tmp_path / "model.int8.onnx", random_batches(shape, 8)
+    )
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_program_computes_the_same_and_has_all_layers_in_int8(
+    int8_file: Path, folded: bool
+) -> None:
+    plain = OnnxModule.load(int8_file).eval().frozen(2)
+    program = integer_program(plain, folded)
+    images = torch.randn(2, *plain.input_shape)
+    with torch.no_grad():
+        found, expected = program(images), plain(images)
+    assert relative_error(found.numpy(), expected.numpy()) < 0.02
+
+    graph = onnx.load(int8_file).graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    weights = {
+        node.output[0]
+        for node in graph.node
+        if node.op_type == "DequantizeLinear"
+        and constants.get(node.input[0], onnx.TensorProto()).data_type == onnx.TensorProto.INT8
+    }
+    kinds = ("Conv", "Gemm", "MatMul")
+    layers = [n for n in graph.node if n.op_type in kinds and weights & set(n.input)]
+    calls = [
+        str(node.target)
+        for node in torch.export.export(program, (images,)).graph.nodes
+        if node.op == "call_function"
+    ]
+    assert layers
+    read = [
+        call for call in calls if call.startswith("quantized_decomposed.dequantize_per_channel")
+    ]
+    assert len(read) == len(layers)
+    rounded = [
+        call for call in calls if call.startswith("quantized_decomposed.quantize_per_tensor")
+    ]
+    assert len(rounded) == sum(node.op_type == "QuantizeLinear" for node in graph.node)
+
+
+def test_layers_whose_inputs_are_not_rounded_get_float_weights(int8_file: Path) -> None:
+    """The last layer is given its inputs without rounding, as a network of mixed precision."""
+    model = onnx.load(int8_file)
+    graph = model.graph
+    made = {node.output[0]: node for node in graph.node}
+    last = [node for node in graph.node if node.op_type in ("Gemm", "MatMul")][-1]
+    rounding = made[made[last.input[0]].input[0]]
+    last.input[0] = rounding.input[0]
+    onnx.save(model, int8_file)
+    plain = OnnxModule.load(int8_file).eval().frozen(2)
+    program = integer_program(plain)
+    images = torch.randn(2, *plain.input_shape)
+    with torch.no_grad():
+        found, expected = program(images), plain(images)
+    assert relative_error(found.numpy(), expected.numpy()) < 0.02
