@@ -1,7 +1,7 @@
 #!/bin/sh
 # Write Python 3.11 for 64-bit ARM, with what the packed agent needs, into a folder, and a program
 # FOLDER/python that runs it under QEMU. It needs Debian 12, its package qemu-user, and root. Newer
-# releases of ONNX Runtime end in a segmentation fault under QEMU 7.2 (tried: 1.32).
+# releases of ONNX Runtime end in a segmentation fault under QEMU 7.2 (tried: 1.28 and 1.32).
 set -eu
 if [ $# -ne 1 ]; then
     echo "usage: arm64_root.sh FOLDER" >&2
@@ -23,7 +23,7 @@ done
 python3 -m pip install -q --target "$folder/site" --only-binary :all: --no-compile \
     --platform manylinux_2_28_aarch64 --platform manylinux_2_17_aarch64 \
     --platform manylinux2014_aarch64 --platform manylinux_2_27_aarch64 \
-    --python-version 3.11 --implementation cp numpy onnx "onnxruntime<1.24" cryptography
+    --python-version 3.11 --implementation cp numpy onnx "onnxruntime>=1.27,<1.28" cryptography
 cat > "$folder/python" <<END
 #!/bin/sh
 # The name of this program is what Python takes for its own, so that it starts itself through QEMU.

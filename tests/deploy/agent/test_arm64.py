@@ -37,7 +37,7 @@ def test_packed_agent_times_networks_on_emulated_arm_and_says_so(
     arm: Outside, model: Path, tmp_path: Path
 ) -> None:
     device = add_device("arm", arm.address, arm.token, patience_s=60.0)
-    assert "aarch64" in ask(device).machine["system"]
+    assert "aarch64" in ask(device, 60.0).machine["system"]
     assert "onnxruntime-int8" in device.kinds
     for target in (TARGET, "arm-onnxruntime-int8-b2-t1"):
         found = measure({"network": model}, Target.parse(target), QUICK)["network"]

@@ -11,7 +11,7 @@ import torch
 
 from hwnas.deploy import export_onnx
 from hwnas.deploy.export.comparison import relative_error
-from hwnas.deploy.onnx.integer_program import integer_program
+from hwnas.deploy.onnx.integer_program import EXECUTORCH, LITERT, ProgramStyle, integer_program
 from hwnas.deploy.onnx.module import OnnxModule
 from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.search_spaces import SearchSpace, hybrid, mobilenet, resnet, vit
@@ -36,12 +36,12 @@ def int8_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     )
 
 
-@pytest.mark.parametrize("folded", [True, False])
+@pytest.mark.parametrize("style", [EXECUTORCH, LITERT], ids=["executorch", "litert"])
 def test_program_computes_the_same_and_has_all_layers_in_int8(
-    int8_file: Path, folded: bool
+    int8_file: Path, style: ProgramStyle
 ) -> None:
     plain = OnnxModule.load(int8_file).eval().frozen(2)
-    program = integer_program(plain, folded)
+    program = integer_program(plain, style)
     images = torch.randn(2, *plain.input_shape)
     with torch.no_grad():
         found, expected = program(images), plain(images)

@@ -9,7 +9,7 @@ signed, and layers with weights are convolutions and ``linear``, with a scale fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,33 @@ from torch.nn import functional
 from hwnas.deploy.onnx.module import Node, OnnxModule
 from hwnas.deploy.onnx.operators import OPERATORS
 
-__all__ = ["integer_program"]
+__all__ = ["EXECUTORCH", "LITERT", "ProgramStyle", "integer_program"]
 
 _ACTIVATIONS, _WEIGHTS = (-128, 127, torch.int8), (-127, 127, torch.int8)
 _TO_SIGNED = {torch.int8: 0, torch.uint8: -128}
 _LAYERS = ("Conv", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class ProgramStyle:
+    """What a compiler expects of a program in int8.
+
+    Attributes:
+        folded: Whether weights are stored as integers; otherwise in single precision, and the
+            program rounds them, which the compiler does in advance.
+        grids: Scale and zero point in int8 of the results of some operators, which the compiler
+            requires, by their kind.
+    """
+
+    folded: bool
+    grids: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+
+
+EXECUTORCH = ProgramStyle(folded=True)
+LITERT = ProgramStyle(
+    folded=False,
+    grids={"Sigmoid": (1 / 256, -128), "Softmax": (1 / 256, -128), "Tanh": (1 / 128, 0)},
+)
 
 
 @dataclass(frozen=True)
@@ -38,21 +60,21 @@ class _Call(Node):
         return {self.outputs[0]: self.function(*arguments)}
 
 
-def integer_program(module: OnnxModule, folded: bool = True) -> OnnxModule:
+def integer_program(module: OnnxModule, style: ProgramStyle = EXECUTORCH) -> OnnxModule:
     """Return a network in int8 with the rounding operators that compilers recognise.
 
-    It computes the same. Layers whose inputs are not rounded get their weights in single precision.
+    It computes the same, but for results that the style rounds to another grid. Layers whose inputs
+    are not rounded get their weights in single precision.
 
     Args:
         module: Network with ``QuantizeLinear`` and ``DequantizeLinear``, as `OnnxModule.frozen`
             returns it.
-        folded: Whether weights are stored as integers, as ExecuTorch wants them; otherwise in
-            single precision, and the program rounds them, which LiteRT's converter does in advance.
+        style: What the compiler expects.
     """
     # The operators are registered when this module is loaded.
     import torch.ao.quantization.fx._decomposed  # noqa: F401
 
-    rewriting = _Rewriting(module, folded)
+    rewriting = _Rewriting(module, style)
     nodes = [made for node in module.nodes for made in rewriting.rewritten(node)]
     used = {name for node in nodes for name in node.inputs} | {module.output_name}
     values = {name: value for name, value in rewriting.constants.items() if name in used}
@@ -70,8 +92,9 @@ class _Rewriting:
         constants: Weights and numbers of the rewritten network by name.
     """
 
-    def __init__(self, module: OnnxModule, folded: bool) -> None:
-        self._folded = folded
+    def __init__(self, module: OnnxModule, style: ProgramStyle) -> None:
+        self._style = style
+        self._kinds = {name: node.kind for node in module.nodes for name in node.outputs}
         self.constants: dict[str, Any] = dict(module.constants)
         self._users: dict[str, list[Node]] = {}
         for node in module.nodes:
@@ -122,6 +145,7 @@ class _Rewriting:
             or any(self._grid(user) != grid for user in users)
         ):
             return node
+        grid = self._style.grids.get(self._kinds.get(source, ""), grid)
         self._grids[result] = grid
         return _Call(node.kind, (source,), node.outputs, {}, partial(_quantize, *grid))
 
@@ -180,7 +204,7 @@ class _Rewriting:
         self.constants |= {f"{name}/{kind}": tensor for kind, tensor in made.items()}
         inputs = tuple(f"{name}/{kind}" for kind in made)
         function: Callable[..., Tensor] = _dequantize_weights
-        if not self._folded:
+        if not self._style.folded:
             shape = [-1] + [1] * (steps.dim() - 1)
             self.constants[inputs[0]] = steps.float() * of_each.reshape(shape)
             function = _rounded_weights

@@ -45,8 +45,10 @@ class ExecuTorch:
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
 
+        from hwnas.deploy.onnx.integer_program import EXECUTORCH
+
         given = in_format(artifact, target.format, target.device.batch, folder)
-        module, images = traceable(given, target)
+        module, images = traceable(given, target, EXECUTORCH)
         with compiling(artifact), torch.no_grad():
             program = torch.export.export(module, (images,))
             lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,14 @@ class LiteRT:
         """
         import litert_torch
 
+        from hwnas.deploy.onnx.integer_program import LITERT
+
         given = in_format(artifact, target.format, target.device.batch, folder)
-        module, images = traceable(given, target, folded=False)
+        module, images = traceable(given, target, LITERT)
         converted = folder / f"{artifact.stem}.tflite"
         with compiling(artifact):
-            litert_torch.convert(module, (images,)).export(str(converted))
+            how = _static() if target.format == "int8" else None
+            litert_torch.convert(module, (images,), quant_config=how).export(str(converted))
         return converted
 
     def load(self, executable: Path, target: Target) -> ArraySession:
@@ -71,13 +75,47 @@ class LiteRT:
             batch, *shape = map(int, image["shape"])
 
         def compute(images: NDArray[np.float32]) -> NDArray[Any]:
-            interpreter.set_tensor(image["index"], images)
+            interpreter.set_tensor(image["index"], _rounded(images, image))
             interpreter.invoke()
-            outputs: NDArray[Any] = interpreter.get_tensor(output["index"])
-            return outputs
+            return _plain(interpreter.get_tensor(output["index"]), output)
 
         settings = {"delegate": "XNNPACK", "num_threads": str(threads)}
         return ArraySession(executable, compute, tuple(shape), threads, settings, batch)
+
+
+def _rounded(images: NDArray[np.float32], tensor: Mapping[str, Any]) -> NDArray[Any]:
+    """Return inputs as the tensor stores them: programs in int8 take and give integers."""
+    scale, zero = tensor["quantization"]
+    if not scale:
+        return images
+    limits = np.iinfo(tensor["dtype"])
+    steps = np.clip(np.round(images / scale) + zero, limits.min, limits.max)
+    rounded: NDArray[Any] = steps.astype(tensor["dtype"])
+    return rounded
+
+
+def _plain(outputs: NDArray[Any], tensor: Mapping[str, Any]) -> NDArray[Any]:
+    """Return outputs in single precision."""
+    scale, zero = tensor["quantization"]
+    if not scale:
+        return outputs
+    plain: NDArray[Any] = (outputs.astype(np.float32) - zero) * np.float32(scale)
+    return plain
+
+
+def _static() -> Any:
+    """Return the configuration with which the converter keeps the rounding of a program.
+
+    Without it, all is computed in single precision. What the quantiser would choose is not used.
+    """
+    from litert_torch.quantize.pt2e_quantizer import (
+        PT2EQuantizer,
+        get_symmetric_quantization_config,
+    )
+    from litert_torch.quantize.quant_config import QuantConfig
+
+    chosen = PT2EQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+    return QuantConfig(pt2e_quantizer=chosen)
 
 
 PLUGINS = (

@@ -15,20 +15,21 @@ from hwnas.errors import ArtifactError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hwnas.deploy.onnx.integer_program import ProgramStyle
     from hwnas.deploy.onnx.module import OnnxModule
 
 __all__ = ["compiling", "traceable"]
 
 
-def traceable(model: Path, target: Target, folded: bool = True) -> tuple[OnnxModule, Tensor]:
+def traceable(
+    model: Path, target: Target, style: ProgramStyle | None = None
+) -> tuple[OnnxModule, Tensor]:
     """Return a file as a module for the target's batch, and inputs (batch, *input_shape) for it.
-
-    For a target in int8, the file is in int8, and rounds with the operators that compilers know.
 
     Args:
         model: ONNX file.
         target: Target of the program.
-        folded: Whether weights in int8 are stored as integers (`integer_program`).
+        style: What the compiler expects of a program in int8; None for targets without int8.
 
     Raises:
         ArtifactError: The file is missing, damaged, or has an operator that PyTorch does not know.
@@ -39,8 +40,8 @@ def traceable(model: Path, target: Target, folded: bool = True) -> tuple[OnnxMod
     from hwnas.deploy.onnx.module import OnnxModule
 
     module = OnnxModule.load(model).eval().frozen(target.device.batch)
-    if target.format == "int8":
-        module = integer_program(module, folded)
+    if target.format == "int8" and style is not None:
+        module = integer_program(module, style)
     return module, torch.zeros(target.device.batch, *module.input_shape)
 
 

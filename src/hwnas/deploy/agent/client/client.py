@@ -122,15 +122,14 @@ def connected(device: AddedDevice) -> Iterator[AgentClient]:
         transport.close()
 
 
-def ask(device: AddedDevice) -> AgentDescription:
+def ask(device: AddedDevice, timeout_s: float = _STATUS_S) -> AgentDescription:
     """Return an agent's description of itself, without retries.
 
     Raises:
-        DeviceError: The agent does not answer within a few seconds, or is not the one that was
-            added.
+        DeviceError: The agent does not answer in time, or is not the one that was added.
     """
     with connected(replace(device, patience_s=0.0)) as client:
-        return client.about(_STATUS_S)
+        return client.about(timeout_s)
 
 
 def devices_elsewhere() -> Iterator[tuple[str, str, str, Mapping[str, str]]]:

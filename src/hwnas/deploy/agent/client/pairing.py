@@ -21,6 +21,7 @@ from hwnas.plugin import closest
 __all__ = ["add_device"]
 
 _ANSWER_S = 10.0
+_FIRST_ANSWER_S = 60.0  # a small board loads all its runtimes to describe them
 
 
 def add_device(
@@ -66,7 +67,7 @@ def add_device(
                 "agent runs"
             ) from error
         device = replace(device, certificate=certificate, key=key_of(token), command="")
-    about = ask(device)
+    about = ask(device, _FIRST_ANSWER_S)
     reasons = about.kinds_of(hardware)
     kinds = tuple(kind for kind, reason in reasons.items() if not reason)
     if not kinds:
