@@ -124,7 +124,7 @@ def test_calibrate_refuses_times_of_an_emulated_processor(
     store = DeviceStore(tmp_path)
     with pytest.raises(DeviceError, match="emulated by qemu-aarch64, so its times say nothing"):
         calibrate(TARGET, SPACE, store, CalibrationOptions(3), settings=QUICK)
-    assert not store.devices()
+    assert not store.devices
 
 
 def test_calibrate_refuses_to_mix_measurements_of_two_machines(tmp_path: Path) -> None:
