@@ -27,7 +27,7 @@ from hwnas.deploy.measurement.sustained import SustainedLatency
 from hwnas.deploy.measurement.sustained import measure_sustained as sustained
 from hwnas.deploy.measurement.timing import measure as measure_files
 from hwnas.deploy.onnx.workload import OnnxWorkload, read_workload
-from hwnas.deploy.targets.machine import DeviceStatus, devices
+from hwnas.deploy.targets.status import DeviceStatus, devices
 from hwnas.deploy.targets.target import Target
 from hwnas.errors import ConfigError
 from hwnas.experiment import space_of

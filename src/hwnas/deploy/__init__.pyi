@@ -9,7 +9,8 @@ from .measurement.measurement import Measurement, Quantiles, TimedNetwork
 from .measurement.timing import measure, measure_together
 from .runtimes import RUNTIMES
 from .runtimes.runtime import Runtime, Session
-from .targets.machine import DeviceStatus, devices, machine, versions
+from .targets.machine import machine, versions
+from .targets.status import DeviceStatus, devices
 from .targets.target import Device, Target
 
 __all__ = [

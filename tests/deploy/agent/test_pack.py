@@ -41,7 +41,7 @@ import hwnas.deploy.agent.client.client
 from hwnas.deploy.measurement import timing
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.targets.target import Target
-from hwnas.deploy.targets.machine import devices_here
+from hwnas.deploy.targets.status import devices_here
 from hwnas.deploy.agent.server.certificate import own_certificate
 own_certificate(Path({folder!r}, "certificate.pem")).context()
 usable = {{each.target: each.usable for each in devices_here()}}

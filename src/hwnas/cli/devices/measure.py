@@ -169,7 +169,7 @@ def devices(
     if context.invoked_subcommand is not None:
         return
     from hwnas.cli.devices.tables import print_known_devices, print_targets
-    from hwnas.deploy.targets.machine import devices
+    from hwnas.deploy.targets.status import devices
     from hwnas.predictors.devices.prediction import known_devices
 
     kept = store_of(store)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from hwnas.cli.terminal import table_of
 from hwnas.deploy.measurement.cold_start import StartMeasurement
 from hwnas.deploy.measurement.sustained import SustainedLatency
-from hwnas.deploy.targets.machine import DeviceStatus
+from hwnas.deploy.targets.status import DeviceStatus
 from hwnas.predictors.devices.calibration import NetworkMeasurement
 from hwnas.predictors.devices.prediction import KnownDevice, Prediction
 from hwnas.predictors.devices.store import DeviceStore

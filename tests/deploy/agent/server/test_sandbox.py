@@ -16,8 +16,7 @@ from tests.deploy.agent.conftest import QUICK, graph_of
 from hwnas.deploy.agent.measuring_job import JobState, MeasuringJob, MeasuringRequest
 from hwnas.deploy.agent.protocol import AgentLimits
 from hwnas.deploy.agent.server.sandbox import Sandbox
-from hwnas.deploy.agent.server.worker import check_model
-from hwnas.errors import ArtifactError, DeviceError
+from hwnas.errors import DeviceError
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
@@ -115,26 +114,6 @@ def test_sandbox_refuses_a_target_with_too_many_threads(place: Place, model: Pat
     told = place.refused(model, "cpu-onnxruntime-fp32-b1-t999999")
     assert told.startswith("DeviceError")
     assert "999999 threads" in told
-
-
-@pytest.mark.parametrize("where", ["initializer", "attribute", "body"])
-def test_check_model_refuses_external_weights_in_any_graph(where: str, tmp_path: Path) -> None:
-    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[1])
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    entry = tensor.external_data.add()
-    entry.key, entry.value = "location", "../../../etc/passwd"
-    constant = helper.make_node("Constant", [], ["w"], value=tensor)
-    inner = helper.make_graph([constant], "inner", [], [])
-    nodes = {
-        "initializer": [helper.make_node("Relu", ["x"], ["y"])],
-        "attribute": [constant],
-        "body": [helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)],
-    }[where]
-    graph = helper.make_graph(nodes, "g", [], [], [tensor] if where == "initializer" else [])
-    path = tmp_path / "outside.onnx"
-    path.write_bytes(helper.make_model(graph).SerializeToString())
-    with pytest.raises(ArtifactError, match="in other files"):
-        check_model(path)
 
 
 def test_sandbox_reports_a_killed_process(place: Place, endless: Path) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import hwnas
 from hwnas.deploy.agent.client.added_devices import AddedDevice
+from hwnas.deploy.agent.measured_model import check_model
 from hwnas.deploy.agent.measuring_job import LATENCY, JobState, MeasuringJob
 from hwnas.deploy.agent.protocol import PREFIX, AgentDescription, read_object, refusal
 from hwnas.deploy.agent.signing import digest_of
@@ -240,7 +241,6 @@ class AdbTransport:
 
     def _round_of(self, model: Path, target: Target) -> Callable[[], RoundTimes]:
         """Prepare a network, send it to the device, and return a function that times a round."""
-        from hwnas.deploy.agent.server.worker import check_model
         from hwnas.deploy.runtimes.registry import prepared
 
         if target.device.runtime != self._program.runtime:

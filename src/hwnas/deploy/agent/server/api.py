@@ -26,7 +26,8 @@ from hwnas.deploy.agent.server.job_queue import JobQueue, Run
 from hwnas.deploy.agent.server.model_store import ModelStore
 from hwnas.deploy.agent.server.sandbox import Sandbox
 from hwnas.deploy.targets.conditions import conditions
-from hwnas.deploy.targets.machine import devices_here, machine, processor_of
+from hwnas.deploy.targets.machine import machine, processor_of
+from hwnas.deploy.targets.status import devices_here
 from hwnas.deploy.targets.target import HARDWARE
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwnas.atomic import write_json
+from hwnas.deploy.agent.measured_model import check_model
 from hwnas.deploy.agent.measuring_job import LATENCY, JobState, MeasuringJob
 from hwnas.deploy.agent.protocol import refusal
 from hwnas.deploy.agent.server.sandbox import JOB, RESULT
-from hwnas.errors import ArtifactError, DeviceError, HwnasError
+from hwnas.errors import DeviceError, HwnasError
 
 if TYPE_CHECKING:
     from hwnas.deploy.measurement.measurement import TimedNetwork
 
-__all__ = ["check_model", "main"]
+__all__ = ["main"]
 
 _AGENT_IS_GONE = 3
 
@@ -116,43 +117,6 @@ def _telling(step: float = 0.02) -> Callable[[float], None]:
             print(f"{share:.3f}", flush=True)
 
     return tell
-
-
-def check_model(path: Path) -> None:
-    """Check that a file is a valid ONNX model, with all weights in the file itself.
-
-    Raises:
-        ArtifactError: The file is not a valid ONNX model, or keeps weights in other files.
-    """
-    import onnx
-
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's errors have no other common base class
-        raise ArtifactError(f"{path} is not an ONNX file: {_first_line(error)}") from error
-    if _refers_outside(model):
-        raise ArtifactError(f"{path} keeps weights in other files; save them in the ONNX file")
-    try:
-        onnx.checker.check_model(model)
-    except Exception as error:
-        raise ArtifactError(f"{path} is not a valid ONNX model: {_first_line(error)}") from error
-
-
-def _refers_outside(message: Any) -> bool:
-    """Return whether any tensor in a protobuf message, at any depth, lies in another file."""
-    if message.DESCRIPTOR.name == "TensorProto":
-        return bool(message.external_data or message.data_location)
-    for described, value in message.ListFields():
-        if described.message_type is None:
-            continue
-        several = value if hasattr(value, "__len__") else [value]
-        if any(_refers_outside(each) for each in several):
-            return True
-    return False
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 if __name__ == "__main__":
