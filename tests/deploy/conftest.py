@@ -1,6 +1,7 @@
 """One small real network, exported and packed once for all tests of this folder."""
 
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -22,12 +23,18 @@ from hwnas.deploy import (
     write_bundle,
 )
 from hwnas.deploy.measurement.measurement import Measurement, Quantiles
-from hwnas.deploy.quantization.quantize import quantize_int8
+from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.ort_web_files import RuntimeFiles, runtime_files
 from hwnas.errors import HwnasError
-from hwnas.search_spaces import MobileNetSpace, mobilenet
+from hwnas.search_spaces import MobileNetSpace, SearchSpace, hybrid, mobilenet, resnet, vit
 
 DIGITS = tuple("0123456789")
+_OF_FAMILIES = {
+    "mobilenet": mobilenet((16, 16, 3), 5, preset="tiny"),
+    "resnet": resnet((16, 16, 3), 5, preset="tiny"),
+    "vit": vit((16, 16, 3), 5, preset="tiny"),
+    "hybrid": hybrid((16, 16, 3), 5, preset="tiny"),
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -164,3 +171,21 @@ def ort_web(tmp_path_factory: pytest.TempPathFactory) -> RuntimeFiles:
 def folder(packed: Bundle, tmp_path: Path) -> Path:
     """Copy of the bundle, which a test may damage."""
     return Path(shutil.copytree(packed.folder, tmp_path / "bundle"))
+
+
+@pytest.fixture(scope="session", params=_OF_FAMILIES)
+def of_family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a random network of a family, in single precision and in int8."""
+    space: SearchSpace = _OF_FAMILIES[request.param]
+    architecture = space.sample(random.Random(3))
+    network, shape = space.build(architecture).eval(), space.input_shape(architecture)
+    folder = tmp_path_factory.mktemp(request.param)
+    source = export_onnx(network, shape, folder / "model.onnx", traceable=space.traceable).path
+    quantize_int8(source, folder / "model.int8.onnx", random_batches(shape, 8))
+    return folder
+
+
+@pytest.fixture
+def int8_file(of_family: Path, tmp_path: Path) -> Path:
+    """File in int8 of a random network of a family, beside the one in single precision."""
+    return Path(shutil.copytree(of_family, tmp_path / "family")) / "model.int8.onnx"

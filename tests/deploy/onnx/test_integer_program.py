@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import onnx
 import pytest
 import torch
 
-from hwnas.deploy import export_onnx
 from hwnas.deploy.export.comparison import relative_error
 from hwnas.deploy.onnx.integer_program import EXECUTORCH, LITERT, ProgramStyle, integer_program
 from hwnas.deploy.onnx.module import OnnxModule
-from hwnas.deploy.quantization.quantize import quantize_int8, random_batches
-from hwnas.search_spaces import SearchSpace, hybrid, mobilenet, resnet, vit
-
-SPACES = {
-    "mobilenet": mobilenet((16, 16, 3), 5, preset="tiny"),
-    "resnet": resnet((16, 16, 3), 5, preset="tiny"),
-    "vit": vit((16, 16, 3), 5, preset="tiny"),
-    "hybrid": hybrid((16, 16, 3), 5, preset="tiny"),
-}
-
-
-@pytest.fixture(params=SPACES)
-def int8_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """File in int8 of a random network."""
-    space: SearchSpace = SPACES[request.param]
-    architecture = space.sample(random.Random(3))
-    network, shape = space.build(architecture).eval(), space.input_shape(architecture)
-    export_onnx(network, shape, tmp_path / "model.onnx", traceable=space.traceable)
-    return quantize_int8(
-        tmp_path / "model.onnx", tmp_path / "model.int8.onnx", random_batches(shape, 8)
-    )
+from hwnas.deploy.quantization.quantize import random_batches
 
 
 @pytest.mark.parametrize("style", [EXECUTORCH, LITERT], ids=["executorch", "litert"])
@@ -42,10 +20,10 @@ def test_program_computes_the_same_and_has_all_layers_in_int8(
 ) -> None:
     plain = OnnxModule.load(int8_file).eval().frozen(2)
     program = integer_program(plain, style)
-    images = torch.randn(2, *plain.input_shape)
+    images = torch.from_numpy(random_batches(plain.input_shape, 2)[0])
     with torch.no_grad():
         found, expected = program(images), plain(images)
-    assert relative_error(found.numpy(), expected.numpy()) < 0.02
+    assert relative_error(found.numpy(), expected.numpy()) < 0.05
 
     graph = onnx.load(int8_file).graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -84,7 +62,7 @@ def test_layers_whose_inputs_are_not_rounded_get_float_weights(int8_file: Path) 
     onnx.save(model, int8_file)
     plain = OnnxModule.load(int8_file).eval().frozen(2)
     program = integer_program(plain)
-    images = torch.randn(2, *plain.input_shape)
+    images = torch.from_numpy(random_batches(plain.input_shape, 2)[0])
     with torch.no_grad():
         found, expected = program(images), plain(images)
-    assert relative_error(found.numpy(), expected.numpy()) < 0.02
+    assert relative_error(found.numpy(), expected.numpy()) < 0.05

@@ -74,6 +74,7 @@ def _plugin(
 
 PLUGINS = (
     _plugin("mnn", "mnn", "MNN, for phones and small computers"),
+    _plugin("mnn-int8", "mnn", "MNN that computes in int8", "int8"),
     _plugin("tflite", "litert", "LiteRT, formerly TensorFlow Lite"),
     _plugin("tflite-int8", "litert", "LiteRT that computes in int8", "int8"),
     _plugin("pte", "executorch", "ExecuTorch with XNNPACK"),

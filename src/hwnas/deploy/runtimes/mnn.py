@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.onnx.node_names import refused
+from hwnas.deploy.onnx.rounded_layers import RoundedLayer, TensorGrid, rounded_layers
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
@@ -26,14 +30,15 @@ __all__ = ["MNN", "PLUGINS"]
 # The command mnnconvert is not used, because it reports conversions to its makers.
 _CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
 _CONVERT_SECONDS = 300
+_LIMITS_OF_WEIGHTS = {"clamp_min": -127, "clamp_max": 127}
 
 
 @dataclass(frozen=True)
 class MNN:
-    """CPU backend of MNN in single precision."""
+    """CPU backend of MNN, whose int8 files keep the rounding of the ONNX files in int8."""
 
     name: str = "mnn"
-    formats: tuple[str, ...] = ("fp32",)
+    formats: tuple[str, ...] = ("fp32", "int8")
     hardware: tuple[str, ...] = ("cpu",)
     packages: tuple[str, ...] = ("mnn",)
 
@@ -47,9 +52,12 @@ class MNN:
         Raises:
             ArtifactError: The file is missing, damaged or has operators that MNN does not support.
         """
-        artifact = in_format(artifact, target.format, target.device.batch, folder)
+        given = in_format(artifact, target.format, target.device.batch, folder)
         converted = folder / f"{artifact.stem}.mnn"
-        self.convert(artifact, converted)
+        if target.format == "int8":
+            self._convert_int8(artifact, given, converted)
+        else:
+            self.convert(given, converted)
         return converted
 
     def convert(self, artifact: Path, converted: Path, *options: str) -> None:
@@ -58,15 +66,25 @@ class MNN:
         Raises:
             ArtifactError: The file is missing, damaged or has operators that MNN does not support.
         """
-        command = [sys.executable, "-c", _CONVERT, "-f", "ONNX", "--bizCode", "hwnas"]
-        command += ["--modelFile", os.fspath(artifact), "--MNNModel", os.fspath(converted)]
-        command += options
-        try:  # in its own process, because the converter aborts on unsupported files
-            output = subprocess.run(
-                command, capture_output=True, text=True, timeout=_CONVERT_SECONDS, errors="replace"
-            ).stdout
-        except subprocess.TimeoutExpired:
-            output = f"no result within {_CONVERT_SECONDS} s"
+        output = _converter("ONNX", artifact, converted, *options)
+        if not converted.is_file():
+            raise refused(artifact, "MNN", _complaint(output))
+
+    def _convert_int8(self, artifact: Path, rounded: Path, converted: Path) -> None:
+        """Convert a file in int8 by way of one in single precision and its rounding, as JSON."""
+        import onnx
+
+        model, layers = rounded_layers(rounded)
+        with tempfile.TemporaryDirectory() as name:
+            plain = Path(name, "plain.onnx")
+            onnx.save(model, plain)
+            # Not in one step, which loses the weights of large matrix products.
+            whole, rounding = Path(name, "whole.mnn"), Path(name, "rounding.json")
+            output = _converter("ONNX", plain, whole)
+            if whole.is_file():
+                rounding.write_text(json.dumps(_rounding(layers)), encoding="utf-8")
+                options = ("--compressionParamsFile", os.fspath(rounding), "--optimizeLevel", "0")
+                output = _converter("MNN", whole, converted, *options)
         if not converted.is_file():
             raise refused(artifact, "MNN", _complaint(output))
 
@@ -103,6 +121,46 @@ class MNN:
 
         output = {name: str(value) for name, value in settings.items()}
         return ArraySession(executable, compute, shape, threads, output)
+
+
+def _converter(kind: str, source: Path, to: Path, *options: str) -> str:
+    """Run MNN's converter in its own process, since it aborts on unsupported files.
+
+    Returns:
+        What it printed.
+    """
+    command = [sys.executable, "-c", _CONVERT, "-f", kind, "--bizCode", "hwnas", *options]
+    command += ["--modelFile", os.fspath(source.resolve()), "--MNNModel", os.fspath(to.resolve())]
+    with tempfile.TemporaryDirectory() as folder:  # it writes a file into the current folder
+        try:
+            return subprocess.run(
+                command,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=_CONVERT_SECONDS,
+                errors="replace",
+            ).stdout
+        except subprocess.TimeoutExpired:
+            return f"no result within {_CONVERT_SECONDS} s"
+
+
+def _rounding(layers: Sequence[RoundedLayer]) -> dict[str, Any]:
+    """Return the rounding of layers as MNN's message ``Compression.Pipeline``, in JSON."""
+    found = [
+        {
+            "input": [_activations(layer.inputs)],
+            "weight": [{"name": "weights", "scales": layer.weights, **_LIMITS_OF_WEIGHTS}],
+            "output": [_activations(grid)],
+        }
+        for layer in layers
+        for grid in layer.outputs
+    ]
+    return {"version": "0.0.0", "algo": [{"type": "QUANTIZE", "quant_params": {"layer": found}}]}
+
+
+def _activations(grid: TensorGrid) -> dict[str, Any]:
+    return {"name": grid.name, "scales": [grid.scale], "zero_point": grid.zero}
 
 
 def _complaint(output: str) -> str:
