@@ -95,7 +95,9 @@ def test_devices_add_command_makes_a_device_available_to_measure(
     lasting = hwnas("measure", model, "--target", TARGET, "--sustained", 0.005)
     assert "load_1min" in lasting.out
     assert "times as long (measured)" in lasting.out
-    hwnas("measure", model, "--target", TARGET, "--cold-start").refused("on this machine only")
+    cold = json.loads(hwnas("measure", model, "--target", TARGET, "--cold-start", "--json").out)
+    assert cold["target"] == TARGET
+    assert cold["until_answer_ms"] > cold["later_ms"]
     assert re.search(r"pi5-onnxruntime-fp32-b{B}-t{T} +usable", hwnas("devices").out)
     assert hwnas("devices", "remove", "pi5").status == 0
     hwnas("measure", model, "--target", TARGET).refused(
@@ -122,9 +124,9 @@ def test_calibrate_and_predict_commands_work_for_an_agent_device(
     [found] = json.loads(hwnas("predict", model, "--target", TARGET, "--json").out)
     assert (found["samples"], found["target"]) == (3, TARGET)
     assert not [note for note in found["notes"] if "measured on" in note]
-    hwnas("calibrate", "--target", TARGET, *tiny, "--metric", "peak_memory_bytes").refused(
-        "is not this machine"
-    )
+    answer = hwnas("calibrate", "--target", TARGET, *tiny, "--metric", "peak_memory_bytes")
+    assert answer.status == 0, answer.err
+    assert len(re.findall(r"  measured [\d.]+ MB", answer.out)) == 3
     hwnas("calibrate", "--target", TARGET, *tiny, "--metric", "energy_mj").refused("pi5")
 
 

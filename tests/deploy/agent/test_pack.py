@@ -105,8 +105,7 @@ def test_packed_agent_works_in_an_environment_with_only_its_dependencies(
     install = [python, "-m", "pip", "install", "-q", "numpy", "onnx", "onnxruntime", "cryptography"]
     if subprocess.run(install).returncode:
         pytest.skip("numpy, onnx, onnxruntime and cryptography cannot be installed from here")
-    monkeypatch.setattr(sys, "executable", str(python))
-    there = Outside(pack, tmp_path / "outside")
+    there = Outside(pack, tmp_path / "outside", str(python))
     try:
         device = add_device(NAME, there.address, there.token)
         assert device.kinds == tuple(f"onnxruntime-{name}" for name in ("fp32", "fp16", "int8"))
