@@ -45,6 +45,8 @@ SAMPLERS = "guided", "random"
 """Samplers that search a supernet which is trained first."""
 WEIGHTS = 0.1, 0.3, 1.0, 3.0
 """Weights of the cost, for the front of one strategy."""
+SMALL_WEIGHTS = 0.003, 0.01, 0.03
+"""Further weights, which are no setting of the other rows; the subject of a row names its own."""
 FRONT = "proxyless"
 _TRAINING_SHARE = 0.6  # of the minutes, for a supernet that is searched afterwards
 _ENDLESS = 10_000.0  # epochs
@@ -78,7 +80,7 @@ def searches(i: RunInputs, minutes: float) -> Mapping[str, Callable[[], Found]]:
         **{name: partial(by_sampler, i, name, minutes) for name in SAMPLERS},
         **{
             f"{FRONT}, cost weight {weight:g}": partial(by_strategy, i, FRONT, minutes, weight)
-            for weight in WEIGHTS
+            for weight in (*WEIGHTS, *SMALL_WEIGHTS)
         },
     }
 

@@ -102,6 +102,27 @@ def test_layer_whose_input_is_not_rounded_is_none_of_them(residual: Path) -> Non
     assert len(layers) == 2
 
 
+def test_constants_may_be_nodes(residual: Path) -> None:
+    """Files of other quantisers have nodes that give scales and weights."""
+    expected, layers = rounded_layers(residual)
+    model = onnx.load(residual)
+    graph = model.graph
+    nodes = [
+        onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
+        for tensor in graph.initializer
+    ]
+    nodes += graph.node
+    del graph.initializer[:], graph.node[:]
+    graph.node.extend(nodes)
+    onnx.save(model, residual)
+    found, same = rounded_layers(residual)
+    assert same == layers
+    assert [node.op_type for node in found.graph.node] == [
+        node.op_type for node in expected.graph.node
+    ]
+    assert len(found.graph.initializer) == len(expected.graph.initializer)
+
+
 def test_damaged_file_is_refused_in_one_line(residual: Path) -> None:
     residual.write_bytes(residual.read_bytes()[:500])
     with pytest.raises(ArtifactError, match=residual.name) as told:

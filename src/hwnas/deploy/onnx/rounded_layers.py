@@ -82,6 +82,9 @@ class _Rewriting:
         self._model = model
         graph = model.graph
         self._stored = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+        for node in graph.node:
+            if _is_constant(node):
+                self._stored[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
         self._outputs = {output.name for output in graph.output}
         self._readers = _readers(graph.node)
         self._names: dict[str, str] = {}  # of tensors in the network in single precision
@@ -106,14 +109,21 @@ class _Rewriting:
         return self._model, layers
 
     def _removed(self, node: Any) -> bool:
-        """Return whether a node only rounds, and note what it does."""
-        if node.op_type == "DequantizeLinear" and node.input[0] in self._stored:
-            self._weights[node.output[0]] = node
-            self._stored[node.output[0]] = self._dequantised(node)
-            return True
+        """Return whether a node only rounds or is a constant, and note what it does."""
         if node.op_type == "QuantizeLinear":
             return self._quantises(node)
-        return node.op_type == "DequantizeLinear" and node.output[0] in self._names
+        if node.op_type != "DequantizeLinear":
+            return _is_constant(node)
+        if node.output[0] in self._names:
+            return True
+        if any(name not in self._stored for name in node.input):
+            return False
+        values = self._dequantised(node)
+        if values is None:
+            return False
+        self._weights[node.output[0]] = node
+        self._stored[node.output[0]] = values
+        return True
 
     def _quantises(self, node: Any) -> bool:
         """Return whether a tensor can be read in single precision by all that read its steps."""
@@ -146,15 +156,17 @@ class _Rewriting:
             return None
         return float(scale.item()), int(zero.item()) - (128 if zero.dtype == np.uint8 else 0)
 
-    def _dequantised(self, node: Any) -> NDArray[np.float32]:
-        steps, scale, *zero = (self._stored[name] for name in node.input)
+    def _dequantised(self, node: Any) -> NDArray[np.float32] | None:
+        """Return rounded constants in single precision; None if they have scales for blocks."""
+        steps, *given = (self._stored[name] for name in node.input)
+        if any(each.ndim > 1 for each in given):
+            return None
         shape = [1] * steps.ndim
-        if scale.size > 1:
+        if given[0].size > 1:
             shape[_axis(node) % steps.ndim] = -1
-        else:
-            shape = []
-        moved = steps.astype(np.int64) - (zero[0].reshape(shape).astype(np.int64) if zero else 0)
-        values: NDArray[np.float32] = (moved * scale.reshape(shape)).astype(np.float32)
+        scale, *zero = (each.reshape(shape) for each in given)
+        moved = steps.astype(np.int64) - (zero[0].astype(np.int64) if zero else 0)
+        values: NDArray[np.float32] = (moved * scale).astype(np.float32).reshape(steps.shape)
         return values
 
     def _layer(self, node: Any) -> RoundedLayer | None:
@@ -230,6 +242,10 @@ def _readers(nodes: Iterable[Any]) -> dict[str, list[Any]]:
         for name in dict.fromkeys(node.input):
             found.setdefault(name, []).append(node)
     return found
+
+
+def _is_constant(node: Any) -> bool:
+    return bool(node.op_type == "Constant" and node.attribute[0].name == "value")
 
 
 def _axis(node: Any) -> int:
