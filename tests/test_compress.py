@@ -207,7 +207,7 @@ def test_latency_objective_has_the_number_formats_of_devices_only() -> None:
         "cpu-openvino-int8-b1-t1",
         target,
     )
-    assert latency_objective(["cpu-mnn-b1-t1"]).target == "cpu-mnn-fp32-b1-t1"
+    assert latency_objective(["cpu-pytorch-b1-t1"]).target == "cpu-pytorch-fp32-b1-t1"
     with pytest.raises(ConfigError, match="closest target"):
         latency_objective(["cpu-onnxruntim-b1-t1"])
 
