@@ -94,7 +94,7 @@ def test_compress_searches_within_a_model_and_compares_with_it(
     assert found["reference_name"] == "the given model"
     assert "the given model has accuracy" in answer.err
     finalists = [row for row in found["front"] if row["bundle"]]
-    assert len(finalists) >= 2  # the recipe asks for two, and a replacement may not be needed
+    assert len(finalists) in (2, 3, 4)  # two, and spare ones that were made and not needed
     assert given["limit_state"] == "kept"
     assert {check["split"] for row in finalists for check in row["limits"]} == {"validation"}
     kept = [row for row in finalists if row["limit_state"] == "kept"]

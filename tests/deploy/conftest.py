@@ -178,6 +178,7 @@ def of_family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     """Folder with a random network of a family, in single precision and in int8."""
     space: SearchSpace = _OF_FAMILIES[request.param]
     architecture = space.sample(random.Random(3))
+    torch.manual_seed(0)
     network, shape = space.build(architecture).eval(), space.input_shape(architecture)
     folder = tmp_path_factory.mktemp(request.param)
     source = export_onnx(network, shape, folder / "model.onnx", traceable=space.traceable).path

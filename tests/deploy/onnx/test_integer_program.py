@@ -23,7 +23,7 @@ def test_program_computes_the_same_and_has_all_layers_in_int8(
     images = torch.from_numpy(random_batches(plain.input_shape, 2)[0])
     with torch.no_grad():
         found, expected = program(images), plain(images)
-    assert relative_error(found.numpy(), expected.numpy()) < 0.05
+    assert relative_error(found.numpy(), expected.numpy()) < 0.02
 
     graph = onnx.load(int8_file).graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -65,4 +65,4 @@ def test_layers_whose_inputs_are_not_rounded_get_float_weights(int8_file: Path) 
     images = torch.from_numpy(random_batches(plain.input_shape, 2)[0])
     with torch.no_grad():
         found, expected = program(images), plain(images)
-    assert relative_error(found.numpy(), expected.numpy()) < 0.05
+    assert relative_error(found.numpy(), expected.numpy()) < 0.02

@@ -12,6 +12,7 @@ from hwnas.deploy.error_line import first_line
 from hwnas.errors import ArtifactError
 
 __all__ = [
+    "attributes_of",
     "check_graph",
     "copy_model",
     "external_files",
@@ -19,6 +20,7 @@ __all__ = [
     "model_bytes",
     "read_model",
     "read_whole_model",
+    "store_constants",
 ]
 
 _ENDLESS = ("Loop", "Scan")
@@ -181,6 +183,23 @@ def check_graph(path: Path) -> None:
             raise ArtifactError(
                 f"{path} nests graphs more than {_DEEPEST} deep; export the network without them"
             )
+
+
+def attributes_of(node: Any) -> dict[str, Any]:
+    """Return the attributes of a node by name."""
+    from onnx import helper
+
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+
+def store_constants(graph: Any) -> None:
+    """Replace nodes that give a constant tensor by stored tensors, which can be changed."""
+    for node in list(graph.node):
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            stored = graph.initializer.add()
+            stored.CopyFrom(node.attribute[0].t)
+            stored.name = node.output[0]
+            graph.node.remove(node)
 
 
 def messages(message: Any, kind: str) -> Iterator[Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.deploy.error_line import first_line
-from hwnas.deploy.onnx.graph import check_graph, read_whole_model
+from hwnas.deploy.onnx.graph import attributes_of, check_graph, read_whole_model
 from hwnas.deploy.onnx.node_names import foreign, in_words
 from hwnas.deploy.onnx.operators import OPERATORS, Attributes
 from hwnas.errors import ArtifactError, UnsupportedOperator
@@ -119,7 +119,6 @@ class OnnxModule(nn.Module):
 
     @classmethod
     def _read(cls, path: Path) -> OnnxModule:
-        import onnx
         from onnx import numpy_helper
 
         check_graph(path)
@@ -136,7 +135,7 @@ class OnnxModule(nn.Module):
             )
         nodes = []
         for place, node in enumerate(graph.node):
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            attributes = attributes_of(node)
             if node.op_type == "Constant":
                 constants[node.output[0]] = _constant(attributes, numpy_helper.to_array)
                 continue

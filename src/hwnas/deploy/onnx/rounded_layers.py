@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.onnx.graph import read_whole_model
+from hwnas.deploy.onnx.graph import attributes_of, read_whole_model, store_constants
 
 __all__ = ["RoundedLayer", "TensorGrid", "rounded_layers"]
 
@@ -81,10 +81,8 @@ class _Rewriting:
 
         self._model = model
         graph = model.graph
+        store_constants(graph)
         self._stored = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
-        for node in graph.node:
-            if _is_constant(node):
-                self._stored[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
         self._outputs = {output.name for output in graph.output}
         self._readers = _readers(graph.node)
         self._names: dict[str, str] = {}  # of tensors in the network in single precision
@@ -109,11 +107,11 @@ class _Rewriting:
         return self._model, layers
 
     def _removed(self, node: Any) -> bool:
-        """Return whether a node only rounds or is a constant, and note what it does."""
+        """Return whether a node only rounds, and note what it does."""
         if node.op_type == "QuantizeLinear":
             return self._quantises(node)
         if node.op_type != "DequantizeLinear":
-            return _is_constant(node)
+            return False
         if node.output[0] in self._names:
             return True
         if any(name not in self._stored for name in node.input):
@@ -177,7 +175,7 @@ class _Rewriting:
         weights = self._weights[node.input[1]]
         steps, scale, *zero = (self._stored[name] for name in weights.input)
         transposed = node.op_type == "MatMul" or (
-            node.op_type == "Gemm" and not _attribute(node, "transB", 0)
+            node.op_type == "Gemm" and not attributes_of(node).get("transB", 0)
         )
         axis = int(transposed)
         if not outputs or steps.dtype != np.int8 or np.any(zero):
@@ -244,13 +242,5 @@ def _readers(nodes: Iterable[Any]) -> dict[str, list[Any]]:
     return found
 
 
-def _is_constant(node: Any) -> bool:
-    return bool(node.op_type == "Constant" and node.attribute[0].name == "value")
-
-
 def _axis(node: Any) -> int:
-    return int(_attribute(node, "axis", 1))
-
-
-def _attribute(node: Any, name: str, default: int) -> int:
-    return next((each.i for each in node.attribute if each.name == name), default)
+    return int(attributes_of(node).get("axis", 1))

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hwnas.deploy.onnx.graph import attributes_of
 from hwnas.deploy.quantization.float_graph import FloatGraph, LinearLayer
 from hwnas.deploy.quantization.mapped_channels import AddedConstant, Ids, MappedChannels, Port
 
@@ -121,7 +122,7 @@ class _Walk:
             self._put(node.input[0], ids.reshape(self._graph.shapes[node.input[0]]), sign)
         elif node.op_type == "Transpose":
             self._pass(node)
-            order = np.argsort(self._graph.attributes(node)["perm"])
+            order = np.argsort(attributes_of(node)["perm"])
             self._put(node.input[0], ids.transpose(order), sign)
         elif node.op_type == "MatMul":
             self._pass(node)
@@ -142,7 +143,7 @@ class _Walk:
             self._put(to, ids.reshape(self._graph.shapes[to]), sign)
         elif kind == "Transpose":
             self._pass(node)
-            self._put(to, ids.transpose(self._graph.attributes(node)["perm"]), sign)
+            self._put(to, ids.transpose(attributes_of(node)["perm"]), sign)
         elif kind in _AVERAGES or (kind == "MaxPool" and self._kind == "scale"):
             self._pass(node)
             self._put(to, _along(_vector(ids, 1), self._graph.shapes[to], 1), sign)
@@ -192,7 +193,7 @@ class _Walk:
     def _norm(self, node: Any, ids: Ids, sign: int) -> None:
         """Take the scale and bias of a LayerNorm over the channels as added constants."""
         last = ids.ndim - 1
-        if self._graph.attributes(node).get("axis", -1) % ids.ndim != last:
+        if attributes_of(node).get("axis", -1) % ids.ndim != last:
             raise _CannotMapError
         if len(node.output) > 1 or not set(node.input[1:]) <= self._graph.constants.keys():
             raise _CannotMapError
@@ -246,7 +247,7 @@ class _Walk:
         self._passed.add(node.output[0])
 
     def _reduced(self, node: Any, rank: int) -> tuple[int, ...]:
-        given = self._graph.attributes(node).get("axes")
+        given = attributes_of(node).get("axes")
         if len(node.input) > 1:
             given = self._graph.constants.get(node.input[1])
         if given is None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.atomic import replacing
-from hwnas.deploy.onnx.graph import messages
+from hwnas.deploy.onnx.graph import attributes_of, messages, store_constants
 
 __all__ = ["FloatGraph", "LinearLayer"]
 
@@ -57,7 +57,7 @@ class FloatGraph:
 
         self.model = onnx.load(path)
         graph = self.model.graph
-        _store_constants(graph)
+        store_constants(graph)
         found = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
         # What nested graphs read stays as it is.
         nested = {name for node in graph.node for name in _nested_inputs(node)}
@@ -73,12 +73,6 @@ class FloatGraph:
         values = self.values(images[: fixed or 1], list(self.makers))
         self.shapes = {name: value.shape for name, value in values.items()}
 
-    def attributes(self, node: Any) -> dict[str, Any]:
-        """Return the attributes of a node by name."""
-        from onnx import helper
-
-        return {each.name: helper.get_attribute_value(each) for each in node.attribute}
-
     def linear(self, node: Any) -> LinearLayer | None:
         """Return a node as a linear layer; None if it is none, or in a form not handled here."""
         if node.op_type not in ("Conv", "Gemm", "MatMul"):
@@ -89,7 +83,7 @@ class FloatGraph:
             return None
         if bias and bias not in self.constants:
             return None
-        given = self.attributes(node)
+        given = attributes_of(node)
         if node.op_type == "Conv":
             return LinearLayer(node.input[_WEIGHTS], bias, 0, given.get("group", 1), 1)
         if weights.ndim != 2 or given.get("transA", 0) or given.get("beta", 1.0) != 1.0:
@@ -154,16 +148,6 @@ class FloatGraph:
                     copy.CopyFrom(stored[name])
                     copy.name = node.input[place] = f"{name}_of_node_{index}_{place}"
                     self.constants[copy.name] = self.constants[name]
-
-
-def _store_constants(graph: Any) -> None:
-    """Replace nodes that give a constant tensor by stored tensors, which can be changed."""
-    for node in list(graph.node):
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            stored = graph.initializer.add()
-            stored.CopyFrom(node.attribute[0].t)
-            stored.name = node.output[0]
-            graph.node.remove(node)
 
 
 def _nested_inputs(node: Any) -> list[str]:

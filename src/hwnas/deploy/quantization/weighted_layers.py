@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from hwnas.deploy.onnx.graph import attributes_of
+
 __all__ = ["QuantisedLayer", "quantised_layers"]
 
 _MOST_ELEMENTS = 2**25  # of a convolution's unfolded inputs at once: 128 MiB
@@ -110,7 +112,7 @@ def quantised_layers(model: Any) -> Iterator[QuantisedLayer]:
 
 
 def _layer(node: Any, weights: Any, stored: Mapping[str, tuple[int, ...]]) -> QuantisedLayer | None:
-    given, shape = _attributes(node), stored[weights.input[0]]
+    given, shape = attributes_of(node), stored[weights.input[0]]
     supported = {
         "Conv": len(shape) == 4 and given.get("auto_pad", b"NOTSET") == b"NOTSET",
         "Gemm": not given.get("transA", 0),
@@ -121,13 +123,7 @@ def _layer(node: Any, weights: Any, stored: Mapping[str, tuple[int, ...]]) -> Qu
     given.setdefault("kernel_shape", shape[2:])
     axis = 0 if node.op_type == "Conv" or given.get("transB", 0) else 1
     per_channel = stored.get(weights.input[1], ()) not in ((), (1,))
-    if per_channel and _attributes(weights).get("axis", 1) % len(shape) != axis:
+    if per_channel and attributes_of(weights).get("axis", 1) % len(shape) != axis:
         return None
     names = node.input[0], weights.input[0], weights.input[1]
     return QuantisedLayer(node.name, node.op_type, given, *names, axis, given.get("group", 1))
-
-
-def _attributes(node: Any) -> dict[str, Any]:
-    from onnx import helper
-
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}

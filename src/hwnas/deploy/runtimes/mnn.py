@@ -66,9 +66,7 @@ class MNN:
         Raises:
             ArtifactError: The file is missing, damaged or has operators that MNN does not support.
         """
-        output = _converter("ONNX", artifact, converted, *options)
-        if not converted.is_file():
-            raise refused(artifact, "MNN", _complaint(output))
+        _convert(artifact, "ONNX", artifact, converted, *options)
 
     def _convert_int8(self, artifact: Path, rounded: Path, converted: Path) -> None:
         """Convert a file in int8 by way of one in single precision and its rounding, as JSON."""
@@ -80,13 +78,10 @@ class MNN:
             onnx.save(model, plain)
             # Not in one step, which loses the weights of large matrix products.
             whole, rounding = Path(name, "whole.mnn"), Path(name, "rounding.json")
-            output = _converter("ONNX", plain, whole)
-            if whole.is_file():
-                rounding.write_text(json.dumps(_rounding(layers)), encoding="utf-8")
-                options = ("--compressionParamsFile", os.fspath(rounding), "--optimizeLevel", "0")
-                output = _converter("MNN", whole, converted, *options)
-        if not converted.is_file():
-            raise refused(artifact, "MNN", _complaint(output))
+            _convert(artifact, "ONNX", plain, whole)
+            rounding.write_text(json.dumps(_rounding(layers)), encoding="utf-8")
+            options = ("--compressionParamsFile", os.fspath(rounding), "--optimizeLevel", "0")
+            _convert(artifact, "MNN", whole, converted, *options)
 
     def load(self, executable: Path, target: Target) -> ArraySession:
         """Load a file that `prepare` made.
@@ -123,17 +118,17 @@ class MNN:
         return ArraySession(executable, compute, shape, threads, output)
 
 
-def _converter(kind: str, source: Path, to: Path, *options: str) -> str:
+def _convert(artifact: Path, kind: str, source: Path, to: Path, *options: str) -> None:
     """Run MNN's converter in its own process, since it aborts on unsupported files.
 
-    Returns:
-        What it printed.
+    Raises:
+        ArtifactError: It made no file; the message names ``artifact``, the user's file.
     """
     command = [sys.executable, "-c", _CONVERT, "-f", kind, "--bizCode", "hwnas", *options]
     command += ["--modelFile", os.fspath(source.resolve()), "--MNNModel", os.fspath(to.resolve())]
     with tempfile.TemporaryDirectory() as folder:  # it writes a file into the current folder
         try:
-            return subprocess.run(
+            output = subprocess.run(
                 command,
                 cwd=folder,
                 capture_output=True,
@@ -142,7 +137,9 @@ def _converter(kind: str, source: Path, to: Path, *options: str) -> str:
                 errors="replace",
             ).stdout
         except subprocess.TimeoutExpired:
-            return f"no result within {_CONVERT_SECONDS} s"
+            output = f"no result within {_CONVERT_SECONDS} s"
+    if not to.is_file():
+        raise refused(artifact, "MNN", _complaint(output))
 
 
 def _rounding(layers: Sequence[RoundedLayer]) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from hwnas.deploy.microcontroller.network import IntegerNetwork
 from hwnas.deploy.microcontroller.reading.building import IntegerNetworkBuilder
 from hwnas.deploy.microcontroller.reading.functions import FUNCTIONS
 from hwnas.deploy.microcontroller.reading.layers import LAYERS
-from hwnas.deploy.microcontroller.reading.movements import MOVEMENTS, attributes_of
+from hwnas.deploy.microcontroller.reading.movements import MOVEMENTS
 from hwnas.deploy.microcontroller.reading.normalising import NORMALISATIONS
 from hwnas.deploy.microcontroller.reading.tensors import OnnxTensors
 from hwnas.deploy.microcontroller.reading.windows import REDUCTIONS
 from hwnas.deploy.microcontroller.values import IntegerGrid, OnnxValue, map_order, stored_index
-from hwnas.deploy.onnx.graph import read_whole_model
+from hwnas.deploy.onnx.graph import attributes_of, read_whole_model
 from hwnas.deploy.onnx.node_names import block_of, in_words
 from hwnas.errors import UnsupportedOperator
 

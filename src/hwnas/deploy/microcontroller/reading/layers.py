@@ -19,11 +19,11 @@ from hwnas.deploy.microcontroller.convolution import (
 )
 from hwnas.deploy.microcontroller.fixed_point import FixedPoint
 from hwnas.deploy.microcontroller.operator import IntegerOperator
-from hwnas.deploy.microcontroller.reading.movements import attributes_of
 from hwnas.deploy.microcontroller.reading.tensors import OnnxTensors
 from hwnas.deploy.microcontroller.reading.windows import map_window
 from hwnas.deploy.microcontroller.transposed import IntegerTransposedConvolution
 from hwnas.deploy.microcontroller.values import OnnxValue, QuantisedConstant, map_order
+from hwnas.deploy.onnx.graph import attributes_of
 
 __all__ = ["LAYERS"]
 

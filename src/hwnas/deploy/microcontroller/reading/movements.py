@@ -9,17 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOVEMENTS", "attributes_of"]
+from hwnas.deploy.onnx.graph import attributes_of
+
+__all__ = ["MOVEMENTS"]
 
 Index = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[Any]]
-
-
-def attributes_of(node: Any) -> dict[str, Any]:
-    """Return the attributes of a node by name."""
-    from onnx import helper
-
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
 
 def _reshaped(node: Any, arrays: Arrays, index: Index) -> Index:

@@ -10,9 +10,9 @@ import numpy as np
 
 from hwnas.deploy.microcontroller.axes import IntegerSoftmax
 from hwnas.deploy.microcontroller.normalisation import IntegerGroupNorm, IntegerLayerNorm
-from hwnas.deploy.microcontroller.reading.movements import attributes_of
 from hwnas.deploy.microcontroller.reading.tensors import OnnxTensors
 from hwnas.deploy.microcontroller.values import OnnxValue
+from hwnas.deploy.onnx.graph import attributes_of
 
 __all__ = ["NORMALISATIONS"]
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.microcontroller.fixed_point import clipped
 from hwnas.deploy.microcontroller.reading.building import IntegerNetworkBuilder
-from hwnas.deploy.microcontroller.reading.movements import attributes_of
 from hwnas.deploy.microcontroller.values import IntegerGrid, OnnxValue, QuantisedConstant
+from hwnas.deploy.onnx.graph import attributes_of
 
 __all__ = ["OnnxTensors"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from hwnas.deploy.microcontroller.axes import IntegerConcatenation, IntegerReduction
 from hwnas.deploy.microcontroller.convolution import IntegerPooling, MapWindow
 from hwnas.deploy.microcontroller.fixed_point import FixedPoint
-from hwnas.deploy.microcontroller.reading.movements import attributes_of
 from hwnas.deploy.microcontroller.reading.tensors import OnnxTensors
 from hwnas.deploy.microcontroller.values import EVERY_INT8, OnnxValue, map_order
+from hwnas.deploy.onnx.graph import attributes_of
 
 __all__ = ["REDUCTIONS", "map_window"]
 
