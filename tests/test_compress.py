@@ -93,6 +93,7 @@ def test_compress_searches_within_a_model_and_compares_with_it(
     assert limit == pytest.approx(given["values"]["accuracy"] - 0.05, abs=1e-4)
     assert found["reference_name"] == "the given model"
     assert "the given model has accuracy" in answer.err
+    assert "the recipe sets, instead of what was planned: " in answer.err
     finalists = [row for row in found["front"] if row["bundle"]]
     assert len(finalists) in (2, 3, 4)  # two, and spare ones that were made and not needed
     assert given["limit_state"] == "kept"

@@ -23,6 +23,7 @@ from hwnas.given_objects import GivenObjects
 from hwnas.interval import is_proportion
 from hwnas.planning import (
     JobFacts,
+    Plan,
     TrainingRates,
     default_space,
     make_plan,
@@ -120,10 +121,21 @@ def with_plan(
         plan = make_plan(facts, speeds, requested, longer)
     for line in plan.summary:
         reporter.note(line)
+    if own := _set_otherwise(requested, plan):
+        reporter.note(f"the recipe sets, instead of what was planned: {', '.join(own)}")
     text = completed(text, plan.values)
     path.mkdir(parents=True, exist_ok=True)
     write_json(path / PLAN, {"schema": SCHEMA, "request": recipe.hash, **plan.to_json()})
     return parse_recipe(text)
+
+
+def _set_otherwise(requested: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Return the values of a recipe that replace those of a plan's summary, as ``key = value``."""
+    return [
+        f"{key} = {requested[key]}"
+        for key, value in plan.values.items()
+        if not key.startswith("space.") and requested.get(key, value) != value
+    ]
 
 
 def _with_limit(

@@ -64,7 +64,10 @@ def test_measure_together_mixes_local_and_remote_targets(device: AddedDevice, mo
     assert shares[-1] == 1.0
 
 
-def test_agent_keeps_no_jobs_or_work_files(agent: Running, device: AddedDevice) -> None:
+def test_agent_keeps_no_jobs_or_work_files(
+    agent: Running, device: AddedDevice, model: Path
+) -> None:
+    measure({"network": model}, Target.parse(THERE), QUICK)
     assert ask(device).jobs == 0
     assert not list((agent.folder / "jobs").iterdir())
     assert not list((agent.folder / "work").iterdir())

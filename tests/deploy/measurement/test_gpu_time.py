@@ -28,7 +28,7 @@ class Nvml:
 
     def __init__(self, *cards: Card) -> None:
         self.cards = cards
-        self.broken = False
+        self.broken: list[Card] = []
 
     def nvmlInit(self) -> None: ...
 
@@ -39,7 +39,7 @@ class Nvml:
         return self.cards[index]
 
     def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[SimpleNamespace]:
-        if self.broken:
+        if card in self.broken:
             raise NVMLError
         return [SimpleNamespace(pid=pid) for pid in card.users]
 
@@ -76,9 +76,11 @@ def test_gpu_clock_gives_none_without_nvml(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_gpu_clock_keeps_its_count_after_a_driver_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = Nvml(Card((7,), 100))
+    lost, other = Card((7,), 100), Card((7,), 50)
+    nvml = Nvml(lost, other)
     found = clock(monkeypatch, nvml)
     found.sample({7}, 1.0)
-    nvml.broken = True
+    assert found.seconds == 1.0 + 0.5
+    nvml.broken = [lost]
     found.sample({7}, 1.0)
-    assert found.seconds == 1.0
+    assert found.seconds == 1.0 + 2 * 0.5

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -48,6 +49,35 @@ def test_workload_counts_the_matrix_products_of_attention(tmp_path: Path) -> Non
     export_onnx(Attention(), (3, 16, 16), tmp_path / "vit.onnx")
     found = read_workload(tmp_path / "vit.onnx").workload
     assert found.macs == trace(Attention(), (3, 16, 16)).macs
+
+
+@pytest.mark.parametrize(("operator", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_workload_counts_both_products_of_every_step_of_a_recurrent_layer(
+    tmp_path: Path, operator: str, gates: int, direction: str
+) -> None:
+    steps, batch, inputs, channels = 5, 2, 4, 6
+    directions = 1 + (direction == "bidirectional")
+    weights = [
+        onnx.numpy_helper.from_array(np.zeros((directions, gates * channels, each), "f4"), name)
+        for name, each in (("w", inputs), ("r", channels))
+    ]
+    node = helper.make_node(
+        operator, ["x", "w", "r"], ["y", "last"], hidden_size=channels, direction=direction
+    )
+    made = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, batch, inputs])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("y", "last")],
+        weights,
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(made, opset_imports=[opset], ir_version=8), tmp_path / "one.onnx")
+    found = read_workload(tmp_path / "one.onnx")
+    each = gates * channels * (inputs + channels)
+    assert found.workload.macs == directions * steps * batch * each
+    assert not found.unknown
 
 
 def graph(path: Path, operator: str, sizes: list[object], domain: str = "") -> Path:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -32,11 +34,14 @@ def test_dtlz2_equals_values_of_its_definition() -> None:
 
 
 def test_bench_evolve_improves_with_more_generations() -> None:
-    short, long = (bench_evolve("nsga2", 200, generations) for generations in (10, 60))
+    short = bench_evolve("nsga2", 200, 10)
+    began = time.perf_counter()
+    long = bench_evolve("nsga2", 200, 60)
+    most_s = time.perf_counter() - began
     assert (short.algorithm, short.population, short.device) == ("nsga2", 200, "cpu")
     assert long.hypervolume > short.hypervolume + 0.1
     assert long.igd < 0.5 * short.igd
-    assert long.individuals_per_second > 1_000
+    assert 200 * 60 / most_s <= long.individuals_per_second < 4 * 200 * 60 / most_s
 
 
 @pytest.mark.parametrize("objectives", [2, 4, 6])

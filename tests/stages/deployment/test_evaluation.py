@@ -172,6 +172,9 @@ def test_few_new_images_of_some_classes_are_evaluated(
     hwnas(
         "evaluate", bundle.folder, "--data", f"folder:{tmp_path / 'new'}", "--split", "all"
     ).refused("has images of 'seven', which is none of the network's 10 classes")  # fmt: skip
+    with pytest.raises(DataError) as refused:  # all images of other classes would not fit, either
+        api.evaluate(bundle, f"folder:{tmp_path / 'new'}")
+    assert "--split all" not in str(refused.value)
 
 
 def test_images_that_do_not_fit_are_refused(

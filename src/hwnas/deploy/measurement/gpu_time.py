@@ -33,17 +33,16 @@ class GpuClock:
             processes: Ids of the processes whose GPU time is counted.
             seconds: Time since the last sample, for which this sample stands.
         """
-        if not self._gpus:
-            return
-        try:
-            for gpu in self._gpus:
+        for gpu in list(self._gpus):
+            try:
                 users = {each.pid for each in self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
                 if users.isdisjoint(processes):
                     continue
                 busy = self._nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100
-                self._seconds = (self._seconds or 0.0) + busy * seconds
-        except self._nvml.NVMLError:  # after an error, no GPU is sampled again
-            self._gpus = []
+            except self._nvml.NVMLError:  # after an error, this GPU is not sampled again
+                self._gpus.remove(gpu)
+                continue
+            self._seconds = (self._seconds or 0.0) + busy * seconds
 
 
 def _opened() -> tuple[Any, list[Any]]:

@@ -60,6 +60,8 @@ _KINDS: dict[str, OperatorKind] = {
     ),
 }  # fmt: skip
 _CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "DeformConv")
+_RECURRENT = ("LSTM", "GRU", "RNN")
+_KNOWN = (*_KINDS, *_CONVOLUTIONS, *_RECURRENT)
 _BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 16: 16}
 
 
@@ -211,7 +213,7 @@ class _Reader:
                 self._constant(node)
                 continue
             operator = self._operator(node)
-            if operator.kind == "other" and node.op_type not in _CONVOLUTIONS:
+            if node.op_type not in _KNOWN:
                 unknown[node.op_type] += 1
             operators.append(operator)
             nodes.append(node)
@@ -262,7 +264,7 @@ class _Reader:
             if name
         )
         written = [name for name in node.output if name]
-        if node.op_type not in (*_KINDS, *_CONVOLUTIONS):
+        if node.op_type not in _KNOWN:
             written = written[:1]
         outputs = tuple(self._id(name, "activation") for name in written)
         shape = self._tensors[outputs[0]].shape
@@ -274,6 +276,9 @@ class _Reader:
             last = self._tensors[inputs[0]].shape
             transposed = "transA" in attributes and attributes["transA"].i
             macs = math.prod(shape) * (last[-2] if transposed else last[-1])
+        elif node.op_type in _RECURRENT:
+            read, *weights = (self._tensors[each].shape for each in inputs[:3])
+            macs = math.prod(read[:2]) * sum(map(math.prod, weights))
         elif node.op_type == "Mul":
             macs = math.prod(shape)
         name = node.op_type.lower()

@@ -174,16 +174,17 @@ def _on_images(
 ) -> Iterator[tuple[ModelSource, SplitEvaluator, int]]:
     """Open a network, with an evaluator of its files and the number of images of all parts."""
     place = source if isinstance(source, RunFolder) else Path(source)
-    if split == "all" and data is not None and pick is None and isinstance(place, Path):
-        found = on_all_images(place, data)
-        if found is not None:
-            yield *found, found[1].count
-            return
+    undivided = None
+    if data is not None and pick is None and isinstance(place, Path):
+        undivided = partial(on_all_images, place, data)
+    if split == "all" and undivided is not None and (found := undivided()) is not None:
+        yield *found, found[1].count
+        return
     with contextlib.ExitStack() as stack:
         try:
             network = stack.enter_context(opened(place, data, pick))
         except DataError as error:
-            if data is None or split == "all":
+            if split == "all" or undivided is None or not _fit(undivided):
                 raise
             hint = "new images that no network was trained on need no parts: give --split all"
             raise DataError(f"{error}; {hint}") from error
@@ -192,6 +193,14 @@ def _on_images(
             raise ConfigError(f"{source} comes without images; give some (--data)")
         images = network.images.data
         yield network, evaluator, sum(map(len, (images.train, images.validation, images.test)))
+
+
+def _fit(undivided: Callable[[], object | None]) -> bool:
+    """Return whether images that are not divided into parts fit a network."""
+    try:
+        return undivided() is not None
+    except (ConfigError, DataError, ArtifactError):
+        return False
 
 
 def _files(network: ModelSource) -> Iterator[_File]:
