@@ -56,12 +56,12 @@ def work(arguments: argparse.Namespace) -> None:
     bundles = sorted(read_bundles(arguments.run / "bundles").values(), key=lambda each: each.folder)
     for number, bundle in enumerate(bundles, start=1):
         print(f"finalist {number} of {len(bundles)}", flush=True)
-        results.put(rows_of(bundle, run_inputs, arguments.seed))
+        results.put(rows_of(bundle, run_inputs, bundle.architecture.id, arguments.seed))
     print(markdown(results.rows), flush=True)
 
 
-def rows_of(bundle: Bundle, run_inputs: RunInputs, seed: int) -> list[Row]:
-    """Return the errors, the memory and the instructions of a finalist."""
+def rows_of(bundle: Bundle, run_inputs: RunInputs, name: str, seed: int) -> list[Row]:
+    """Return the errors, the memory and the instructions of a finalist, whose rows have a name."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Bundle.load(Path(shutil.copytree(bundle.folder, Path(folder, "bundle"))))
         converted = convert_bundle(copy, ["c"])
@@ -81,7 +81,7 @@ def rows_of(bundle: Bundle, run_inputs: RunInputs, seed: int) -> list[Row]:
             "fp32": error_of(copy.predict, run_inputs, pixels.shape[1:]),
             "c": error_of(in_c, run_inputs, pixels.shape[1:]),
         }
-    name, n = bundle.architecture.id, len(run_inputs.data.test)
+    n = len(run_inputs.data.test)
     quantities: Sequence[tuple[str, float, str]] = [
         ("arena_kb", source.arena.bytes / 1024, "KB"),
         ("arena_kb_of_whole_tensors", whole_tensors(integers) / 1024, "KB"),
