@@ -222,6 +222,18 @@ OWN = {
         },
         "seed 0: ",
     ),
+    "microcontroller.search": (
+        [
+            *("--seeds", "0", "--cases", "convolutions"),
+            *(part for setting in PLANNED for part in ("--set", setting)),
+        ],
+        {
+            ("test_error", "convolutions in 32 KB c"),
+            ("arena_kb", "convolutions in 320 KB"),
+            ("instructions", "convolutions in 320 KB"),
+        },
+        "seed 0: ",
+    ),
 }
 """Options, some expected rows, and a text that is printed only before work is done."""
 
