@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -61,13 +63,19 @@ class ScriptedPage(ABC):
 def browser_process(command: Sequence[str], port_file: Path) -> Iterator[str]:
     """Start a browser, and yield the first line of the file that it writes its port into."""
     port_file.unlink(missing_ok=True)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until = time.monotonic() + _START_S
-        while not port_file.exists() or not port_file.read_text().strip():
-            assert time.monotonic() < until, f"{command[0]} did not start"
-            time.sleep(0.1)
-        yield port_file.read_text().split()[0]
-    finally:
-        process.terminate()
-        process.wait(30)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": own},  # it leaves files there
+        )
+        try:
+            until = time.monotonic() + _START_S
+            while not port_file.exists() or not port_file.read_text().strip():
+                assert time.monotonic() < until, f"{command[0]} did not start"
+                time.sleep(0.1)
+            yield port_file.read_text().split()[0]
+        finally:
+            process.terminate()
+            process.wait(30)

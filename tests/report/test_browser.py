@@ -1,8 +1,10 @@
 """The report in a real browser."""
 
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -35,9 +37,14 @@ def opened(tmp_path_factory):
         path.write_text(path.read_text().replace("</body>", f"{extra}</body>"))
         page = ["--virtual-time-budget=20000", "--dump-dom", path.as_uri()]
         profile = f"--user-data-dir={tmp_path / 'profile'}"
-        done = subprocess.run(
-            [CHROMIUM, *OPTIONS, profile, *page], capture_output=True, text=True, timeout=120
-        )
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
+            done = subprocess.run(
+                [CHROMIUM, *OPTIONS, profile, *page],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                env={**os.environ, "TMPDIR": own},  # it leaves files there
+            )
         assert done.returncode == 0, done.stderr[-2000:]
         document = done.stdout
         return document.replace(re.search(r"<script charset.*?</script>", document, re.S)[0], "")
