@@ -44,9 +44,9 @@ STRATEGIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 SAMPLERS = "guided", "random"
 """Samplers that search a supernet which is trained first."""
 WEIGHTS = 0.1, 0.3, 1.0, 3.0
-"""Weights of the cost, for the front of one strategy."""
-SMALL_WEIGHTS = 0.003, 0.01, 0.03
-"""Further weights, which are no setting of the other rows; the subject of a row names its own."""
+"""Weights of the relative cost, for the front of one strategy."""
+SMALL_WEIGHTS, LIMITS = (0.01, 0.03), (0.5, 1.0, 2.0)
+"""Further weights, and limits on the expected relative cost, which are no setting of other rows."""
 FRONT = "proxyless"
 _TRAINING_SHARE = 0.6  # of the minutes, for a supernet that is searched afterwards
 _ENDLESS = 10_000.0  # epochs
@@ -79,8 +79,11 @@ def searches(i: RunInputs, minutes: float) -> Mapping[str, Callable[[], Found]]:
         **{name: partial(by_strategy, i, name, minutes) for name in STRATEGIES},
         **{name: partial(by_sampler, i, name, minutes) for name in SAMPLERS},
         **{
-            f"{FRONT}, cost weight {weight:g}": partial(by_strategy, i, FRONT, minutes, weight)
-            for weight in (*WEIGHTS, *SMALL_WEIGHTS)
+            f"{FRONT}, cost {kind} {value:g}": partial(
+                by_strategy, i, FRONT, minutes, {f"cost_{kind}s": [value]}
+            )
+            for kind, values in (("limit", LIMITS), ("weight", (*SMALL_WEIGHTS, *WEIGHTS)))
+            for value in values
         },
     }
 
@@ -130,16 +133,17 @@ def observe(
     )
 
 
-def by_strategy(i: RunInputs, name: str, minutes: float, weight: float = 0.0) -> Found:
-    """Return the most probable cell that a strategy learns."""
+def by_strategy(
+    i: RunInputs, name: str, minutes: float, cost: Mapping[str, Any] | None = None
+) -> Found:
+    """Return the most probable cell that a strategy learns; the cost has no weight if not given."""
     kind, given = STRATEGIES[name]
-    strategy = make_strategy(
-        kind, {**given, "epochs": _ENDLESS, "minutes": minutes, "cost_weights": [weight]}
-    )
+    cost = {"cost_weights": [0.0]} if cost is None else cost
+    strategy = make_strategy(kind, {**given, "epochs": _ENDLESS, "minutes": minutes, **cost})
     space = i.space
     assert isinstance(space, CellSpace)
-    cost = AdditiveCost.fit(space, lambda codes: space.counted(codes)["macs"].astype(float))
-    learning = _Kept(strategy, cost)
+    macs = AdditiveCost.fit(space, lambda codes: space.counted(codes)["macs"].astype(float))
+    learning = _Kept(strategy, macs)
     train(i, space, strategy.training(i.recipe.train), learning)
     (distribution,) = learning.found
     return space, distribution.most_probable(0)

@@ -197,7 +197,8 @@ def _training_line(
 
 def learned_choices(learned: LearnedDistribution) -> go.Figure:
     """Plot the probability of each option of each choice, one row a choice."""
-    title = f"Cost weight {learned.cost_weight:g}"
+    limit = learned.cost_limit
+    title = f"Cost limit {limit:g}" if limit is not None else f"Cost weight {learned.cost_weight:g}"
     figure = blank(title, "options, in their order", "")
     rows = [list(options.items()) for options in learned.probabilities.values()]
     most = max(map(len, rows))

@@ -159,10 +159,12 @@ def learned(data: ReportData) -> Iterable[Html]:
             if each.expected_cost is None
             else f" The expected cost is {each.expected_cost:.3g} times the mean of the space."
         )
+        if each.cost_limit is not None:
+            cost += f" At most {each.cost_limit:g} times was asked for."
         yield _figure(
             plots.learned_choices(each),
             "Probability of each option of each choice. The weight of the cost against the loss "
-            f"is {each.cost_weight:g}.{cost} The most probable network is {each.network}.",
+            f"is {each.cost_weight:.3g}.{cost} The most probable network is {each.network}.",
         )
 
 

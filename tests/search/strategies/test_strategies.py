@@ -2,7 +2,7 @@
 
 import pickle
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,9 @@ from hwnas.search.strategies.distribution import ArchitectureDistribution
 from hwnas.search.strategies.learning import DistributionLearning, read_distributions
 from hwnas.search.strategies.pc_darts import PCDarts
 from hwnas.search.strategies.proxyless import Proxyless
-from hwnas.search.strategies.strategy import StrategyStep
+from hwnas.search.strategies.strategy import StrategyStep, Update
 from hwnas.search.training import TrainConfig, TrainingPoint, load_weights
+from hwnas.search.training.batch import Batch
 from hwnas.search.training.checkpoint import save_weights
 from hwnas.search.training.schedule import Schedule
 from hwnas.search.training.steps import StepContext
@@ -144,6 +145,54 @@ def test_distributions_of_dear_costs_prefer_cheap_networks(name: str) -> None:
 
 
 @EVERY
+def test_expected_costs_fall_to_their_limits(name: str) -> None:
+    strategy = make_strategy(
+        name, {"cost_limits": [0.7, 100.0], "warmup": 0.0, "learning_rate": 0.1}
+    )
+    space = space_for(strategy)
+    step, split = step_of(strategy, space)
+    for index in range(80):
+        taken(step, split, index)
+    cost = cost_of(space)
+    limited, free = (float(cost.relative(row)) for row in step.distribution.probabilities)
+    assert 0.5 < limited < 0.8
+    assert free > limited
+    weights = step.distribution.cost_weights
+    assert weights[0] > 100 * weights[1]
+
+
+@dataclass(frozen=True)
+class LikesDearOptions(Strategy):
+    """Strategy whose loss falls with the relative cost, by a factor."""
+
+    gain: float = 1.0
+
+    def relaxed(self, space: SearchSpace) -> None:
+        """Return nothing: all choices are learned from known losses."""
+
+    def update(
+        self, work: StrategyStep, batch: Batch, moment: StepContext, direction: int
+    ) -> Update:
+        """See `Strategy.update`."""
+        assert work.cost is not None
+        logits = work.distribution.logits.value[direction].clone().requires_grad_()
+        loss = -self.gain * work.cost.relative(work.distribution.of_logits(logits))
+        (gradient,) = torch.autograd.grad(loss, logits)
+        return Update(loss.detach(), {}, gradient)
+
+
+@pytest.mark.parametrize("gain", [0.003, 0.1, 3.0])
+def test_limits_on_the_cost_hold_for_losses_of_any_magnitude(gain: float) -> None:
+    strategy = LikesDearOptions(cost_limits=(0.8, 1.0), warmup=0.0, learning_rate=0.03, gain=gain)
+    step, split = step_of(strategy, CELLS)
+    for index in range(400):
+        taken(step, split, index)
+    cost = cost_of(CELLS)
+    for limit, row in zip((0.8, 1.0), step.distribution.probabilities, strict=True):
+        assert float(cost.relative(row)) == pytest.approx(limit, rel=0.1)
+
+
+@EVERY
 def test_entropy_weight_makes_distributions_settle(name: str) -> None:
     left = []
     for entropy in (0.0, 50.0):
@@ -256,6 +305,9 @@ def test_proxyless_moves_two_operators_of_a_choice_by_opposite_amounts() -> None
         ("gdas", {"entropy": -1.0}, "entropy"),
         ("proxyless", {"cost_weights": []}, "cost_weights"),
         ("proxyless", {"cost_weights": [-1.0]}, "cost_weights"),
+        ("proxyless", {"cost_limits": []}, "cost_limits"),
+        ("gdas", {"cost_limits": [1.0, 0.0]}, r"cost_limits is \[1.0, 0.0\]; .* above 0"),
+        ("gdas", {"cost_limits": [1.0], "cost_weights": [1.0]}, "exclude each other"),
         ("proxyless", {"held_out": 1.0}, "held_out"),
         ("proxyless", {"momentum": 1.0}, "momentum"),
         ("darts", {}, "darts"),

@@ -78,7 +78,10 @@ class AdditiveCost:
 
     @classmethod
     def summed(cls, costs: Sequence[AdditiveCost]) -> AdditiveCost:
-        """Return the sum of costs of one space, each relative to its reference."""
+        """Return the sum of costs of one space, each relative to its reference.
+
+        Its reference is their number, so that its relative cost is their mean.
+        """
         first = costs[0]
         terms = torch.stack([each.terms / each.reference for each in costs]).sum(0)
         base = sum(each.base / each.reference for each in costs)
@@ -89,6 +92,10 @@ class AdditiveCost:
         terms = self.terms.to(probabilities)
         each = (probabilities * terms).sum(-1) * self.effect(probabilities)
         return self.base + each.sum(-1)
+
+    def relative(self, probabilities: Tensor) -> Tensor:
+        """Return the expected cost over the reference, (...), with a gradient."""
+        return self(probabilities) / self.reference
 
     def effect(self, probabilities: Tensor) -> Tensor:
         """Return the probability that each choice has an effect, (..., C)."""

@@ -16,6 +16,7 @@ from hwnas.search_spaces import Architecture, SearchSpace
 
 __all__ = ["ArchitectureDistribution", "Learned", "Table"]
 
+_FIRST_WEIGHT = 1e-3
 _BETAS = 0.5, 0.999  # of Adam, as in DARTS (Liu et al., ICLR 2019) and all of its descendants
 
 Table = Mapping[str, Mapping[str, float]]
@@ -68,13 +69,14 @@ class Learned(nn.Module):
 class ArchitectureDistribution(nn.Module):
     """Independent categorical distributions of all choices, one set for each direction.
 
-    A direction is a weight of the cost against the loss.
+    A direction is a limit on the expected cost, or a weight of the cost against the loss.
 
     Attributes:
         space: Space of the networks.
         logits: Logits of the options, (K, C, O).
         edges: Logits of the edges of a cell among those that end at the same node, (K, C).
         baselines: Moving averages of rewards, (K,); NaN before the first reward.
+        cost_weights: Learned weights of the cost against the loss, (K,).
 
     Args:
         space: Space of the networks.
@@ -83,6 +85,7 @@ class ArchitectureDistribution(nn.Module):
 
     exists: Tensor
     baselines: Tensor
+    cost_weights: Tensor
 
     def __init__(self, space: SearchSpace, directions: int) -> None:
         super().__init__()
@@ -92,6 +95,7 @@ class ArchitectureDistribution(nn.Module):
         self.logits = Learned(directions, *self.exists.shape)
         self.edges = Learned(directions, len(sizes))
         self.register_buffer("baselines", torch.full((directions,), torch.nan))
+        self.register_buffer("cost_weights", torch.full((directions,), _FIRST_WEIGHT))
 
     @property
     def probabilities(self) -> Tensor:

@@ -52,7 +52,7 @@ class DistributionLearning:
         rows = np.random.default_rng([seed, _SPLIT_SEED]).permutation(len(split))
         count = strategy.held_out_images(len(rows), config.batch_size)
         held_out, others = np.split(rows, [count])
-        distribution = ArchitectureDistribution(supernet.space, len(strategy.cost_weights))
+        distribution = ArchitectureDistribution(supernet.space, strategy.directions)
         device = next(supernet.parameters()).device
         setattr(supernet, _CHILD, distribution.to(device))
         parts = [replace(split, positions=split.positions[part]) for part in (held_out, others)]
@@ -65,12 +65,15 @@ class DistributionLearning:
         """Write the distributions."""
         distribution: nn.Module = getattr(supernet, _CHILD)
         assert isinstance(distribution, ArchitectureDistribution)
-        weights = self.strategy.cost_weights
+        limits = self.strategy.cost_limits
+        weights = self.strategy.cost_weights or distribution.cost_weights.tolist()
         rows = []
         for k, (weight, table) in enumerate(zip(weights, distribution.tables(), strict=True)):
             row = {"cost_weight": weight, "network": distribution.most_probable(k).id}
+            if limits is not None:
+                row["cost_limit"] = limits[k]
             if self.cost is not None:
-                row["expected_cost"] = float(self.cost(distribution.probabilities[k]))
+                row["expected_cost"] = float(self.cost.relative(distribution.probabilities[k]))
             rows.append(row | {"probabilities": table})
         write_text(
             folder / DISTRIBUTIONS, json.dumps({"schema": 1, "distributions": rows}, indent=1)
@@ -85,14 +88,16 @@ class LearnedDistribution:
         cost_weight: Weight of the relative cost against the loss.
         network: Id of the most probable network.
         probabilities: Probability of each option, by the name of the choice.
-        expected_cost: Expected cost, relative to the mean of the space; None if no objective is a
-            cost.
+        expected_cost: Expected cost, relative to that of equally probable options; None if no
+            objective is a cost.
+        cost_limit: Largest expected cost that was asked for; None if the weight was given.
     """
 
     cost_weight: float
     network: str
     probabilities: Table
     expected_cost: float | None = None
+    cost_limit: float | None = None
 
 
 def read_distributions(folder: Path) -> Sequence[LearnedDistribution]:

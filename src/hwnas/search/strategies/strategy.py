@@ -8,6 +8,7 @@ gradients: REINFORCE (Williams, Machine Learning 1992) with a moving average as 
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ from hwnas.search_spaces.supernet.relaxed import RelaxedSpace
 __all__ = ["Strategy", "StrategyPlugin", "StrategyStep", "Update"]
 
 _LEAST_PROBABILITY = 1e-12  # the gradient of the entropy is infinite at 0
+_COST_LIMITS = 0.5, 1.0, 2.0
+_COST_WEIGHTS = 1e-6, 1e3  # range of the learned weights of the cost
+_RISE, _DAMPING = 6.0, 6.0  # from simulations, for losses of any magnitude in 300 to 4,000 steps
 
 Gates = Callable[[str], Callable[[Tensor, Mapping[str, torch.nn.Module]], Tensor]]
 """Function from the name of a choice to the gate of the places that it decides."""
@@ -68,8 +72,13 @@ class Strategy(ABC):
     Attributes:
         epochs: Passes over the images that the weights are trained on.
         minutes: Longest duration of this training, in minutes; no limit if None.
-        cost_weights: Weights of the relative cost against the loss; there is a distribution for
-            each. The relative cost is 1 for the mean of the space.
+        cost_limits: Largest expected relative cost of each distribution, above 0. The relative cost
+            is 1 if all options are equally probable; it is the mean over the objectives that are
+            costs. The weight of the cost against the loss is learned: it grows while a distribution
+            is above its limit, and shrinks below (LightNAS, Luo et al., "You Only Search Once",
+            DAC 2022). None for 0.5, 1 and 2, unless there are ``cost_weights``.
+        cost_weights: In place of limits, fixed weights of the relative cost against the loss; there
+            is a distribution for each.
         learning_rate: Learning rate of the distributions.
         held_out: Share of the training images that the distributions learn from; the weights learn
             from the others.
@@ -84,7 +93,8 @@ class Strategy(ABC):
 
     epochs: float = 20.0
     minutes: float | None = None
-    cost_weights: tuple[float, ...] = (0.05, 0.2, 0.8)
+    cost_limits: tuple[float, ...] | None = None
+    cost_weights: tuple[float, ...] | None = None
     learning_rate: float = 0.01
     held_out: float = 0.3
     warmup: float = 0.1
@@ -92,11 +102,21 @@ class Strategy(ABC):
     decay: float = 0.95
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cost_weights", tuple(self.cost_weights))
-        if not self.cost_weights or any(not 0 <= weight < math.inf for weight in self.cost_weights):
-            raise ConfigError(
-                f"cost_weights is {list(self.cost_weights)}; expected numbers of at least 0"
-            )
+        limits, weights = self.cost_limits, self.cost_weights
+        if limits is None and weights is None:
+            limits = _COST_LIMITS
+        if limits is not None and weights is not None:
+            raise ConfigError("cost_limits and cost_weights exclude each other; give one of them")
+        for name, values, able in (
+            ("cost_limits", limits, "above 0"),
+            ("cost_weights", weights, "of at least 0"),
+        ):
+            if values is None:
+                continue
+            least = 0.0 if name == "cost_weights" else sys.float_info.min
+            if not values or any(not least <= value < math.inf for value in values):
+                raise ConfigError(f"{name} is {list(values)}; expected numbers {able}")
+            object.__setattr__(self, name, tuple(values))
         for name in ("epochs", "minutes", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -110,6 +130,11 @@ class Strategy(ABC):
                 f"held_out is {self.held_out} and warmup {self.warmup}; expected shares, the first "
                 "above 0"
             )
+
+    @property
+    def directions(self) -> int:
+        """Number of distributions."""
+        return len(self.cost_limits or self.cost_weights or ())
 
     trains_networks = True
     """Whether the weights of whole networks are trained, so that a supernet can score them."""
@@ -183,7 +208,7 @@ class StrategyStep:
     Attributes:
         supernet: Supernet whose weights are trained; ``distribution`` is one of its children, so
             that checkpoints contain it.
-        distribution: Distributions, one for each of the strategy's cost weights.
+        distribution: Distributions, one for each of the strategy's cost limits or weights.
         strategy: Strategy that trains both.
         task: Task that gives preprocessing and losses.
         held_out: Schedule of the images that the distributions learn from.
@@ -201,7 +226,7 @@ class StrategyStep:
 
     def __call__(self, batch: Batch, moment: StepContext) -> tuple[float, float]:
         """Compute gradients of the weights and update a distribution; return the loss twice."""
-        direction = moment.step % len(self.strategy.cost_weights)
+        direction = moment.step % self.strategy.directions
         loss_of, loss = self.strategy.trained(self, moment, direction), 0.0
         for part in batch.parts(moment.parts):
             of_part = loss_of(part)
@@ -325,7 +350,7 @@ class StrategyStep:
     def _own_gradient(self, direction: int, share: float) -> Tensor:
         """Return the gradient of what needs no network: the expected cost, and the entropy."""
         strategy = self.strategy
-        weight = strategy.cost_weights[direction] if self.cost is not None else 0.0
+        weight = self._cost_weight(direction)
         entropy = strategy.entropy * (share - strategy.warmup) / (1 - strategy.warmup)
         logits = self.distribution.logits.value[direction].detach().clone().requires_grad_()
         if not weight and not entropy:
@@ -334,6 +359,26 @@ class StrategyStep:
         logarithms = probabilities.clamp_min(_LEAST_PROBABILITY).log()
         loss = -entropy * (probabilities * logarithms).sum(-1).mean()
         if self.cost is not None and weight:
-            loss = loss + weight * self.cost(probabilities)
+            loss = loss + weight * self.cost.relative(probabilities)
         (found,) = torch.autograd.grad(loss, logits)
         return found
+
+    def _cost_weight(self, direction: int) -> float:
+        """Return the weight of the relative cost, after learning it if there is a limit.
+
+        The weight is multiplied by the exponential of the relative violation of the limit (dual
+        ascent), since nobody knows its magnitude. What is returned also follows the violation of
+        the moment, which damps oscillations.
+        """
+        strategy, weights = self.strategy, self.distribution.cost_weights
+        if self.cost is None:
+            return 0.0
+        if strategy.cost_weights is not None:
+            return strategy.cost_weights[direction]
+        assert strategy.cost_limits is not None
+        expected = float(self.cost.relative(self.distribution.probabilities[direction]))
+        violation = max(-1.0, min(1.0, expected / strategy.cost_limits[direction] - 1))
+        rate = _RISE * strategy.learning_rate
+        risen = float(weights[direction]) * math.exp(rate * violation)
+        weights[direction] = max(_COST_WEIGHTS[0], min(_COST_WEIGHTS[1], risen))
+        return float(weights[direction]) * math.exp(_DAMPING * violation)
