@@ -310,6 +310,21 @@ def test_multi_task_script_compares_networks_of_equal_path_cost(
 
 
 @pytest.mark.exhaustive
+def test_operators_script_finds_published_cells_of_every_method(
+    run: Callable[..., Any], tmp_path: Path, hwnas_data: Path
+) -> None:
+    options = ["--seeds", "0", "--minutes", "0.02", "--set", "data.train_limit=600"]
+    done = run("operators", *options)
+    assert done.status == 0, done.err
+    rows = {(r.metric, r.subject): r.value for r in read_rows(tmp_path / "out/results.jsonl")}
+    methods = {subject for metric, subject in rows if metric == "million_macs"}
+    assert methods > {"gdas", "guided", "random", "proxyless, cost limit 0.5"}
+    best = rows["table_accuracy", "best cell"]
+    assert all(0.1 <= rows["table_accuracy", method] <= best for method in methods)
+    assert "seed 0: " not in run("operators", *options).out
+
+
+@pytest.mark.exhaustive
 def test_segmentation_script_records_the_score_of_bundle_masks(
     run: Callable[..., Any], tmp_path: Path, hwnas_data: Path
 ) -> None:
