@@ -68,7 +68,7 @@ def bundle_of(folder: Path, size: int) -> Bundle:
 def rows(bundle: Bundle, size: int, seed: int, seconds: float) -> list[Row]:
     """Return the errors of the predictions for a network, over batchings and loads."""
     body = RequestBody.of(bundle, None)
-    times = service_times(bundle, [1], [1, 2, 4, 8], body)[1]
+    times = service_times(bundle, [1], [1, 2, 4, 8], body)[bundle.artifact().name][1]
     found: dict[str, list[float]] = {}
     details = []
     for settings, load, rate in _cases(times):
@@ -115,7 +115,8 @@ def _measured(
     bundle: Bundle, settings: BatchSettings, rate: float, body: RequestBody, seconds: float
 ) -> LoadTest:
     machine = PricedMachine("here", CORES, 1.0)
-    return load_test(bundle, ServingPlan(machine, 1, 1, settings, rate, 0.0, 0.0), body, seconds)
+    plan = ServingPlan(bundle.artifact().name, machine, 1, 1, settings, rate, 0.0, 0.0)
+    return load_test(bundle, plan, body, seconds)
 
 
 def _exponential(service_ms: float, per_second: float) -> float:

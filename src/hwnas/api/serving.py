@@ -49,8 +49,8 @@ def plan_serving(
 ) -> ServingPlans:
     """Find the cheapest machines that serve a network at a rate within a latency limit.
 
-    The network and the server's own code are measured on this machine; latencies under load are
-    simulated from these times.
+    The artifacts of the bundle whose runtimes are here, and the server's own code, are measured on
+    this machine; latencies under load are simulated from these times.
 
     Args:
         bundle: Bundle, its path, or a finalist of a run.

@@ -4,6 +4,7 @@ import http.client
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from hwnas.deploy import (
     export_onnx,
     write_bundle,
 )
+from hwnas.deploy.bundles.checksums import render_sums, sha256
 from hwnas.deploy.serve import BatchSettings, BundleServer, ServerLimits, Service
 
 
@@ -107,6 +109,19 @@ def masks_bundle(
         outputs=OutputMeaning("pixel_class_scores", ("paper", "ink")),
     )
     return write_bundle(folder / "bundle", changed, facts)
+
+
+@pytest.fixture
+def with_two_artifacts(packed: Bundle, tmp_path: Path) -> Bundle:
+    """Bundle whose file runs in ONNX Runtime and in PyTorch."""
+    folder = shutil.copytree(packed.folder, tmp_path / "two")
+    description = json.loads((folder / "bundle.json").read_text())
+    [first] = description["artifacts"]
+    description["artifacts"] = [first, {**first, "runtime": "pytorch"}]
+    (folder / "bundle.json").write_text(json.dumps(description))
+    sums = {name: sha256(folder / name) for name in packed.files if name != "bundle.sha256"}
+    (folder / "bundle.sha256").write_text(render_sums(sums))
+    return Bundle.load(folder)
 
 
 _LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"'

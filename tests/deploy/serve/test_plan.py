@@ -10,15 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hwnas as package
-from hwnas.deploy import Bundle
+from hwnas.deploy import Bundle, TimingSettings
 from hwnas.deploy.serve.capacity import ServiceTimes
 from hwnas.deploy.serve.plan import PricedMachine, plan_serving
+from hwnas.deploy.serve.trial import RequestBody, service_times
 from hwnas.errors import ConfigError, InfeasibleError
 
 Command = Callable[..., Any]
 TIMES = {
-    1: ServiceTimes({1: 5.0, 4: 14.0}, 0.5),
-    2: ServiceTimes({1: 3.0, 4: 8.0}, 0.5),
+    "fp32@onnxruntime": {
+        1: ServiceTimes({1: 5.0, 4: 14.0}, 0.5),
+        2: ServiceTimes({1: 3.0, 4: 8.0}, 0.5),
+    }
 }
 SMALL, LARGE = PricedMachine("small", 2, 0.05), PricedMachine("large", 8, 0.18)
 
@@ -54,6 +57,17 @@ def test_plans_are_sorted_by_price_and_faster_machines_are_fewer() -> None:
     first, second = plan_serving(TIMES, [SMALL, fast], 1000, 30)
     assert first.machine is fast
     assert first.machines < second.machines
+
+
+def test_plan_serves_the_artifact_that_is_cheapest_under_the_load() -> None:
+    """The one that is slower for single images may be faster in batches."""
+    times = {**TIMES, "int8@openvino": {1: ServiceTimes({1: 7.0, 4: 9.0}, 0.5)}}
+    [heavy], [plain] = (plan_serving(each, [SMALL], 2000, 50) for each in (times, TIMES))
+    assert heavy.artifact == "int8@openvino"
+    assert heavy.settings.max_batch == 4
+    assert heavy.price < plain.price
+    [urgent] = plan_serving(times, [SMALL], 50, 6)
+    assert urgent.artifact == "fp32@onnxruntime"
 
 
 def test_limit_below_the_time_of_one_request_is_infeasible() -> None:
@@ -100,5 +114,17 @@ def test_server_of_the_plan_is_measured_under_its_load(packed: Bundle, hwnas: Co
     assert 0 < found.check.p50_ms <= found.check.p99_ms < 500
     answer = hwnas("plan", packed.folder, "--rate", 30, "--p99-ms", 500, "--machine", "here=1:1")
     assert answer.status == 0, answer
-    assert "1 x here for 1 an hour: 1 server of 1 thread" in answer.out
-    assert f"next: hwnas serve {packed.folder} --threads 1" in answer.out
+    assert "1 x here for 1 an hour: 1 server of fp32@onnxruntime, 1 thread" in answer.out
+    next_step = f"next: hwnas serve {packed.folder} --artifact fp32@onnxruntime --threads 1"
+    assert next_step in answer.out
+
+
+@pytest.mark.slow
+def test_all_artifacts_of_a_bundle_are_timed(with_two_artifacts: Bundle) -> None:
+    body = RequestBody.of(with_two_artifacts, None)
+    brief = TimingSettings(warmup=1, rounds=3, round_ms=1.0)
+    times = service_times(with_two_artifacts, [1], [4], body, brief)
+    assert set(times) == {"fp32@onnxruntime", "fp32@pytorch"}
+    assert all(set(each[1].network_ms) == {1, 4} for each in times.values())
+    own = {each[1].request_ms for each in times.values()}
+    assert len(own) == 1, "the server's own code does not depend on the artifact"

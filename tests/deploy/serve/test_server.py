@@ -416,6 +416,27 @@ def test_server_refuses_a_port_in_use_and_an_invalid_model_name(
         Service(packed, BatchSettings(), ServerLimits(), "../a")
 
 
+def test_artifact_of_the_bundle_can_be_chosen(
+    with_two_artifacts: Bundle, digits: NDArray[np.uint8]
+) -> None:
+    service = Service(with_two_artifacts, BatchSettings(), ServerLimits(), artifact="fp32@pytorch")
+    try:
+        assert isinstance(service._session, type(with_two_artifacts.session(8, 1, "fp32@pytorch")))
+        with service.claim(lambda: True) as claim:
+            found = service.outputs(digits[:3], claim)
+        np.testing.assert_allclose(found, with_two_artifacts.predict(digits[:3]), atol=1e-5)
+    finally:
+        service.close()
+
+
+def test_serve_command_refuses_artifacts_that_the_bundle_lacks(
+    with_two_artifacts: Bundle, hwnas: Callable[..., Any]
+) -> None:
+    hwnas("serve", with_two_artifacts.folder, "--artifact", "int8@openvino").refused(
+        "has no artifact 'int8@openvino'", "known: fp32@onnxruntime, fp32@pytorch"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_serve_command_finishes_open_requests_after_a_signal(

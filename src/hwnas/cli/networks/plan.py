@@ -56,8 +56,8 @@ def _told(bundle: Path, plans: list[ServingPlan], check: LoadTest | None) -> lis
         settings, servers = each.settings, f"{each.servers} server{'s' * (each.servers > 1)}"
         lines.append(
             f"{each.machines} x {each.machine.name} for {each.price:.4g} an hour: {servers} of "
-            f"{settings.threads} thread{'s' * (settings.threads > 1)}, batches of up to "
-            f"{settings.max_batch}, p50 {each.p50_ms:.3g} ms and p99 {each.p99_ms:.3g} ms "
+            f"{each.artifact}, {settings.threads} thread{'s' * (settings.threads > 1)}, batches of "
+            f"up to {settings.max_batch}, p50 {each.p50_ms:.3g} ms and p99 {each.p99_ms:.3g} ms "
             "(simulated)"
         )
     best = plans[0]
@@ -68,7 +68,7 @@ def _told(bundle: Path, plans: list[ServingPlan], check: LoadTest | None) -> lis
         )
     settings = best.settings
     lines.append(
-        f"next: hwnas serve {bundle} --threads {settings.threads} --max-batch "
-        f"{settings.max_batch} --max-wait-ms {settings.max_wait_ms:g}"
+        f"next: hwnas serve {bundle} --artifact {best.artifact} --threads {settings.threads} "
+        f"--max-batch {settings.max_batch} --max-wait-ms {settings.max_wait_ms:g}"
     )
     return lines

@@ -28,7 +28,7 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port")
     ] = 8000,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of ONNX Runtime")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the runtime")] = 1,
     max_batch: Annotated[int, typer.Option(min=1, help="Most images in one batch")] = 8,
     max_wait_ms: Annotated[
         float, typer.Option(min=0, help="Longest wait for other requests to fill a batch, in ms")
@@ -51,6 +51,10 @@ def serve(
         float, typer.Option(help="Time limit for sending a request, in seconds")
     ] = 30,
     name: Annotated[str | None, typer.Option(help="Name of the model in addresses")] = None,
+    artifact: Annotated[
+        str | None,
+        typer.Option(help="Artifact of the bundle, such as int8@openvino; its first by default"),
+    ] = None,
     cache_mb: CacheMb = None,
     cache_entries: CacheEntries = ENTRIES,
     cache_near: CacheNear = None,
@@ -77,10 +81,19 @@ def serve(
     opened = open_packed(bundle)
     kind = "network" if isinstance(opened, Bundle) else "cascade"
     cache = cache_of(opened, cache_mb, cache_entries, cache_near, cache_data)
-    for warning in opened.warnings():
+    warnings = opened.warnings(artifact) if isinstance(opened, Bundle) else opened.warnings()
+    for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     ended_by = serve(
-        opened, settings, limits, host=host, port=port, name=name, cache=cache, started=started
+        opened,
+        settings,
+        limits,
+        host=host,
+        port=port,
+        name=name,
+        cache=cache,
+        artifact=artifact,
+        started=started,
     )
     if ended_by == signal.SIGINT:
         fail("interrupted; all accepted requests were answered", 130)

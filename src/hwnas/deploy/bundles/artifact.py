@@ -41,6 +41,11 @@ class Artifact:
     tolerance: float = TOLERANCE
     beside: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Variant and runtime, such as ``"int8@openvino"``; unique in a bundle."""
+        return f"{self.variant}@{self.runtime}"
+
     def target(self, batch: int = 1, threads: int = 1) -> Target:
         """Return this machine as a target, with the artifact's runtime and number format."""
         return Target(Device.here(self.runtime, batch, threads), self.number_format)

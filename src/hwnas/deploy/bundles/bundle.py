@@ -48,6 +48,7 @@ from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.text import continued
 from hwnas.errors import ArtifactError, ConfigError, DataError
+from hwnas.plugin import closest
 from hwnas.search_spaces import Architecture
 
 __all__ = [
@@ -197,18 +198,33 @@ class Bundle:
     def _session(self) -> Session:
         return self.session()
 
-    def session(self, batch: int = 1, threads: int = 1) -> Session:
-        """Load the first artifact into its runtime.
+    def artifact(self, name: str | None = None) -> Artifact:
+        """Return the artifact of a name such as ``"int8@openvino"``, or the first one.
+
+        Raises:
+            ConfigError: The bundle has no such artifact.
+        """
+        if name is None:
+            return self.artifacts[0]
+        named = {each.name: each for each in self.artifacts}
+        if name not in named:
+            raise ConfigError(f"{self.folder} has no artifact {name!r}; {closest(name, named)}")
+        return named[name]
+
+    def session(self, batch: int = 1, threads: int = 1, artifact: str | None = None) -> Session:
+        """Load an artifact into its runtime.
 
         Args:
             batch: Largest number of images per run.
             threads: Number of threads that compute.
+            artifact: Name of the artifact, as in `artifact`; the first one if None.
 
         Raises:
             ArtifactError: The file is damaged or does not fit the preprocessing.
+            ConfigError: The bundle has no such artifact.
             DeviceError: The runtime is not installed, or there are fewer cores than threads.
         """
-        return self._loaded(self.artifacts[0], batch, threads)
+        return self._loaded(self.artifact(artifact), batch, threads)
 
     def _loaded(self, artifact: Artifact, batch: int = 1, threads: int = 1) -> Session:
         file = inside(self.folder, artifact.file)
@@ -441,13 +457,17 @@ class Bundle:
             *(SealCheck("int8 sums", True, warning, warns=True) for warning in self._warnings()),
         ]
 
-    def warnings(self) -> list[str]:
-        """Return warnings about the first artifact on this machine, one line each.
+    def warnings(self, artifact: str | None = None) -> list[str]:
+        """Return warnings about an artifact on this machine, one line each.
+
+        Args:
+            artifact: Name of the artifact, as in `artifact`; the first one if None.
 
         Raises:
             ArtifactError: The file is damaged.
+            ConfigError: The bundle has no such artifact.
         """
-        return [warning for warning in [self._warning(self.artifacts[0])] if warning]
+        return [warning for warning in [self._warning(self.artifact(artifact))] if warning]
 
     def _warnings(self) -> list[str]:
         """Return the warnings about all artifacts; other checks report damaged files."""

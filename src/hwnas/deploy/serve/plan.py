@@ -73,6 +73,7 @@ class ServingPlan:
     """Machines and settings that serve a load.
 
     Attributes:
+        artifact: Name of the bundle's artifact that is served, such as ``"int8@openvino"``.
         machine: Kind of machine.
         machines: Number of them.
         servers: Number of server processes on all machines together.
@@ -82,6 +83,7 @@ class ServingPlan:
         p99_ms: Predicted 99th percentile of the latency in milliseconds.
     """
 
+    artifact: str
     machine: PricedMachine
     machines: int
     servers: int
@@ -106,7 +108,7 @@ class ServingPlan:
 
 
 def plan_serving(
-    times: Mapping[int, ServiceTimes],
+    times: Mapping[str, Mapping[int, ServiceTimes]],
     machines: Sequence[PricedMachine],
     per_second: float,
     p99_ms: float,
@@ -117,7 +119,8 @@ def plan_serving(
     load balancer divides the requests evenly.
 
     Args:
-        times: Times of a server by its number of threads, with batches of the sizes to try.
+        times: Times of a server by the artifact that it serves and its number of threads, with
+            batches of the sizes to try.
         machines: Kinds of machines.
         per_second: Mean number of requests in a second.
         p99_ms: Largest acceptable 99th percentile of the latency in milliseconds.
@@ -131,14 +134,23 @@ def plan_serving(
     for machine in machines:
         plans = [
             plan
-            for settings in _settings(times, machine)
-            if (plan := _smallest(times, machine, settings, per_second, p99_ms)) is not None
+            for artifact, by_threads in times.items()
+            for settings in _settings(by_threads, machine)
+            if (
+                plan := _smallest(
+                    artifact, by_threads[settings.threads], machine, settings, per_second, p99_ms
+                )
+            )
+            is not None
         ]
         if plans:
             found.append(min(plans, key=lambda plan: (plan.price, plan.p99_ms)))
     if not found:
         fastest = min(
-            each.on(machine.speed).idle_ms for machine in machines for each in times.values()
+            each.on(machine.speed).idle_ms
+            for machine in machines
+            for by_threads in times.values()
+            for each in by_threads.values()
         )
         raise InfeasibleError(
             f"no number of servers keeps the 99th percentile at {p99_ms:g} ms; a single request on "
@@ -167,14 +179,15 @@ def _settings(times: Mapping[int, ServiceTimes], machine: PricedMachine) -> Iter
 
 
 def _smallest(
-    times: Mapping[int, ServiceTimes],
+    artifact: str,
+    times: ServiceTimes,
     machine: PricedMachine,
     settings: BatchSettings,
     per_second: float,
     p99_ms: float,
 ) -> ServingPlan | None:
     """Return the plan with the fewest servers, found by bisection; None if none is fast enough."""
-    own = times[settings.threads].on(machine.speed)
+    own = times.on(machine.speed)
     if own.idle_ms > p99_ms:
         return None
     per_machine = machine.cores // settings.threads
@@ -184,7 +197,8 @@ def _smallest(
         latencies = simulated_ms(own, settings, per_second / servers, cores)
         p50, p99 = np.quantile(latencies, (0.5, _QUANTILE), method="higher").tolist()
         count = math.ceil(servers / per_machine)
-        return ServingPlan(machine, count, servers, settings, per_second / servers, p50, p99)
+        each = per_second / servers
+        return ServingPlan(artifact, machine, count, servers, settings, each, p50, p99)
 
     # Below this number, the network alone could not keep up, or the server's own code is too busy.
     image_ms = own.of_batch(settings.max_batch) / settings.max_batch

@@ -9,7 +9,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.cascades.cascade import Cascade, CascadePart
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes.runtime import Session
-from hwnas.errors import ArtifactError
+from hwnas.errors import ArtifactError, ConfigError
 
 __all__ = ["ServedNetwork", "input_of", "model_id", "networks_of", "output_shape"]
 
@@ -27,20 +27,26 @@ class ServedNetwork:
     session: Session
 
 
-def networks_of(model: Bundle | Cascade, batch: int, threads: int) -> tuple[ServedNetwork, ...]:
+def networks_of(
+    model: Bundle | Cascade, batch: int, threads: int, artifact: str | None = None
+) -> tuple[ServedNetwork, ...]:
     """Load the network of a bundle, or the small and the big network of a cascade.
 
     Args:
         model: The bundle or cascade.
         batch: Largest number of images per run.
         threads: Number of threads that compute.
+        artifact: Name of the bundle's artifact to load; the first one if None.
 
     Raises:
         ArtifactError: A file is damaged.
+        ConfigError: The bundle has no such artifact, or a cascade is to have one.
         DeviceError: There are fewer cores than threads.
     """
     if isinstance(model, Bundle):
-        return (ServedNetwork(model.preprocessing, model.session(batch, threads)),)
+        return (ServedNetwork(model.preprocessing, model.session(batch, threads, artifact)),)
+    if artifact is not None:
+        raise ConfigError(f"a cascade names its own artifacts; leave out the artifact {artifact!r}")
 
     def of(part: CascadePart) -> ServedNetwork:
         return ServedNetwork(part.preprocessing, part.new_session(batch, threads))

@@ -168,6 +168,7 @@ def serve(
     port: int,
     name: str | None = None,
     cache: PredictionCache | None = None,
+    artifact: str | None = None,
     started: Callable[[BundleServer], object] = lambda server: None,
 ) -> int:
     """Serve a bundle or cascade until SIGTERM or Ctrl-C; requests in progress are answered first.
@@ -180,6 +181,7 @@ def serve(
         port: Port to listen on; 0 takes a free one.
         name: Name of the model in addresses; its id if None.
         cache: Cache of outputs for images that were seen before; None computes all.
+        artifact: Name of the bundle's artifact that computes; the first one if None.
         started: Function called with the server once it answers requests.
 
     Returns:
@@ -194,7 +196,7 @@ def serve(
     warnings.simplefilter("error", Image.DecompressionBombWarning)  # the server has its own limits
     torch.set_num_threads(1)  # many threads preprocess images already
     with _first_signal() as wait:
-        service = Service(model, settings, limits, name, cache)
+        service = Service(model, settings, limits, name, cache, artifact)
         try:
             server = BundleServer(service, host, port)
         except ConfigError:

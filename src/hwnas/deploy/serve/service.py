@@ -105,11 +105,13 @@ class Service:
         limits: Limits on what clients may request.
         name: Name of the model in addresses; its id if None.
         cache: Cache of outputs for images that were seen before; None computes all.
+        artifact: Name of the bundle's artifact that computes, such as ``"int8@openvino"``; the
+            first one if None.
 
     Raises:
         ArtifactError: The model is damaged.
         ConfigError: The network makes pictures, the memory limit is too small for one image of the
-            network's size, or the name cannot be part of an address.
+            network's size, the name cannot be part of an address, or there is no such artifact.
         DeviceError: This machine has fewer cores than the requested threads.
     """
 
@@ -120,6 +122,7 @@ class Service:
         limits: ServerLimits,
         name: str | None = None,
         cache: PredictionCache | None = None,
+        artifact: str | None = None,
     ) -> None:
         model.verify()
         self.name = model_name(model_id(model), name)
@@ -136,7 +139,7 @@ class Service:
         )
         self.memory = MemoryBudget(limits.memory_bytes, limits.memory_wait_s)
         self._check_memory()
-        first, *others = networks_of(model, settings.max_batch, settings.threads)
+        first, *others = networks_of(model, settings.max_batch, settings.threads, artifact)
         self._first, self._session = first, first.session
         self.requests = Counter(
             "hwnas_requests_total", "Requests that were answered.", ("path", "status")

@@ -17,10 +17,12 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from hwnas.deploy.bundles.artifact import Artifact
 from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.deploy.measurement.timing import measure_together
+from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.serve import load
 from hwnas.deploy.serve.capacity import ServiceTimes
 from hwnas.deploy.serve.plan import ServingPlan
@@ -70,16 +72,16 @@ def service_times(
     batches: Sequence[int],
     body: RequestBody,
     timing: TimingSettings | None = None,
-) -> dict[int, ServiceTimes]:
-    """Measure a server of a bundle on this machine.
+) -> dict[str, dict[int, ServiceTimes]]:
+    """Measure a server of a bundle on this machine, by artifact and number of threads.
 
-    The network is timed alone, in its own runtime, for each number of threads and each batch. The
-    server's own code is what a server takes of the processor for each request of a light load, less
-    the network: requests that come one after the other take less. The spread and the delay are
-    those that explain the latencies under this load.
+    Each artifact whose runtime is here is timed alone, for each number of threads and each batch.
+    The server's own code is what a server of the first artifact takes of the processor for each
+    request of a light load, less the network: requests that come one after the other take less. The
+    spread and the delay are those that explain the latencies under this load.
 
     Args:
-        bundle: Bundle whose first artifact is served.
+        bundle: Bundle that is served.
         threads: Numbers of threads.
         batches: Batch sizes; 1 is added.
         body: Body of the requests.
@@ -88,30 +90,47 @@ def service_times(
     Raises:
         DeviceError: The runtime is not installed, there are too few cores, or the server fails.
     """
-    artifact = bundle.artifacts[0]
-    file = bundle.folder / artifact.file
+    first, *others = bundle.artifacts
+    usable = [first, *(each for each in others if _unavailable(each) is None)]
+    sizes = sorted({1, *batches})
+
+    def network(artifact: Artifact, batch: int, count: int) -> TimedNetwork:
+        return TimedNetwork(bundle.folder / artifact.file, artifact.target(batch, count))
+
     subjects = {
-        f"{batch} {count}": TimedNetwork(file, artifact.target(batch, count))
+        f"{artifact.name} {batch} {count}": network(artifact, batch, count)
+        for artifact in usable
         for count in threads
-        for batch in sorted({1, *batches})
+        for batch in sizes
     }
     found = measure_together(subjects, timing)
-    one = {"": TimedNetwork(file, artifact.target(1, 1))}
-    single = found.get("1 1") or measure_together(one, timing)[""]
+    alone = f"{first.name} 1 1"
+    single = found.get(alone) or measure_together({alone: network(first, 1, 1)}, timing)[alone]
     light, cpu_ms = _light_load(bundle, body)
-    own = max(0.0, cpu_ms - single.cpu_ms.p50)
-    times = {}
-    for count in threads:
-        walls = {batch: found[f"{batch} {count}"].wall_ms for batch in sorted({1, *batches})}
+    own_ms = max(0.0, cpu_ms - single.cpu_ms.p50)
+
+    def times(artifact: Artifact, count: int) -> ServiceTimes:
+        walls = {batch: found[f"{artifact.name} {batch} {count}"].wall_ms for batch in sizes}
         ratios = [math.log(max(1.0, wall.p80 / wall.p20)) / _P20_TO_P80 for wall in walls.values()]
-        network = {batch: wall.p50 for batch, wall in walls.items()}
-        times[count] = ServiceTimes(network, own, float(np.median(ratios)))
-    alone = ServiceTimes({1: single.wall_ms.p50}, own, times[min(times)].spread)
-    fitted = alone.fitted(light.per_second, light.p50_ms, light.p99_ms)
+        medians = {batch: wall.p50 for batch, wall in walls.items()}
+        return ServiceTimes(medians, own_ms, float(np.median(ratios)))
+
+    begun = ServiceTimes({1: single.wall_ms.p50}, own_ms, times(first, min(threads)).spread)
+    fitted = begun.fitted(light.per_second, light.p50_ms, light.p99_ms)
     spread, delay = fitted.request_spread, fitted.delay_ms
     return {
-        count: replace(each, request_spread=spread, delay_ms=delay) for count, each in times.items()
+        artifact.name: {
+            count: replace(times(artifact, count), request_spread=spread, delay_ms=delay)
+            for count in threads
+        }
+        for artifact in usable
     }
+
+
+def _unavailable(artifact: Artifact) -> str | None:
+    """Return why an artifact cannot run here; None if it can."""
+    runtime = RUNTIMES[artifact.runtime]
+    return runtime.unavailable(artifact.target().device.hardware)
 
 
 def _light_load(bundle: Bundle, body: RequestBody) -> tuple[LoadTest, float]:
@@ -119,7 +138,7 @@ def _light_load(bundle: Bundle, body: RequestBody) -> tuple[LoadTest, float]:
 
     The server runs one image at a time, on one thread.
     """
-    with _server(bundle, BatchSettings(1, 0.0, 1)) as (process, url):
+    with _server(bundle, None, BatchSettings(1, 0.0, 1)) as (process, url):
         idle = float(np.median(_sent(url, body, 0.0, _WARM_UP)[_WARM_UP // 2 :]))
         before = _cpu_s(process)
         found = _loaded(url, body, 1e3 * _LIGHT / idle, _REQUESTS)
@@ -158,7 +177,7 @@ def load_test(bundle: Bundle, plan: ServingPlan, body: RequestBody, seconds: flo
     """
     check_duration(seconds)
     requests = max(100, round(plan.per_second * seconds))
-    with _server(bundle, plan.settings) as (_, url):
+    with _server(bundle, plan.artifact, plan.settings) as (_, url):
         _sent(url, body, 0.0, _WARM_UP)
         return _loaded(url, body, plan.per_second, requests)
 
@@ -175,11 +194,14 @@ def check_duration(seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _server(bundle: Bundle, settings: BatchSettings) -> Iterator[tuple[psutil.Process, str]]:
+def _server(
+    bundle: Bundle, artifact: str | None, settings: BatchSettings
+) -> Iterator[tuple[psutil.Process, str]]:
     """Start a server in a process of its own, and yield the process and its address."""
     command = [sys.executable, "-m", "hwnas.cli", "serve", str(bundle.folder), "--port", "0"]
     command += ["--threads", str(settings.threads), "--max-batch", str(settings.max_batch)]
     command += ["--max-wait-ms", str(settings.max_wait_ms)]
+    command += [] if artifact is None else ["--artifact", artifact]
     with tempfile.TemporaryFile() as told:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True)
         try:
