@@ -62,6 +62,9 @@ _BY_FILE: Mapping[str, Sequence[Script]] = {
             ("--case", "cifar10", "--recipe", _CIFAR10, "--set", "train.budget_minutes=5"),
         ),
     ),
+    "precision_front/results.jsonl": tuple(
+        Script("precision_front.run", ("--cases", case)) for case in ("cifar10", "fashion_mnist")
+    ),
     "photographs/results.jsonl": tuple(
         Script("photographs.run", ("--minutes", minutes)) for minutes in ("15", "45", "120")
     ),
