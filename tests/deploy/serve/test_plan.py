@@ -68,6 +68,9 @@ def test_plan_serves_the_artifact_that_is_cheapest_under_the_load() -> None:
     assert heavy.price < plain.price
     [urgent] = plan_serving(times, [SMALL], 50, 6)
     assert urgent.artifact == "fp32@onnxruntime"
+    faster = {**TIMES, "int8@openvino": {1: ServiceTimes({1: 4.0}, 0.5)}}
+    [equal] = plan_serving(faster, [SMALL], 5, 500)
+    assert equal.artifact == "fp32@onnxruntime", "the first one, at an equal price"
 
 
 def test_limit_below_the_time_of_one_request_is_infeasible() -> None:

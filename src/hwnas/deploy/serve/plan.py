@@ -120,7 +120,8 @@ def plan_serving(
 
     Args:
         times: Times of a server by the artifact that it serves and its number of threads, with
-            batches of the sizes to try.
+            batches of the sizes to try. Of plans at the same price, one of the first artifact is
+            taken, then the fastest.
         machines: Kinds of machines.
         per_second: Mean number of requests in a second.
         p99_ms: Largest acceptable 99th percentile of the latency in milliseconds.
@@ -144,7 +145,10 @@ def plan_serving(
             is not None
         ]
         if plans:
-            found.append(min(plans, key=lambda plan: (plan.price, plan.p99_ms)))
+            order = list(times).index
+            found.append(
+                min(plans, key=lambda plan: (plan.price, order(plan.artifact), plan.p99_ms))
+            )
     if not found:
         fastest = min(
             each.on(machine.speed).idle_ms
