@@ -65,7 +65,7 @@ class DistributionLearning:
         """Write the distributions."""
         distribution: nn.Module = getattr(supernet, _CHILD)
         assert isinstance(distribution, ArchitectureDistribution)
-        limits = self.strategy.cost_limits
+        limits = self.strategy.limits
         weights = self.strategy.cost_weights or distribution.cost_weights.tolist()
         rows = []
         for k, (weight, table) in enumerate(zip(weights, distribution.tables(), strict=True)):

@@ -8,7 +8,6 @@ gradients: REINFORCE (Williams, Machine Learning 1992) with a moving average as 
 from __future__ import annotations
 
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -102,21 +101,16 @@ class Strategy(ABC):
     decay: float = 0.95
 
     def __post_init__(self) -> None:
+        for name in ("cost_limits", "cost_weights"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         limits, weights = self.cost_limits, self.cost_weights
-        if limits is None and weights is None:
-            limits = _COST_LIMITS
         if limits is not None and weights is not None:
             raise ConfigError("cost_limits and cost_weights exclude each other; give one of them")
-        for name, values, able in (
-            ("cost_limits", limits, "above 0"),
-            ("cost_weights", weights, "of at least 0"),
-        ):
-            if values is None:
-                continue
-            least = 0.0 if name == "cost_weights" else sys.float_info.min
-            if not values or any(not least <= value < math.inf for value in values):
-                raise ConfigError(f"{name} is {list(values)}; expected numbers {able}")
-            object.__setattr__(self, name, tuple(values))
+        if limits is not None and not (limits and all(0 < each < math.inf for each in limits)):
+            raise ConfigError(f"cost_limits is {list(limits)}; expected numbers above 0")
+        if weights is not None and not (weights and all(0 <= each < math.inf for each in weights)):
+            raise ConfigError(f"cost_weights is {list(weights)}; expected numbers of at least 0")
         for name in ("epochs", "minutes", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -132,9 +126,14 @@ class Strategy(ABC):
             )
 
     @property
+    def limits(self) -> tuple[float, ...] | None:
+        """Largest expected relative cost of each distribution; None if the weights are fixed."""
+        return None if self.cost_weights is not None else self.cost_limits or _COST_LIMITS
+
+    @property
     def directions(self) -> int:
         """Number of distributions."""
-        return len(self.cost_limits or self.cost_weights or ())
+        return len(self.cost_weights or self.limits or ())
 
     trains_networks = True
     """Whether the weights of whole networks are trained, so that a supernet can score them."""
@@ -375,9 +374,9 @@ class StrategyStep:
             return 0.0
         if strategy.cost_weights is not None:
             return strategy.cost_weights[direction]
-        assert strategy.cost_limits is not None
+        assert strategy.limits is not None
         expected = float(self.cost.relative(self.distribution.probabilities[direction]))
-        violation = max(-1.0, min(1.0, expected / strategy.cost_limits[direction] - 1))
+        violation = max(-1.0, min(1.0, expected / strategy.limits[direction] - 1))
         rate = _RISE * strategy.learning_rate
         risen = float(weights[direction]) * math.exp(rate * violation)
         weights[direction] = max(_COST_WEIGHTS[0], min(_COST_WEIGHTS[1], risen))
