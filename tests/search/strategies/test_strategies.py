@@ -92,6 +92,14 @@ def taken(step: StrategyStep, split: Split, index: int = 0) -> list[str]:
     return [name for name, weight in named if weight.grad is not None]
 
 
+def after(strategy: Strategy, space: SearchSpace, steps: int) -> StrategyStep:
+    """Return the step of a strategy after some steps."""
+    step, split = step_of(strategy, space)
+    for index in range(steps):
+        taken(step, split, index)
+    return step
+
+
 @EVERY
 def test_step_learns_weights_and_one_distribution(name: str) -> None:
     strategy = make_strategy(name, {"cost_weights": [0.0, 1.0], "warmup": 0.0})
@@ -134,9 +142,7 @@ def test_distributions_of_dear_costs_prefer_cheap_networks(name: str) -> None:
         name, {"cost_weights": [0.0, 50.0], "warmup": 0.0, "learning_rate": 0.1}
     )
     space = space_for(strategy)
-    step, split = step_of(strategy, space)
-    for index in range(40):
-        taken(step, split, index)
+    step = after(strategy, space, 40)
     cost = cost_of(space)
     free, dear = (float(cost(row)) for row in step.distribution.probabilities)
     assert dear < 0.8 * free
@@ -150,9 +156,7 @@ def test_expected_costs_fall_to_their_limits(name: str) -> None:
         name, {"cost_limits": [0.7, 100.0], "warmup": 0.0, "learning_rate": 0.1}
     )
     space = space_for(strategy)
-    step, split = step_of(strategy, space)
-    for index in range(80):
-        taken(step, split, index)
+    step = after(strategy, space, 80)
     cost = cost_of(space)
     limited, free = (float(cost.relative(row)) for row in step.distribution.probabilities)
     assert 0.5 < limited < 0.8
@@ -184,9 +188,7 @@ class LikesDearOptions(Strategy):
 @pytest.mark.parametrize("gain", [0.003, 0.1, 3.0])
 def test_limits_on_the_cost_hold_for_losses_of_any_magnitude(gain: float) -> None:
     strategy = LikesDearOptions(cost_limits=(0.8, 1.0), warmup=0.0, learning_rate=0.03, gain=gain)
-    step, split = step_of(strategy, CELLS)
-    for index in range(400):
-        taken(step, split, index)
+    step = after(strategy, CELLS, 400)
     cost = cost_of(CELLS)
     for limit, row in zip((0.8, 1.0), step.distribution.probabilities, strict=True):
         assert float(cost.relative(row)) == pytest.approx(limit, rel=0.1)
@@ -198,9 +200,7 @@ def test_entropy_weight_makes_distributions_settle(name: str) -> None:
     for entropy in (0.0, 50.0):
         options = {"cost_weights": [0.0], "warmup": 0.0, "learning_rate": 0.1, "entropy": entropy}
         strategy = make_strategy(name, options)
-        step, split = step_of(strategy, space_for(strategy))
-        for index in range(40):
-            taken(step, split, index)
+        step = after(strategy, space_for(strategy), 40)
         left.append(torch.special.entr(step.distribution.probabilities).sum(-1).mean().item())
     assert left[1] < 0.7 * left[0]
 

@@ -44,7 +44,7 @@ from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.deploy.onnx.graph import external_files
 from hwnas.deploy.pictures import picture_of
 from hwnas.deploy.quantization.saturation import saturation_warning
-from hwnas.deploy.runtimes import RUNTIMES, open_session
+from hwnas.deploy.runtimes import open_session, unavailable
 from hwnas.deploy.runtimes.runtime import Session
 from hwnas.deploy.text import continued
 from hwnas.errors import ArtifactError, ConfigError, DataError
@@ -511,8 +511,7 @@ class Bundle:
     def _check_golden(self, artifact: Artifact) -> str:
         golden = self.golden()
         images, expected = golden["images"], golden[artifact.golden]
-        hardware = artifact.target().device.hardware
-        if (reason := RUNTIMES[artifact.runtime].unavailable(hardware)) is not None:
+        if (reason := unavailable(artifact.target())) is not None:
             return f"not run here: {reason}"
         session = self._loaded(artifact)
         error = max(

@@ -16,13 +16,18 @@ from hwnas.deploy.targets.target import Target
 from hwnas.errors import UnsupportedOperator
 from hwnas.registry import Registry
 
-__all__ = ["RUNTIMES", "SKIPPING", "open_session", "prepared", "unsupported"]
+__all__ = ["RUNTIMES", "SKIPPING", "open_session", "prepared", "unavailable", "unsupported"]
 
 RUNTIMES: Registry[Runtime] = Registry("runtime", __package__)
 """Runtimes by their names in targets."""
 
 SKIPPING = "onnxruntime", "fp32"
 """Runtime and number format that skip the part of a network after an early exit."""
+
+
+def unavailable(target: Target) -> str | None:
+    """Return why the runtime of a target of this machine cannot be used; None if it can."""
+    return RUNTIMES[target.device.runtime].unavailable(target.device.hardware)
 
 
 def open_session(model: Path, target: Target) -> Session:

@@ -22,7 +22,7 @@ from hwnas.deploy.bundles.bundle import Bundle
 from hwnas.deploy.measurement.latency_timer import TimingSettings
 from hwnas.deploy.measurement.measurement import TimedNetwork
 from hwnas.deploy.measurement.timing import measure_together
-from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes import unavailable
 from hwnas.deploy.serve import load
 from hwnas.deploy.serve.capacity import ServiceTimes
 from hwnas.deploy.serve.plan import ServingPlan
@@ -91,7 +91,7 @@ def service_times(
         DeviceError: The runtime is not installed, there are too few cores, or the server fails.
     """
     first, *others = bundle.artifacts
-    usable = [first, *(each for each in others if _unavailable(each) is None)]
+    usable = [first, *(each for each in others if unavailable(each.target()) is None)]
     sizes = sorted({1, *batches})
 
     def network(artifact: Artifact, batch: int, count: int) -> TimedNetwork:
@@ -125,12 +125,6 @@ def service_times(
         }
         for artifact in usable
     }
-
-
-def _unavailable(artifact: Artifact) -> str | None:
-    """Return why an artifact cannot run here; None if it can."""
-    runtime = RUNTIMES[artifact.runtime]
-    return runtime.unavailable(artifact.target().device.hardware)
 
 
 def _light_load(bundle: Bundle, body: RequestBody) -> tuple[LoadTest, float]:

@@ -328,7 +328,7 @@ class StrategyStep:
             parts, torch.split(together, [t.numel() for t in parts]), strict=True
         ):
             each.copy_(mean.view_as(each))
-        gradient += self._own_gradient(direction, moment.share)
+        gradient += self._own_gradient(direction, moment.share, self._cost_weight(direction))
         distribution.descend(direction, gradient, strategy.learning_rate, touched)
         if bool(edges.any()):
             distribution.edges.descend(direction, edges, strategy.learning_rate)
@@ -346,10 +346,15 @@ class StrategyStep:
                 gradient[index, choice.index(found.drawn[choice.name])] += 1.0
         return gradient * (loss - known)
 
-    def _own_gradient(self, direction: int, share: float) -> Tensor:
-        """Return the gradient of what needs no network: the expected cost, and the entropy."""
+    def _own_gradient(self, direction: int, share: float, weight: float) -> Tensor:
+        """Return the gradient of what needs no network: the expected cost, and the entropy.
+
+        Args:
+            direction: Index of the distribution.
+            share: Share of the training that is done.
+            weight: Weight of the relative cost; 0 if there is none.
+        """
         strategy = self.strategy
-        weight = self._cost_weight(direction)
         entropy = strategy.entropy * (share - strategy.warmup) / (1 - strategy.warmup)
         logits = self.distribution.logits.value[direction].detach().clone().requires_grad_()
         if not weight and not entropy:

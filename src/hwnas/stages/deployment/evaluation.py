@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.bundles.checksums import inside
-from hwnas.deploy.runtimes import RUNTIMES, open_session
+from hwnas.deploy.runtimes import open_session, unavailable
 from hwnas.deploy.runtimes.runtime import Computation, Session
 from hwnas.deploy.targets.number_format import onnxruntime_target
 from hwnas.deploy.targets.target import Target
@@ -222,7 +222,7 @@ def _onnx_file(path: Path, target: Target, reference: Path) -> _File:
         path.name,
         f"{target.format} in {target.device.runtime}",
         partial(open_session, path, target),
-        RUNTIMES[target.device.runtime].unavailable(target.device.hardware),
+        unavailable(target),
         is_reference=path == reference and target.device.runtime == "onnxruntime",
     )
 
