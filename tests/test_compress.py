@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from torch import nn
 import hwnas
 from hwnas.deploy import Bundle, export_onnx
 from hwnas.errors import ConfigError
-from hwnas.experiment.from_model import latency_objective, recipe_for_model
+from hwnas.experiment.from_model import cost_objectives, recipe_for_model
 from hwnas.recipe import parse_recipe
 from hwnas.search import TASKS
 from hwnas.search.data.image_data import DataConfig
@@ -152,7 +153,7 @@ def test_compress_searches_within_the_network_of_an_onnx_file(
 
 
 @pytest.mark.slow
-def test_compress_from_python_takes_a_model_object(
+def test_compress_from_python_takes_a_model_object_and_searches_its_sparsity(
     folder: Path, short_timings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from safetensors.torch import load_file
@@ -166,15 +167,32 @@ def test_compress_from_python_takes_a_model_object(
     run = hwnas.compress(
         model,
         "digits",
-        "cpu-onnxruntime-fp32-b1-t1",
         minutes=3,
         max_loss_points=50,
+        sparsity=["2of4"],
         path=folder / "from-python",
         settings={key: json.loads(value) for key, value in settings.items()},
         reporter=hwnas.SilentReporter(),
     )
-    run.best("fastest").export(folder / "exported").verify()
-    assert (folder / "exported/model.onnx").exists()
+    given = run.reference
+    assert given is not None
+    assert given.test is not None
+    assert given.test > 0.9  # in int8, as it was given
+    zeros = []
+    for row in run.finalists:
+        assert row.bundle is not None
+        tensors = onnx.load(Bundle.load(run.path / row.bundle).file_in("int8")).graph.initializer
+        weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+        for name, option in row.architecture.items():
+            if option == "2of4":
+                layer = weights[f"{name.removesuffix('.sparsity')}.weight_quantized"]
+                zeros.append((layer == 0).mean())
+    assert min(zeros) >= 0.5  # all widths are multiples of four
+    smallest = min(run.finalists, key=lambda row: row.weight_bytes)
+    assert smallest.weight_bytes < given.weight_bytes / 2
+    bundle = run.best(smallest.id).export(folder / "exported")
+    bundle.verify()
+    assert bundle.artifacts[0].variant == "int8"
 
 
 @pytest.mark.slow
@@ -201,16 +219,45 @@ def test_recipe_for_model_searches_width_depth_and_number_format() -> None:
 
 def test_latency_objective_has_the_number_formats_of_devices_only() -> None:
     target = "cpu-onnxruntime-int8-b1-t1"
-    assert latency_objective([target]).all_targets == (target,)
-    both = latency_objective(["cpu-openvino-b1-t1", target])
+    [one] = cost_objectives([target])
+    assert one.all_targets == (target,)
+    [both] = cost_objectives(["cpu-openvino-b1-t1", target])
     assert both.all_targets == (
         "cpu-openvino-fp32-b1-t1",
         "cpu-openvino-int8-b1-t1",
         target,
     )
-    assert latency_objective(["cpu-pytorch-b1-t1"]).target == "cpu-pytorch-fp32-b1-t1"
+    [other] = cost_objectives(["cpu-pytorch-b1-t1"])
+    assert other.target == "cpu-pytorch-fp32-b1-t1"
     with pytest.raises(ConfigError, match="closest target"):
-        latency_objective(["cpu-onnxruntim-b1-t1"])
+        cost_objectives(["cpu-onnxruntim-b1-t1"])
+
+
+def test_recipe_with_sparsity_searches_sizes_in_int8() -> None:
+    text = recipe_for_model(MODEL, "digits", sparsity=["2of4", "1of4"])
+    recipe, _ = parse_recipe(text)
+    assert recipe.space.names == ("quantised",)
+    options = recipe.space.options
+    assert options["sparsity"] == ["1of4", "2of4", "dense"]
+    assert options["weight_bits"] == options["activation_bits"] == [8]
+    assert options["network"]["model"] == MODEL
+    _, latency, size = recipe.objective
+    assert latency.target == "cpu-onnxruntime-int8-b1-t1"
+    assert (size.metric, size.direction) == ("weight_bytes", "minimize")
+
+
+@pytest.mark.parametrize(
+    ("target", "sparsity", "told"),
+    [
+        ("cpu-onnxruntime-fp32-b1-t1", "2of4", "has no int8, in which networks with zeros"),
+        ("cpu-pytorch-b1-t1", "2of4", "has no int8"),
+        ("cpu-onnxruntime-b1-t1", "half", "space.sparsity has 'half'; expected N of M weights"),
+        ("cpu-onnxruntime-b1-t1", "block4x4", "expected N of M weights"),
+    ],
+)
+def test_recipe_refuses_sparsity_that_cannot_ship(target: str, sparsity: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        recipe_for_model(MODEL, "digits", targets=[target], sparsity=[sparsity])
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,7 @@ QUANTISED = """
 name = "quantised"
 weight_bits = [2, 8]
 activation_bits = [4, 8]
+sparsity = ["2of4", "dense"]
 
 [space.network]
 name = "resnet"

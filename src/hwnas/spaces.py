@@ -8,9 +8,9 @@ factory of one, or a ``torch.nn.Module`` to make elastic.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, overload
 
-from hwnas.api.elastic_model import Elastic
+from hwnas.api.elastic_model import Elastic, ElasticModel, QuantisedModel, quantised_networks
 from hwnas.api.options import named, named_with_options
 from hwnas.errors import ConfigError
 from hwnas.recipe import Named
@@ -23,8 +23,11 @@ from hwnas.search_spaces.experts.space import experts
 from hwnas.search_spaces.hiera.space import hiera
 from hwnas.search_spaces.hybrid.config import HybridStage
 from hwnas.search_spaces.hybrid.space import hybrid
+from hwnas.search_spaces.layers.binarisers import Binarisation
+from hwnas.search_spaces.layers.quantisers import Granularity, Symmetry
 from hwnas.search_spaces.mobilenet.config import Stage
 from hwnas.search_spaces.mobilenet.space import mobilenet
+from hwnas.search_spaces.quantised.settings import DENSE
 from hwnas.search_spaces.resnet.config import ResNetStage
 from hwnas.search_spaces.resnet.space import resnet
 from hwnas.search_spaces.simplenet.config import Group
@@ -85,15 +88,19 @@ TrainingSettings = _role("recipe", recipe_space)
 ViT = _space("vit", vit)
 
 
-def _table(of: str, given: object) -> dict[str, Any]:
-    """Return the table of a space within another one."""
+def _named_space(of: str, given: object) -> Named:
+    """Return a space within another one, or raise if other processes cannot import it."""
     given = Named(given) if isinstance(given, str) else named(given)
     if not isinstance(given, Named):
         raise ConfigError(
             f"{of} has the space {given!r}, which other processes cannot import by a name; give a "
             "space of hwnas.spaces, or a model that is defined in a module"
         )
-    return given.table
+    return given
+
+
+def _table(of: str, given: object) -> dict[str, Any]:
+    return _named_space(of, given).table
 
 
 def labelled(label: str, space: Named | str) -> Named:
@@ -130,16 +137,39 @@ def Union(
     return Named("union", options)
 
 
+@overload
 def Quantised(
     network: Named | str | None = None,
     *,
     weight_bits: Sequence[int] = (2, 4, 8),
     activation_bits: Sequence[int] = (4, 8),
-    granularity: Sequence[str] = ("channel",),
-    symmetry: Sequence[str] = ("symmetric",),
-    binarisation: str | None = None,
-) -> Named:
-    """Return the space of the networks of another space, with searched bit widths.
+    granularity: Sequence[Granularity] = ("channel",),
+    symmetry: Sequence[Symmetry] = ("symmetric",),
+    binarisation: Binarisation | None = None,
+    sparsity: Sequence[str] = (DENSE,),
+) -> Named: ...
+@overload
+def Quantised(
+    network: ElasticModel,
+    *,
+    weight_bits: Sequence[int] = (2, 4, 8),
+    activation_bits: Sequence[int] = (4, 8),
+    granularity: Sequence[Granularity] = ("channel",),
+    symmetry: Sequence[Symmetry] = ("symmetric",),
+    binarisation: Binarisation | None = None,
+    sparsity: Sequence[str] = (DENSE,),
+) -> QuantisedModel: ...
+def Quantised(
+    network: Named | str | ElasticModel | None = None,
+    *,
+    weight_bits: Sequence[int] = (2, 4, 8),
+    activation_bits: Sequence[int] = (4, 8),
+    granularity: Sequence[Granularity] = ("channel",),
+    symmetry: Sequence[Symmetry] = ("symmetric",),
+    binarisation: Binarisation | None = None,
+    sparsity: Sequence[str] = (DENSE,),
+) -> Named | QuantisedModel:
+    """Return the space of the networks of another space, with searched bit widths and sparsity.
 
     Args:
         network: Space of this module, or the name of a space; `MobileNet` if None.
@@ -150,13 +180,27 @@ def Quantised(
         symmetry: ``"symmetric"``, ``"asymmetric"`` or both: whether weights of 2 to 7 bits have
             a zero point.
         binarisation: Method for one bit: ``"bnn"``, ``"xnor"`` or ``"react"``; ``"xnor"`` if None.
+        sparsity: Options for the zeros among each block's weights: N of M neighbours along the
+            inputs that stay, such as ``"2of4"``, and ``"dense"``; the sparsest first.
+
+    Returns:
+        A named space, or a factory if ``network`` is a model without a name.
     """
-    options: dict[str, Any] = {} if network is None else {"network": _table("Quantised", network)}
-    options |= {"weight_bits": tuple(weight_bits), "activation_bits": tuple(activation_bits)}
-    options |= {"granularity": tuple(granularity), "symmetry": tuple(symmetry)}
+    options: dict[str, Any] = {
+        "weight_bits": tuple(weight_bits),
+        "activation_bits": tuple(activation_bits),
+        "granularity": tuple(granularity),
+        "symmetry": tuple(symmetry),
+    }
     if binarisation is not None:
         options["binarisation"] = binarisation
-    return Named("quantised", options)
+    if tuple(sparsity) != (DENSE,):
+        options["sparsity"] = tuple(sparsity)
+    if network is None:
+        return Named("quantised", options)
+    if not isinstance(network, ElasticModel):
+        network = _named_space("Quantised", network)
+    return quantised_networks(network, options)
 
 
 def EarlyExit(

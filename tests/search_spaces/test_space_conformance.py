@@ -384,6 +384,9 @@ SPACES: dict[str, SearchSpace] = {
         QuantisationConfig((2, 8, 32), (4, 32), ("tensor", "channel"), ("symmetric", "asymmetric")),
     ),
     "quantised-gated": QuantisedSpace(GatedSpace()),
+    "quantised-sparse": QuantisedSpace(
+        mobilenet((8, 8, 1), 10), QuantisationConfig((8, 32), (8,), sparsity=("2of4", "dense"))
+    ),
     "quantised-hiera": QuantisedSpace(hiera((8, 8, 1), 10)),
     "quantised-vit": QuantisedSpace(vit((8, 8, 1), 10)),
     "quantised-one-bit": QuantisedSpace(

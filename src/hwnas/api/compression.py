@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hwnas.api.elastic_model import Elastic
+from hwnas.api.elastic_model import Elastic, quantised_networks
 from hwnas.api.given_networks import source_of
 from hwnas.api.images import Data
 from hwnas.api.objectives import target_names
@@ -22,8 +22,9 @@ from hwnas.experiment.from_model import (
     DEFAULT_DEVICE,
     MINUTES,
     WIDTHS,
-    latency_objective,
+    cost_objectives,
     model_settings,
+    sparse_formats,
 )
 from hwnas.progress import Reporter
 from hwnas.search.data.image_data import ImageData
@@ -40,6 +41,7 @@ def compress(
     minutes: float = MINUTES,
     max_loss_points: float = 1.0,
     weights: str | Path | None = None,
+    sparsity: Sequence[str] = (),
     task: GivenTask | None = None,
     seed: int = 0,
     name: str | None = None,
@@ -65,6 +67,9 @@ def compress(
             compared with the model: in hundredths for metrics that are proportions, such as
             accuracy, otherwise in percent of the model's value.
         weights: Safetensors file with the state of the model; None if the model has its weights.
+        sparsity: Structures of zeros that the weights of each block may have, such as ``"2of4"``:
+            two of each four neighbours stay. The networks then ship in int8, and the size of their
+            weights without zeros is an objective, too.
         task: Task of the model; if None, the one that the targets of the images suggest.
         seed: Seed of all random numbers.
         name: Name of the run; that of the images if None.
@@ -85,7 +90,8 @@ def compress(
     given: dict[str, Any] = {}
     if isinstance(model, str | Path):
         model, given = model_settings(str(model))
-    space = Elastic(model, weights=weights, widths=WIDTHS, pretrained=True)
+    within = Elastic(model, weights=weights, widths=WIDTHS, pretrained=True)
+    space = quantised_networks(within, sparse_formats(sparsity)) if sparsity else within
     prepared = isinstance(data, ImageData)
     needed = {} if prepared else {f"data.{key}": value for key, value in given.items()}
     described = SearchDescription(
@@ -96,7 +102,7 @@ def compress(
         seed=seed,
         name=name,
         settings={"run.max_loss_points": max_loss_points, **needed, **(settings or {})},
-        cost=latency_objective(targets),
+        costs=cost_objectives(targets, sparsity),
     )
     folder = None if path is None else Path(path)
     return run_described(described.experiment(folder), folder, reporter, ray_address)

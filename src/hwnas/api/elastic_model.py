@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -16,8 +16,9 @@ from hwnas.recipe import Named
 from hwnas.search_spaces.any_model.analysis import elastic
 from hwnas.search_spaces.any_model.sources import check_model_outputs, load_weights, made_model
 from hwnas.search_spaces.any_model.space import ElasticSpace
+from hwnas.search_spaces.quantised import QuantisationConfig, QuantisedSpace
 
-__all__ = ["Elastic", "ElasticModel"]
+__all__ = ["Elastic", "ElasticModel", "QuantisedModel", "quantised_networks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,42 @@ class ElasticModel:
         )
         check_model_outputs(name, network, example, outputs)
         return space
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedModel:
+    """Factory of the space of the networks within a model, each with a number format.
+
+    Attributes:
+        networks: Factory of the space of the networks in single precision.
+        config: Options of the number formats.
+    """
+
+    networks: ElasticModel
+    config: QuantisationConfig
+
+    def __call__(self, image_shape: tuple[int, int, int], outputs: int) -> QuantisedSpace:
+        """Return the space for images (height, width, channels) and a number of outputs.
+
+        Raises:
+            ConfigError: See `ElasticModel`, and `QuantisedSpace`.
+            ArtifactError: The weights are missing, damaged or of another model.
+        """
+        return QuantisedSpace(self.networks(image_shape, outputs), self.config)
+
+
+def quantised_networks(
+    networks: Named | ElasticModel, options: Mapping[str, Any]
+) -> Named | QuantisedModel:
+    """Return the space of the networks of another one, each with a number format.
+
+    Args:
+        networks: Space of the networks in single precision.
+        options: Options of the number formats, attributes of `QuantisationConfig`.
+    """
+    if isinstance(networks, ElasticModel):
+        return QuantisedModel(networks, QuantisationConfig(**options))
+    return Named("quantised", {"network": networks.table, **options})
 
 
 @overload

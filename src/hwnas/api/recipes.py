@@ -67,7 +67,7 @@ class SearchDescription:
         seed: Seed of all random numbers.
         name: Name of the run; None for that of the images.
         settings: Further settings of the recipe, by dotted key.
-        cost: Second objective, if ``objectives`` is None.
+        costs: Further objectives, if ``objectives`` is None.
     """
 
     data: Data
@@ -83,7 +83,7 @@ class SearchDescription:
     seed: int = 0
     name: str | None = None
     settings: Mapping[str, Any] | None = None
-    cost: Objective = _LATENCY
+    costs: tuple[Objective, ...] = (_LATENCY,)
 
     def experiment(self, folder: Path | None) -> Experiment:
         """Return the experiment of this description.
@@ -128,7 +128,7 @@ class SearchDescription:
         if self.objectives is None:
             task = named(self.task)
             main = _main_objective(task_of(kind) if task is None else task)
-            return (main, self.cost)
+            return (main, *self.costs)
         if isinstance(self.objectives, Objective | str) or not isinstance(
             self.objectives, Sequence
         ):

@@ -45,6 +45,14 @@ def compress(
     size: Annotated[
         int | None, typer.Option(help="Side of the images that the model takes, in pixels")
     ] = None,
+    sparsity: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NofM",
+            help="Weights of a block that may stay, e.g. 2of4; networks ship in int8, and their "
+            "size is an objective, too; may be repeated",
+        ),
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME if not given")] = None,
     set_: Annotated[
         list[str] | None,
@@ -58,5 +66,7 @@ def compress(
     from hwnas.experiment.from_model import DEFAULT_DEVICE, recipe_for_model
 
     targets = target or (DEFAULT_DEVICE,)
-    text = recipe_for_model(model, data, minutes, targets, max_loss, weights, size)
+    text = recipe_for_model(
+        *(model, data, minutes, targets, max_loss, weights, size), sparsity or ()
+    )
     launch(Experiment.of_text(text, set_ or (), model), run, ray_address, as_json)

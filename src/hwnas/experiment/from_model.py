@@ -13,14 +13,16 @@ from hwnas.errors import ConfigError
 from hwnas.experiment.from_images import data_table, is_image_source, name_of, task_tables
 from hwnas.recipe.text import recipe_text
 from hwnas.search.objectives.objective import Objective
+from hwnas.search_spaces.quantised.settings import DENSE, stored_share
 
 __all__ = [
     "DEFAULT_DEVICE",
     "MINUTES",
     "WIDTHS",
-    "latency_objective",
+    "cost_objectives",
     "model_settings",
     "recipe_for_model",
+    "sparse_formats",
 ]
 
 DEFAULT_DEVICE = "cpu-onnxruntime-b1-t1"
@@ -29,6 +31,7 @@ WIDTHS = (0.25, 0.5, 0.75, 1.0)
 """Shares of the channels that may remain."""
 
 _FORMATS = ("fp32", "int8")
+_SPARSE = "int8"  # format of networks with zeros
 
 
 def recipe_for_model(
@@ -39,6 +42,7 @@ def recipe_for_model(
     max_loss_points: float = 1.0,
     weights: Path | None = None,
     size: int | None = None,
+    sparsity: Sequence[str] = (),
 ) -> str:
     """Return the text of a recipe.
 
@@ -52,10 +56,12 @@ def recipe_for_model(
         max_loss_points: Largest loss of a finalist; see `RunConfig`.
         weights: Safetensors file with the state of the model; None if the model has its weights.
         size: Side of the images in pixels; None for their own, bounded by the budget.
+        sparsity: Structures of zeros that the weights of a block may have, such as ``"2of4"``. The
+            networks ship in int8, and their size is an objective, too.
 
     Raises:
-        ConfigError: The model is another kind of file, a target is unknown, or the images do not
-            exist.
+        ConfigError: The model is another kind of file, a target or a structure is unknown, or the
+            images do not exist.
         ArtifactError: The ONNX file or the bundle is damaged.
         DataError: The folder has another layout.
     """
@@ -74,14 +80,17 @@ def recipe_for_model(
     space: dict[str, Any] = {"name": "elastic", "model": name_of_model, "pretrained": True}
     if weights is not None:
         space["weights"] = str(weights.expanduser().resolve())
+    space["widths"] = WIDTHS
+    if sparsity:
+        space = {"name": "quantised", **sparse_formats(sparsity), "network": space}
     return recipe_text(
         {
             "name": f"{name}-compressed",
             "run": {"minutes": minutes, "max_loss_points": max_loss_points},
             "data": table,
             **task,
-            "space": {**space, "widths": WIDTHS},
-            "objective": [objective, latency_objective(targets)],
+            "space": space,
+            "objective": [objective, *cost_objectives(targets, sparsity)],
         }
     )
 
@@ -119,25 +128,46 @@ def model_settings(model: str) -> tuple[str, dict[str, Any]]:
     return f"onnx:{path.resolve()}", {"size": shape[1:]}
 
 
-def latency_objective(targets: Sequence[str]) -> Objective:
-    """Return the objective for the latency on the best of some targets.
+def sparse_formats(sparsity: Sequence[str]) -> dict[str, Any]:
+    """Return the options of space ``quantised`` for networks in int8 with zeros.
+
+    Args:
+        sparsity: Structures of zeros, such as ``"2of4"``, in any order.
+
+    Raises:
+        ConfigError: A structure is unknown.
+    """
+    options = sorted({*sparsity, DENSE}, key=stored_share)
+    return {"weight_bits": (8,), "activation_bits": (8,), "sparsity": tuple(options)}
+
+
+def cost_objectives(targets: Sequence[str], sparsity: Sequence[str] = ()) -> tuple[Objective, ...]:
+    """Return the objective for the latency on the best of some targets; with zeros, for size, too.
 
     Args:
         targets: Targets, or devices whose number formats count as targets.
+        sparsity: Structures of zeros that the networks, which then ship in int8, may have.
 
     Raises:
-        ConfigError: A target is unknown.
+        ConfigError: A target is unknown, or in another format than int8 although there are zeros.
     """
-    found = list(dict.fromkeys(name for each in targets for name in _targets(each)))
-    if len(found) == 1:
-        return Objective("latency_ms", "minimize", found[0])
-    return Objective("latency_ms", "minimize", targets=tuple(found), reduce="min")
+    formats = (_SPARSE,) if sparsity else _FORMATS
+    found = tuple(dict.fromkeys(name for each in targets for name in _targets(each, formats)))
+    several: dict[str, Any] = {"targets": found, "reduce": "min"}
+    latency = Objective(
+        "latency_ms", "minimize", **({"target": found[0]} if len(found) == 1 else several)
+    )
+    return (latency, Objective("weight_bytes", "minimize")) if sparsity else (latency,)
 
 
-def _targets(name: str) -> list[str]:
-    """Return a target, or the targets of a device in its number formats."""
+def _targets(name: str, formats: Sequence[str]) -> list[str]:
+    """Return a target, or the targets of a device in those of some number formats that it has."""
     device = Device.parse(name)
-    if device.name != name:
-        return [Target.parse(name).name]
-    able = RUNTIMES[device.runtime].formats
-    return [Target(device, each).name for each in _FORMATS if each in able]
+    own = RUNTIMES[device.runtime].formats if device.name == name else (Target.parse(name).format,)
+    able = [each for each in formats if each in own]
+    if not able and formats == (_SPARSE,):
+        raise ConfigError(
+            f"target {name} has no int8, in which networks with zeros among their weights ship; "
+            "give a device or a target that has, or leave the sparsity out"
+        )
+    return [Target(device, each).name for each in able] if device.name == name else [name]

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from hwnas.deploy.sparsity.hessian import input_hessian
-from hwnas.deploy.sparsity.matrices import Layer, matrix_of, patches, weight_of
+from hwnas.deploy.sparsity.matrices import Layer, patches
+from hwnas.search_spaces.layers.sparsity_structure import matrix_of, weight_of
 
 LAYERS = {
     "linear": (nn.Linear(6, 5), (2, 7, 6)),

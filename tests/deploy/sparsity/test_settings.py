@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hwnas.deploy.sparsity import Structure
 from hwnas.deploy.sparsity.criteria import CRITERIA
 from hwnas.deploy.sparsity.settings import SparsitySettings
-from hwnas.deploy.sparsity.structure import Structure
 
 
 @given(

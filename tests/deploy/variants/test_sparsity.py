@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hwnas.deploy.sparsity import Structure
-from hwnas.deploy.sparsity.matrices import matrix_of, weight_of
 from hwnas.deploy.variants.sparsity import is_two_of_four, pack, unpack
 from hwnas.errors import ArtifactError
+from hwnas.search_spaces.layers.sparsity_structure import matrix_of, weight_of
 
 
 @given(

@@ -17,6 +17,7 @@ from hwnas.search_spaces.layers.quantisers import (
     normal_step,
     quantisation_noise,
 )
+from hwnas.search_spaces.layers.sparsity_structure import Structure
 
 BITS = st.integers(2, 8)
 WEIGHTS = st.fixed_dictionaries(
@@ -85,6 +86,45 @@ def test_gradients_of_weights_pass_through_the_rounding() -> None:
     quantiser(weight_bits=2)(weight).sum().backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None
     assert torch.equal(weight.grad, torch.ones_like(weight))
+
+
+@given(st.sampled_from([2, 4, 8, 32]), st.sampled_from(["1of4", "2of4"]), st.integers(0, 99))
+def test_largest_weights_of_each_group_stay_and_are_rounded_as_without_zeros(
+    bits: int, structure: str, seed: int
+) -> None:
+    weight, pattern = weights(seed), Structure.parse(structure)
+    dense = quantiser(weight_bits=bits)(weight)
+    sparse = quantiser(weight_bits=bits, structure=pattern)(weight)
+    magnitude = weight.abs().sort(1, descending=True).values  # four channels: one group
+    stays = weight.abs() >= magnitude[:, pattern.kept - 1].unsqueeze(1)
+    torch.testing.assert_close(sparse, dense * stays)
+
+
+@given(st.sampled_from([4, 32]), st.booleans())
+def test_gradients_reach_pruned_weights(bits: int, noise: bool) -> None:
+    weight = weights(0).requires_grad_()
+    made = quantiser(weight_bits=bits, structure=Structure.parse("2of4"))
+    with quantisation_noise(noise):
+        sparse = made(weight)
+    assert ((sparse != 0).sum(1) <= 2).all()
+    sparse.sum().backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, torch.ones_like(weight))
+
+
+@pytest.mark.parametrize(
+    ("shape", "density", "bits"),
+    [((8, 4), 0.5, 16 * (8 + 2)), ((8, 4, 3, 3), 0.5, 9 * 16 * (8 + 2)), ((8, 6), 1.0, 48 * 8)],
+)
+def test_stored_bits_count_the_weights_that_stay_and_their_positions(
+    shape: tuple[int, ...], density: float, bits: int
+) -> None:
+    precision = LayerPrecision(8, 8, structure=Structure.parse("2of4"))
+    assert precision.density(shape) == density
+    assert precision.stored_bits(shape) == bits
+    weight = torch.randn(shape)
+    made = quantiser(weight_bits=8, structure=Structure.parse("2of4"))
+    assert (made.rounded(weight)[1] != 0).sum() <= density * weight.numel()
 
 
 def activations(bits: int, low: float, high: float) -> ActivationQuantiser:

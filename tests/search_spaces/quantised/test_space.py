@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import Architecture, batch_norms, mobilenet, with_statistics
+from hwnas.search_spaces.any_model.analysis import elastic
 from hwnas.search_spaces.layers.binarisers import (
     BINARISATIONS,
     LEAST_POSITIVE,
@@ -24,6 +26,7 @@ from hwnas.search_spaces.quantised.distribution import weight_distribution_loss
 from hwnas.search_spaces.quantised.space import quantised
 
 PLAIN = mobilenet((8, 8, 1), 10)
+SPARSE = QuantisedSpace(PLAIN, QuantisationConfig((4, 8), (8,), sparsity=("1of4", "2of4", "dense")))
 SPACE = QuantisedSpace(PLAIN, QuantisationConfig((2, 4, 8), (4, 8)))
 
 
@@ -60,6 +63,56 @@ def test_costs_count_the_bits_of_weights_and_products() -> None:
     assert costs.bit_operations < eight.bit_operations < plain.bit_operations
     saved = eight.bit_operations - costs.bit_operations
     assert saved == pytest.approx(2 * (costs.bit_operations - half.bit_operations))
+
+
+def test_layers_that_a_shallow_network_lacks_have_no_format() -> None:
+    torch.manual_seed(0)
+    blocks = (nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(3))
+
+    class Residual(nn.Module):
+        def __init__(self, body: nn.Module) -> None:
+            super().__init__()
+            self.body = body
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.body(x)  # type: ignore[no-any-return]
+
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3), *map(Residual, blocks), nn.Flatten(), nn.Linear(288, 3)
+    )
+    within = elastic(model, torch.zeros(2, 1, 8, 8), min_depth=0)
+    space = QuantisedSpace(within, QuantisationConfig((4, 8), (8,)))
+    layers = {n for n, _, _, _ in quantised_layers(space.build(space.smallest()))}
+    chosen = {n.removesuffix(".weight_bits") for n in space.smallest().as_dict() if "bits" in n}
+    assert chosen <= layers
+    everything = {n for n, _, _, _ in quantised_layers(space.build(space.largest()))}
+    assert len(everything) > len(layers)
+
+
+def test_sparse_blocks_store_fewer_weights() -> None:
+    dense = SPARSE.largest()
+    values = dense.as_dict()
+    names = [name for name in values if name.endswith(".sparsity")]
+    assert names
+    assert not any(name.startswith(("stem", "classifier")) for name in names)
+    sparse = SPARSE.architecture({**values, **dict.fromkeys(names, "2of4")})
+    pruned = expected = 0.0
+    for name, layer, _, _ in quantised_layers(SPARSE.build(sparse)):
+        weight = layer.weight.detach()  # type: ignore[union-attr, operator]
+        fits = weight.shape[1] % 4 == 0 and not name.startswith(("stem", "classifier"))
+        groups = weight.movedim(1, -1).reshape(-1, 4) if fits else weight.reshape(-1, 1)
+        assert ((groups != 0).sum(1) <= (2 if fits else 1)).all()
+        if fits:
+            pruned += weight.numel() / 2
+            expected += weight.numel() * (8 - (8 + 2) / 2) / 8
+    assert pruned > 0
+    costs, whole = SPARSE.workload(sparse), SPARSE.workload(dense)
+    assert whole.weight_bytes - costs.weight_bytes == expected
+    assert whole.macs == costs.macs
+    assert whole.bit_operations > costs.bit_operations
+    codes = np.stack([SPARSE.encode(each) for each in (dense, sparse)])
+    counted = SPARSE.counted(codes)["weight_bytes"]
+    assert counted.tolist() == [whole.weight_bytes, costs.weight_bytes]
 
 
 def test_statistics_of_quantised_networks_include_the_ranges() -> None:
@@ -104,6 +157,8 @@ def test_a_layer_of_one_bit_is_a_product_by_xnor_times_scales(method: Binarisati
 
 def test_identity_is_that_of_earlier_versions_without_one_bit() -> None:
     assert "binarisation" not in SPACE.identity
+    assert "sparsity" not in SPACE.identity
+    assert SPARSE.fingerprint != SPACE.fingerprint
     methods = [QuantisationConfig((1, 8), (8,), binarisation=m) for m in ("bnn", "xnor")]
     first, second = (QuantisedSpace(PLAIN, config).fingerprint for config in methods)
     assert first != second
@@ -121,6 +176,17 @@ def test_identity_is_that_of_earlier_versions_without_one_bit() -> None:
         ({"granularity": ("row",)}, "space.granularity has 'row'"),
         ({"symmetry": ()}, "expected symmetric or asymmetric"),
         ({"weight_bits": (8,), "activation_bits": (8,)}, "one number format only"),
+        ({"sparsity": ("dense", "2of4")}, "different densities in rising order"),
+        ({"sparsity": ()}, "different densities in rising order"),
+        ({"sparsity": ("4of4", "dense")}, "has '4of4'; expected N of M weights"),
+        ({"sparsity": ("block4x4", "dense")}, "has 'block4x4'; expected N of M weights"),
+        ({"sparsity": ("sparse",)}, "has 'sparse'; expected N of M weights"),
+        ({"sparsity": (0.5,)}, "has 0.5; expected N of M weights"),
+        ({"sparsity": ("3of7", "dense")}, "has '3of7', but it fits no layer"),
+        (
+            {"sparsity": ("2of4", "dense"), "weight_bits": (1, 8)},
+            "leave 1 out of space.weight_bits",
+        ),
         ({"network": {"name": "mobilnet"}}, "mobilenet"),
         ({"network": {"preset": "huge"}}, "preset"),
     ],

@@ -3,7 +3,7 @@
 from hwnas.deploy.sparsity.criteria import CRITERIA, Criterion
 from hwnas.deploy.sparsity.pruning import PrunedNetwork, prune_network
 from hwnas.deploy.sparsity.settings import SparsitySettings
-from hwnas.deploy.sparsity.structure import Structure
+from hwnas.search_spaces.layers.sparsity_structure import Structure
 
 __all__ = [
     "CRITERIA",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hwnas.deploy.sparsity.hessian import InputHessian, damped_inverse
 from hwnas.deploy.sparsity.reconstruction import reconstructed
-from hwnas.deploy.sparsity.structure import Structure
+from hwnas.search_spaces.layers.sparsity_structure import Structure
 
 __all__ = ["CRITERIA", "Criterion", "Magnitude", "PrunedMatrix", "SecondOrder", "Wanda"]
 

@@ -10,9 +10,10 @@ from torch import nn
 
 from hwnas.deploy.sparsity.criteria import CRITERIA, PrunedMatrix
 from hwnas.deploy.sparsity.hessian import InputHessian
-from hwnas.deploy.sparsity.matrices import Layer, matrix_of
+from hwnas.deploy.sparsity.matrices import Layer
 from hwnas.deploy.sparsity.refinement import refine
 from hwnas.deploy.sparsity.settings import SparsitySettings
+from hwnas.search_spaces.layers.sparsity_structure import matrix_of
 
 __all__ = ["evaluating", "pruned_matrix"]
 

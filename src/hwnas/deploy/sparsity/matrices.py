@@ -1,32 +1,16 @@
-"""Convolutions and linear layers as matrices (outputs, inputs), and what their columns multiply.
-
-A convolution is the product of its matrix with patches of its input. Neighbouring columns are
-neighbouring channels of the same position in the kernel, since sparse cores multiply these.
-"""
+"""Layers that can be pruned, and what the columns of their matrices multiply."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hwnas.deploy.sparsity.structure import Structure
 from hwnas.deploy.variants.conversion import layers_with_weights
+from hwnas.search_spaces.layers.sparsity_structure import Structure
 
-__all__ = ["Layer", "matrix_of", "patches", "prunable_layers", "weight_of"]
+__all__ = ["Layer", "patches", "prunable_layers"]
 
 Layer = nn.Conv2d | nn.Linear
-
-
-def matrix_of(weight: Tensor) -> Tensor:
-    """Return weights (C_out, C_in, ...) as a matrix (C_out, inputs), channels innermost."""
-    return weight.movedim(1, -1).reshape(weight.shape[0], -1)
-
-
-def weight_of(matrix: Tensor, shape: torch.Size) -> Tensor:
-    """Return the weights (C_out, C_in, ...) of a matrix, the inverse of `matrix_of`."""
-    outputs, inputs, *kernel = shape
-    return matrix.reshape(outputs, *kernel, inputs).movedim(-1, 1).contiguous()
 
 
 def patches(layer: Layer, x: Tensor) -> Tensor:
@@ -72,12 +56,5 @@ def prunable_layers(network: nn.Module, structure: Structure) -> dict[str, Layer
         for layer in layers_with_weights(network)
         if getattr(layer, "groups", 1) == 1
         and (not structure.blocks or layer.weight[0, 0].numel() == 1)
-        and _fits(layer, structure)
+        and structure.fits_weight(layer.weight.shape)
     }
-
-
-def _fits(layer: Layer, structure: Structure) -> bool:
-    outputs, channels = layer.weight.shape[:2]
-    if structure.group:  # groups do not reach across positions of a kernel
-        return structure.fits(outputs, channels)
-    return structure.fits(outputs, layer.weight[0].numel())

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from hwnas.deploy.sparsity.distribution import search_densities
 from hwnas.deploy.sparsity.hessian import input_hessian
 from hwnas.deploy.sparsity.layerwise import evaluating, pruned_matrix
-from hwnas.deploy.sparsity.matrices import prunable_layers, weight_of
+from hwnas.deploy.sparsity.matrices import prunable_layers
 from hwnas.deploy.sparsity.settings import SparsitySettings
 from hwnas.deploy.sparsity.supernet import DensitySupernet
 from hwnas.deploy.variants.conversion import layers_with_weights
 from hwnas.errors import ArtifactError
+from hwnas.search_spaces.layers.sparsity_structure import weight_of
 
 __all__ = ["PrunedNetwork", "prune_network"]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from hwnas.deploy.sparsity.criteria import PrunedMatrix
 from hwnas.deploy.sparsity.hessian import InputHessian
 from hwnas.deploy.sparsity.reconstruction import reconstructed
-from hwnas.deploy.sparsity.structure import Structure
+from hwnas.search_spaces.layers.sparsity_structure import Structure
 
 __all__ = ["Refined", "refine"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hwnas.deploy.sparsity.criteria import CRITERIA
-from hwnas.deploy.sparsity.structure import Structure
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
+from hwnas.search_spaces.layers.sparsity_structure import Structure
 
 __all__ = ["SparsitySettings"]
 

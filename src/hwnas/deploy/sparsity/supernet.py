@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from hwnas.deploy.sparsity.hessian import input_hessian
 from hwnas.deploy.sparsity.layerwise import pruned_matrix
-from hwnas.deploy.sparsity.matrices import Layer, weight_of
+from hwnas.deploy.sparsity.matrices import Layer
 from hwnas.deploy.sparsity.settings import SparsitySettings
+from hwnas.search_spaces.layers.sparsity_structure import weight_of
 
 __all__ = ["DensitySupernet"]
 

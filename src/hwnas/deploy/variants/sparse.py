@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from hwnas.deploy.quantization.quantize import quantize_int8
 from hwnas.deploy.sparsity.conversion import SparseConversion
 from hwnas.deploy.sparsity.pruning import PrunedNetwork, prune_network
 from hwnas.deploy.sparsity.settings import SparsitySettings
-from hwnas.deploy.sparsity.structure import Structure
 from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
 from hwnas.deploy.variants.variant import ConvertedNetwork, VariantInputs
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.registry import Plugin
+from hwnas.search_spaces.layers.sparsity_structure import Structure
 
 __all__ = ["PLUGINS", "PREFIX", "Sparse"]
 
@@ -34,7 +33,6 @@ PREFIX = "sparse-"
 
 _INT8, _ONE_SHOT = "int8", "oneshot"
 _FEATURES = 1.0  # weight of the features against the outputs in distillation
-_BLOCK_PLACE = 4  # bytes of the position of a block
 _IMAGE_DIMENSIONS = 3
 
 
@@ -135,19 +133,10 @@ class Sparse:
 
 
 def _packed_bytes(pruned: PrunedNetwork, structure: Structure, bits: int) -> float:
-    """Return the size of the weights that stay, with their positions, in bytes.
-
-    Positions take log2(M) bits a weight in N of M, 32 bits a block, and else one bit for each
-    weight of the layer.
-    """
+    """Return the size of the weights that stay, with their positions, in bytes."""
     kept = sum(int(mask.sum()) for mask in pruned.masks.values())
-    if structure.group:
-        places = kept * ceil(log2(structure.group)) / 8
-    elif structure.blocks:
-        places = kept / (structure.inputs * structure.outputs) * _BLOCK_PLACE
-    else:
-        places = sum(mask.numel() for mask in pruned.masks.values()) / 8
-    return kept * bits / 8 + places
+    weights = sum(mask.numel() for mask in pruned.masks.values())
+    return (kept * bits + structure.place_bits(weights, kept)) / 8
 
 
 PLUGINS = (

@@ -1,4 +1,4 @@
-"""Modules that round weights and activations to few bits, with gradients that pass through.
+"""Modules that round weights and activations to few bits and prune weights to a sparsity structure.
 
 A quantiser of N levels spaces them evenly, with the step that is optimal for a normal distribution
 (Max, "Quantizing for minimum distortion", IRE Transactions on Information Theory 1960, table II) of
@@ -6,15 +6,20 @@ the tensor's own standard deviation, but no wider than the tensor's range needs.
 from the tensor, so it needs no parameter that the networks of a supernet would have to share.
 Gradients pass straight through the rounding (Bengio et al., 2013). Tensors of one bit are signs
 (`hwnas.search_spaces.layers.binarisers`).
+
+Of the weights, those with the largest absolute values stay. The others count as zero, but get
+gradients, so that they may return (Zhou et al., "Learning N:M fine-grained structured sparse neural
+networks from scratch", ICLR 2021, equation 4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -22,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.search_spaces.layers.binarisers import Binarisation, binary_inputs, binary_weights
+from hwnas.search_spaces.layers.sparsity_structure import Structure, matrix_of, weight_of
 
 __all__ = [
     "FLOAT_BITS",
@@ -66,7 +72,7 @@ def quantisation_noise(enabled: bool = True) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LayerPrecision:
-    """Number format of a layer.
+    """Number format of a layer, and which of its weights are zero.
 
     Attributes:
         weight_bits: Bits of a weight, 1 to 8, or 32 for single precision.
@@ -76,6 +82,8 @@ class LayerPrecision:
         symmetry: ``"symmetric"`` if the integers of the weights are from -n to n, as those of 8
             bits and of 1 bit always are, and ``"asymmetric"`` if they have a zero point.
         binarisation: Method for tensors of one bit.
+        structure: Structure of the zeros among the weights, of a fixed density; weights whose shape
+            it does not fit stay as they are. None for no zeros.
     """
 
     weight_bits: int = FLOAT_BITS
@@ -83,6 +91,21 @@ class LayerPrecision:
     granularity: Granularity = "channel"
     symmetry: Symmetry = "symmetric"
     binarisation: Binarisation = "xnor"
+    structure: Structure | None = None
+
+    def density(self, shape: Sequence[int]) -> float:
+        """Return the share of weights of a shape (C_out, C_in, ...) that are stored."""
+        if self.structure is None or not self.structure.fits_weight(shape):
+            return 1.0
+        return self.structure.density(None)
+
+    def stored_bits(self, shape: Sequence[int]) -> int:
+        """Return the bits of weights of a shape, without zeros but with the positions of others."""
+        weights, density = prod(shape), self.density(shape)
+        if self.structure is None or density == 1:
+            return weights * self.weight_bits
+        kept = round(density * weights)
+        return kept * self.weight_bits + round(self.structure.place_bits(weights, kept))
 
     @property
     def has_thresholds(self) -> bool:
@@ -114,10 +137,10 @@ def normal_step(levels: int) -> float:
 
 
 class WeightQuantiser(nn.Module):
-    """Parametrisation of a weight: its nearest values of few bits.
+    """Parametrisation of a weight: its nearest values of few bits, some of them zero.
 
     Attributes:
-        precision: Number format of the layer; single precision at first.
+        precision: Number format of the layer; dense and in single precision at first.
     """
 
     def __init__(self) -> None:
@@ -125,22 +148,43 @@ class WeightQuantiser(nn.Module):
         self.precision = LayerPrecision()
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the rounded weights, of the same shape (C, ...)."""
-        if self.precision.weight_bits == FLOAT_BITS or weight.is_meta:
+        """Return the rounded and pruned weights, of the same shape (C, ...)."""
+        if weight.is_meta:
             return weight  # a trace, which is on meta, counts the operators in single precision
+        if self.precision.weight_bits == FLOAT_BITS:
+            return self._pruned(weight, weight)
         step, steps = self.rounded(weight.detach())
         if self.precision.weight_bits == ONE_BIT:
             near = weight.clamp(-1, 1) if self.precision.binarisation == "bnn" else weight
             return near + (step * steps - near.detach())
         if _noise.get():
-            return _noisy(weight, step)
+            return self._pruned(_noisy(weight, step), weight)
         return weight + (step * steps - weight.detach())
+
+    def kept(self, weight: Tensor) -> Tensor | None:
+        """Return which weights are not pruned, bool (C, ...); None if all stay."""
+        structure = self.precision.structure
+        if structure is None or self.precision.density(weight.shape) == 1:
+            return None
+        mask = structure.mask(matrix_of(weight.detach().abs()), structure.density(None))
+        return weight_of(mask, weight.shape)
+
+    def _pruned(self, values: Tensor, weight: Tensor) -> Tensor:
+        """Return values that are zero where a weight is pruned, with the gradients of all."""
+        kept = self.kept(weight)
+        return values if kept is None else values - (values * ~kept).detach()
 
     def rounded(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the step (C, 1, ...) or (1, 1, ...), and each weight in steps, (C, ...).
 
-        The weights in steps are whole numbers.
+        The weights in steps are whole numbers, and zero for pruned ones. The step is that of dense
+        weights, whose largest ones are those that stay.
         """
+        step, steps = self._rounded_dense(weight)
+        kept = self.kept(weight)
+        return step, steps if kept is None else steps * kept
+
+    def _rounded_dense(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         precision = self.precision
         first = 1 if precision.granularity == "channel" else 0
         dims = tuple(range(first, weight.dim()))

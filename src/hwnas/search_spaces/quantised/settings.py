@@ -1,4 +1,4 @@
-"""Number formats that a space of quantised networks offers."""
+"""Number formats and sparsity structures that a space of quantised networks offers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.search_spaces.layers.binarisers import BINARISATIONS, Binarisation
 from hwnas.search_spaces.layers.quantisers import FLOAT_BITS, ONE_BIT, Granularity, Symmetry
+from hwnas.search_spaces.layers.sparsity_structure import Structure
 
-__all__ = ["QuantisationConfig"]
+__all__ = ["DENSE", "QuantisationConfig", "stored_share", "structure_of"]
+
+DENSE = "dense"
+"""Option of ``sparsity`` for weights without zeros."""
 
 _LEAST_BITS, _MOST_BITS = ONE_BIT, 8
 _END_BITS = 8  # least bits of the first and the last block
@@ -22,8 +26,8 @@ _NAMES = {"granularity": ("tensor", "channel"), "symmetry": ("symmetric", "asymm
 class QuantisationConfig:
     """Options of the number formats, each from the least precise to the most precise.
 
-    The first and the last block have at least 8 bits, as is usual, since fewer bits there cost far
-    more accuracy than they save.
+    The first and the last block are dense and have at least 8 bits, as is usual, since fewer bits
+    there cost far more accuracy than they save.
 
     Attributes:
         weight_bits: Options for the bits of each block's weights: 1 to 8, and 32 for single
@@ -33,6 +37,8 @@ class QuantisationConfig:
         symmetry: Options for the integers of all weights.
         binarisation: Method for weights and inputs of one bit; see
             `hwnas.search_spaces.layers.binarisers`.
+        sparsity: Options for the zeros among each block's weights: N of M neighbours along the
+            inputs that stay, such as ``"2of4"``, and ``"dense"``.
 
     Raises:
         ConfigError: An option is unknown, out of range, given twice, or out of order.
@@ -43,8 +49,15 @@ class QuantisationConfig:
     granularity: tuple[Granularity, ...] = ("channel",)
     symmetry: tuple[Symmetry, ...] = ("symmetric",)
     binarisation: Binarisation = "xnor"
+    sparsity: tuple[str, ...] = (DENSE,)
 
     def __post_init__(self) -> None:
+        _check_sparsity(self.sparsity)
+        if self.is_sparse and ONE_BIT in self.weight_bits:
+            raise ConfigError(
+                f"space.sparsity is {list(self.sparsity)}, but weights of one bit are signs, none "
+                "of which is zero; leave 1 out of space.weight_bits"
+            )
         for name in ("weight_bits", "activation_bits"):
             _check_bits(name, getattr(self, name))
         if self.binarisation not in BINARISATIONS:
@@ -63,6 +76,11 @@ class QuantisationConfig:
     def at_the_ends(self, options: Sequence[int]) -> tuple[int, ...]:
         """Return the options of the first and the last block; 8 bits if all of them are fewer."""
         return tuple(bits for bits in options if bits >= _END_BITS) or (_END_BITS,)
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if weights may be pruned."""
+        return any(map(structure_of, self.sparsity))
 
     @property
     def binarises(self) -> bool:
@@ -87,4 +105,43 @@ def _check_bits(name: str, options: Sequence[int]) -> None:
         raise ConfigError(
             f"space.{name} is {list(options)}; expected bit widths in rising order, such as "
             "[2, 4, 8]"
+        )
+
+
+def structure_of(option: str) -> Structure | None:
+    """Return the structure of an option of ``sparsity``; None for dense weights.
+
+    Raises:
+        ConfigError: The option is none.
+    """
+    if option == DENSE:
+        return None
+    expected = 'expected N of M weights, such as "2of4", or "dense"'
+    if not isinstance(option, str):
+        raise ConfigError(f"space.sparsity has {option!r}; {expected}")
+    try:
+        structure = Structure.parse(option)
+    except ConfigError as error:
+        raise ConfigError(f"space.sparsity has {option!r}; {expected}") from error
+    if structure.free or structure.density(None) == 1:
+        raise ConfigError(f"space.sparsity has {option!r}; {expected}")
+    return structure
+
+
+def stored_share(option: str) -> float:
+    """Return the share of weights that stay under an option of ``sparsity``.
+
+    Raises:
+        ConfigError: The option is none.
+    """
+    structure = structure_of(option)
+    return 1.0 if structure is None else structure.density(None)
+
+
+def _check_sparsity(options: Sequence[str]) -> None:
+    densities = [stored_share(option) for option in options]
+    if not options or densities != sorted(set(densities)):
+        raise ConfigError(
+            f"space.sparsity is {list(options)}; expected different densities in rising order, "
+            'such as ["2of4", "dense"]'
         )

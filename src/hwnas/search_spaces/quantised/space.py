@@ -1,8 +1,8 @@
 """Space of the networks of another space, each with a number format for every block.
 
 The networks of all bit widths share the weights of one supernet, as in EQ-Net (Xu et al., "EQ-Net:
-Elastic quantization neural networks", ICCV 2023): bit widths, granularity and symmetry are elastic
-dimensions beside depth, width and kernel size.
+Elastic quantization neural networks", ICCV 2023): bit widths, granularity, symmetry and sparsity
+are elastic dimensions beside depth, width and kernel size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hwnas.search_spaces.quantised.block_formats import (
     block_formats,
     block_of,
 )
-from hwnas.search_spaces.quantised.settings import QuantisationConfig
+from hwnas.search_spaces.quantised.settings import DENSE, QuantisationConfig, structure_of
 from hwnas.search_spaces.quantised.workload import QuantisedWorkload, quantised_workload
 from hwnas.search_spaces.registry import named_space
 from hwnas.search_spaces.space.architecture import Architecture
@@ -54,19 +54,19 @@ _WHOLE = ("granularity", "symmetry")
 
 
 class QuantisedSpace(SearchSpace):
-    """Space of quantised networks: those of a space, with bit widths for each of their blocks.
+    """Space of quantised networks: those of a space, with a number format for each of their blocks.
 
     A block is one of the `block_specs` of the space or, if it has none, a layer. Its choices are
-    named after it (``"stages.0.1.weight_bits"``). Networks compute with rounded weights and
-    activations, in training, too.
+    named after it (``"stages.0.1.weight_bits"``). Networks compute with rounded and pruned weights
+    and rounded activations, in training, too.
 
     Args:
         networks: Space of the networks in single precision.
         config: Options of the number formats.
 
     Raises:
-        ConfigError: There is nothing to quantise, no choice of a format has two options, or there
-            are blocks with branches.
+        ConfigError: There is nothing to quantise, no choice of a format has two options, no layer
+            fits a sparsity structure, or there are blocks with branches.
     """
 
     name = "quantised"
@@ -90,6 +90,13 @@ class QuantisedSpace(SearchSpace):
             raise ConfigError(
                 f"space {networks.name} has no convolution or linear layer that can be quantised"
             )
+        offered = {option for each in self.formats.values() for option in each.sparsity.options}
+        for option in self.config.sparsity:
+            if option not in offered | {DENSE}:
+                raise ConfigError(
+                    f"space.sparsity has {option!r}, but it fits no layer of space "
+                    f"{networks.name} between the first and the last block; leave it out"
+                )
         if len(self.choices) == len(networks.choices):
             raise ConfigError(
                 "a space of quantised networks has one number format only; give two options, such "
@@ -100,12 +107,12 @@ class QuantisedSpace(SearchSpace):
     def choices(self) -> tuple[Choice, ...]:
         """Choices of the networks, then those of the formats that have more than one option."""
         whole = [Choice(name, getattr(self.config, name)) for name in _WHOLE]
-        blocks = [c for each in self.formats.values() for c in (each.weights, each.inputs)]
+        blocks = [choice for each in self.formats.values() for choice in each]
         return *self.networks.choices, *(c for c in (*whole, *blocks) if len(c.options) > 1)
 
     @cached_property
     def formats(self) -> Mapping[str, BlockFormat]:
-        """Choices of each block's bit widths, by the name of the block."""
+        """Choices of each block's number format, by the name of the block."""
         return block_formats(self.networks, self.config)
 
     @property
@@ -114,6 +121,8 @@ class QuantisedSpace(SearchSpace):
         options = dataclasses.asdict(self.config)
         if not self.config.binarises:  # as before the option was there
             del options["binarisation"]
+        if not self.config.is_sparse:
+            del options["sparsity"]
         return {"networks": self.networks.fingerprint, **options}
 
     def unquantised(self, architecture: Architecture) -> Architecture:
@@ -125,11 +134,15 @@ class QuantisedSpace(SearchSpace):
     def precision_of(self, architecture: Architecture) -> Callable[[str], LayerPrecision]:
         """Return a function from the name of a layer of a network to its number format."""
         values = dict(self.check(architecture).values)
-        whole: Any = [values.get(name, getattr(self.config, name)[0]) for name in _WHOLE]
-        whole.append(self.config.binarisation)
+        granularity, symmetry = (values.get(name, getattr(self.config, name)[0]) for name in _WHOLE)
         found = {
             block: LayerPrecision(
-                _option(each.weights, values), _option(each.inputs, values), *whole
+                int(_option(each.weights, values)),
+                int(_option(each.inputs, values)),
+                granularity,
+                symmetry,
+                self.config.binarisation,
+                structure_of(str(_option(each.sparsity, values))),
             )
             for block, each in self.formats.items()
         }
@@ -208,7 +221,7 @@ class QuantisedSpace(SearchSpace):
         return self.networks.teacher()
 
     def workload(self, architecture: Architecture, batch: int = 1) -> QuantisedWorkload:
-        """Return the workload of one network, with the bits of its weights."""
+        """Return the workload of one network, with the number formats of its layers."""
         own = self.unquantised(architecture)
         with blueprint():
             network = self.networks.build(own)
@@ -281,8 +294,8 @@ def _of_inputs(layer: nn.Module, weight: Segments) -> Segments:
     return tuple((0, pieces) for each, pieces in weight if each == dim)
 
 
-def _option(choice: Choice, values: Mapping[str, Option]) -> int:
-    return int(values.get(choice.name, choice.options[0]))
+def _option(choice: Choice, values: Mapping[str, Option]) -> Option:
+    return values.get(choice.name, choice.options[0])
 
 
 def quantised(
@@ -294,6 +307,7 @@ def quantised(
     granularity: tuple[Granularity, ...] = ("channel",),
     symmetry: tuple[Symmetry, ...] = ("symmetric",),
     binarisation: Binarisation = "xnor",
+    sparsity: tuple[str, ...] = (DENSE,),
     folder: Path = Path(),
     maps: bool = False,
     upscale: int | None = None,
@@ -312,6 +326,9 @@ def quantised(
         symmetry: ``"symmetric"``, ``"asymmetric"`` or both: whether the weights have a zero point.
         binarisation: Method for tensors of one bit: ``"bnn"`` for signs without a scale, ``"xnor"``
             for signs times a mean absolute value, ``"react"`` for that and learned thresholds.
+        sparsity: Options for the zeros among each block's weights: ``"2of4"`` if of each four
+            neighbours along the inputs the two largest stay, or other numbers, and ``"dense"``.
+            Layers that a structure does not fit stay dense.
         folder: Folder that relative paths start from.
         maps: Whether the networks have to give maps.
         upscale: Number of times that the maps have to be as large as the images.
@@ -322,6 +339,7 @@ def quantised(
     config = QuantisationConfig(
         *(tuple(weight_bits), tuple(activation_bits), tuple(granularity), tuple(symmetry)),
         binarisation,
+        tuple(sparsity),
     )
     options = dict(network or {})
     name = str(options.pop("name", "mobilenet"))
@@ -334,7 +352,7 @@ PLUGINS = (
         "space",
         "quantised",
         quantised,
-        "Networks of another space, with searched bit widths (EQ-Net)",
+        "Networks of another space, with searched bit widths (EQ-Net) and sparsity",
         examples={"": SMALL},
     ),
 )

@@ -1,4 +1,4 @@
-"""Workload of a network whose layers have bit widths of their own."""
+"""Workload of a network whose layers have number formats of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class QuantisedWorkload(Workload):
 
     Attributes:
         saved_bits: Bits of all weights in single precision, less those that they are stored in.
-        saved_operations: BitOPs in single precision, less those of the network.
+        saved_operations: BitOPs in single precision, less those of the network; products with
+            pruned weights have none.
     """
 
     saved_bits: int = 0
@@ -35,7 +36,10 @@ class QuantisedWorkload(Workload):
 
     @property
     def weight_bytes(self) -> int:
-        """Size of all weights that operators read, packed, without their scales, in bytes."""
+        """Size of all weights that operators read, packed, without their scales, in bytes.
+
+        Pruned weights are not stored; the positions of the others are.
+        """
         return super().weight_bytes - self.saved_bits // 8
 
     @property
@@ -77,13 +81,16 @@ def quantised_workload(
     saved_bits = saved_operations = 0
     for name, operator in zip(names, users, strict=True):
         precision = precision_of(name)
-        bits = precision.weight_bits * precision.activation_bits
-        saved_operations += operator.macs * (FLOAT_BITS**2 - bits)
         # Of the tensors that a layer reads, its weight has several dimensions, its bias has one.
-        for number in weights.intersection(operator.inputs):
-            shape = found.tensors[number].shape
-            if len(shape) > 1:
-                saved_bits += math.prod(shape) * (FLOAT_BITS - precision.weight_bits)
+        [shape] = [
+            found.tensors[number].shape
+            for number in weights.intersection(operator.inputs)
+            if len(found.tensors[number].shape) > 1
+        ]
+        saved_bits += math.prod(shape) * FLOAT_BITS - precision.stored_bits(shape)
+        bits = precision.weight_bits * precision.activation_bits
+        saved_operations += operator.macs * FLOAT_BITS**2
+        saved_operations -= round(operator.macs * precision.density(shape)) * bits
     return QuantisedWorkload(
         *(found.operators, found.tensors, found.outputs, found.params),
         saved_bits,

@@ -1,24 +1,40 @@
 """Sparsity structures: which weights of a layer can only be pruned together.
 
 All structures divide the matrix of a layer into units, rectangles of neighbouring weights that are
-kept or pruned as one. A structure may also fix how many units stay in each group of neighbours.
+kept or pruned as one. A structure may also fix how many units stay in each group of neighbours. The
+matrix of a convolution is its product with patches of its input; neighbouring columns are
+neighbouring channels of the same position in the kernel, since sparse cores multiply these.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, log2, prod
 
 import torch
 from torch import Tensor
 
 from hwnas.errors import ConfigError
 
-__all__ = ["UNSTRUCTURED", "Structure"]
+__all__ = ["UNSTRUCTURED", "Structure", "matrix_of", "weight_of"]
 
 UNSTRUCTURED = "unstructured"
 _GROUPS, _BLOCKS = re.compile(r"(\d{1,3})of(\d{1,3})"), re.compile(r"block(\d{1,4})x(\d{1,4})")
 _DENSITY = 0.5  # if none is given
+_BLOCK_PLACE_BITS = 32  # of the position of a block
+
+
+def matrix_of(weight: Tensor) -> Tensor:
+    """Return weights (C_out, C_in, ...) as a matrix (C_out, inputs), channels innermost."""
+    return weight.movedim(1, -1).reshape(weight.shape[0], -1)
+
+
+def weight_of(matrix: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return the weights (C_out, C_in, ...) of a matrix, the inverse of `matrix_of`."""
+    outputs, inputs, *kernel = shape
+    return matrix.reshape(outputs, *kernel, inputs).movedim(-1, 1).contiguous()
 
 
 @dataclass(frozen=True)
@@ -96,6 +112,28 @@ class Structure:
         across = self.group or self.inputs
         whole = outputs % self.outputs == 0 and inputs % across == 0
         return whole and outputs * inputs > self.outputs * self.inputs
+
+    def fits_weight(self, shape: Sequence[int]) -> bool:
+        """Return whether the matrix of weights (C_out, C_in, ...) fits."""
+        outputs, channels, *kernel = shape
+        # Groups do not reach across positions of a kernel.
+        return self.fits(outputs, channels if self.group else channels * prod(kernel))
+
+    def place_bits(self, weights: int, kept: int) -> float:
+        """Return the bits that the positions of the kept weights take.
+
+        They are log2(M), rounded up, for each kept weight of N in M, 32 for each block, and
+        otherwise one for each weight, kept or not.
+
+        Args:
+            weights: Number of weights of a matrix that fits.
+            kept: How many of them stay.
+        """
+        if self.group:
+            return kept * ceil(log2(self.group))
+        if self.blocks:
+            return kept / (self.inputs * self.outputs) * _BLOCK_PLACE_BITS
+        return weights
 
     def per_unit(self, scores: Tensor) -> Tensor:
         """Return the sum of scores (outputs, inputs) in each unit: (rows, columns) of units."""

@@ -5,9 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.deploy.sparsity import Structure
-from hwnas.deploy.sparsity.matrices import matrix_of
 from hwnas.errors import ConfigError
+from hwnas.search_spaces.layers.sparsity_structure import Structure, matrix_of
 
 
 @given(
@@ -46,6 +45,31 @@ def test_mask_has_the_exact_count_of_whole_units_with_the_highest_scores(
 def test_groups_are_neighbouring_channels_of_one_position_of_a_kernel() -> None:
     weight = torch.arange(2 * 4 * 9.0).reshape(2, 4, 3, 3)
     assert matrix_of(weight)[0, :4].tolist() == weight[0, :, 0, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "fits"),
+    [
+        ("2of4", (3, 8, 3, 3), True),
+        ("2of4", (3, 6), False),
+        ("2of4", (8, 1, 3, 3), False),
+        ("block4x2", (2, 8), True),
+        ("block4x2", (3, 8), False),
+        ("unstructured", (3, 5, 3, 3), True),
+    ],
+)
+def test_weights_of_whole_groups_and_units_fit(
+    name: str, shape: tuple[int, ...], fits: bool
+) -> None:
+    assert Structure.parse(name).fits_weight(shape) == fits
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("2of4", 2 * 64), ("1of8", 3 * 64), ("block4x4", 32 * 4), ("unstructured", 128)],
+)
+def test_positions_of_weights_take_bits(name: str, bits: int) -> None:
+    assert Structure.parse(name).place_bits(weights=128, kept=64) == bits
 
 
 @pytest.mark.parametrize(
