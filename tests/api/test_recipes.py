@@ -15,6 +15,7 @@ from tests.conftest import TINY
 from torch import nn
 
 import hwnas
+from hwnas.api.elastic_model import ElasticModel
 from hwnas.api.recipes import SearchDescription
 from hwnas.api.settings import overrides_of
 from hwnas.deploy import Target
@@ -306,8 +307,22 @@ def test_space_within_a_space_may_be_a_name_or_a_model_by_its_name() -> None:
     assert members[2]["model"] == "timm:resnet18"
     quantised = hwnas.spaces.Quantised(hwnas.spaces.Elastic("timm:resnet18"))
     assert quantised.options["network"]["name"] == "elastic"
-    with pytest.raises(ConfigError, match=r"Quantised has the space .* cannot import by a name"):
-        hwnas.spaces.Quantised(hwnas.spaces.Elastic(nn.Linear(3, 2)))  # type: ignore[arg-type]
+    within = hwnas.spaces.Elastic(nn.Linear(3, 2))
+    with pytest.raises(ConfigError, match=r"EarlyExit has the space .* cannot import by a name"):
+        hwnas.spaces.EarlyExit(within)  # type: ignore[arg-type]
+
+
+def test_networks_within_a_model_without_a_name_may_be_quantised() -> None:
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.ReLU(), nn.Flatten()),
+        nn.Linear(128, 10),
+    )
+    within = hwnas.spaces.Elastic(model)
+    assert isinstance(within, ElasticModel)
+    space = hwnas.spaces.Quantised(within, weight_bits=(4, 8), sparsity=("2of4", "dense"))
+    assert recipe_of(space=space).space.names == ("python:space",)
+    made = space((8, 8, 1), 10)
+    assert {choice.name for choice in made.choices} >= {"2.weight_bits", "2.sparsity"}
 
 
 def test_objects_of_targets_stand_for_their_names() -> None:
