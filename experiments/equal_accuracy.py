@@ -73,7 +73,12 @@ def hypervolume_ratio(ours: Numbers, theirs: Numbers) -> float:
 
 
 def compared(
-    rows: Sequence[Row], ours: str, theirs: str, seed: int, subject: str | None = None
+    rows: Sequence[Row],
+    ours: str,
+    theirs: str,
+    seed: int,
+    subject: str | None = None,
+    cost: str = "latency_ms",
 ) -> list[Row]:
     """Compare two sides of one seed by the `test_error` rows of their networks.
 
@@ -87,14 +92,14 @@ def compared(
         theirs: Name of the other side.
         seed: Seed of the returned rows.
         subject: Subject of the returned rows; the names of both sides if None.
+        cost: Detail of the rows that takes the place of the latency.
     """
     sides = [
         [row for row in rows if row.metric == "test_error" and row.details["side"] == side]
         for side in (ours, theirs)
     ]
     tables = [
-        np.array([[row.value, row.details["latency_ms"]] for row in side], dtype=float)
-        for side in sides
+        np.array([[row.value, row.details[cost]] for row in side], dtype=float) for side in sides
     ]
     deviations = [np.array([row.spread["standard_error"] for row in side]) for side in sides]
     errors, rng, drawn = levels(tables[0], tables[1]), np.random.default_rng(0), []

@@ -168,6 +168,24 @@ OWN = {
         },
         "seed 0: ",
     ),
+    "compress.sizes": (
+        [
+            *("--seeds", "0", "--models", "resnet", "--pretraining", "0.2"),
+            *(
+                part
+                for setting in PLANNED
+                if ".reference" not in setting
+                for part in ("--set", setting)
+            ),
+            *("--set", "train.workers=0", "--set", "deploy.finetune_minutes=0.02"),
+        ],
+        {
+            ("hypervolume_ratio", "resnet searched / afterwards"),
+            ("seconds", "resnet searched"),
+            ("seconds", "resnet pruning"),
+        },
+        "seed 0: ",
+    ),
     "sparsity": (
         [
             *("--seeds", "0", "--models", "cnn", "--set", "data.source=digits"),

@@ -45,6 +45,17 @@ def test_fake_quantised_input_passes_gradients_and_adapts_its_range() -> None:
     assert 1 < layer.largest < 4
 
 
+def test_networks_that_train_in_bf16_are_rounded() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    FakeQuantisation().begin(network)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = network(torch.randn(2, 3, 7, 7))
+        outputs.float().sum().backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
 def test_fake_quantisation_rounds_in_training_and_restores_the_network() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(

@@ -96,7 +96,7 @@ class FakeQuantisedInput(nn.Module):
 
     def _follow(self, x: Tensor) -> None:
         # Zero is always in the range, because padding has to be exact.
-        least, largest = x.amin().clamp_max(0), x.amax().clamp_min(0)
+        least, largest = x.amin().float().clamp_max(0), x.amax().float().clamp_min(0)
         if self.least.isnan():
             self.least.copy_(least)
             self.largest.copy_(largest)
