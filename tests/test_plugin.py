@@ -101,7 +101,8 @@ def test_build_converts_options_to_annotated_types(factory: Any) -> None:
     [
         ({"nam": "y"}, r"^\[space\] has no key 'nam'; did you mean 'name'\? known: layers, name$"),
         ({"outputs": 3}, r"^\[space\] has no key 'outputs'"),
-        ({"name": 3}, r"^\[space\] name: Input should be a valid string \(given: 3\)$"),
+        ({"name": 3}, r"^\[space\] name is 3; expected text in quotes$"),
+        ({"layers": "2of4"}, r"^\[space\] layers is '2of4'; expected a list$"),
         ({"layers": [{}]}, r"^\[space\] layers\.0\.channels is missing; it has no default$"),
         ({"layers": [{"channels": 8, "strid": 2}]}, r"^\[space\] has no key 'layers\.0\.strid'$"),
         (

@@ -17,7 +17,7 @@ from hwnas.errors import ConfigError
 if TYPE_CHECKING:
     import pydantic
 
-__all__ = ["UNNAMED", "build", "closest", "imports_from", "resolve", "validation_message"]
+__all__ = ["UNNAMED", "build", "closest", "imports_from", "in_words_of_toml", "resolve"]
 
 T = TypeVar("T")
 
@@ -114,10 +114,10 @@ def build(kind: str, factory: Callable[..., T], options: Mapping[str, Any], **gi
     try:
         return _call_checked(factory, {**accepted, **options})
     except pydantic.ValidationError as error:
-        raise ConfigError(validation_message(error, f"[{kind}]")) from error
+        raise ConfigError(_message(error, f"[{kind}]")) from error
 
 
-def validation_message(error: pydantic.ValidationError, where: str) -> str:
+def _message(error: pydantic.ValidationError, where: str) -> str:
     """Return one line about a pydantic error: the key, the given value and what was expected."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
@@ -127,7 +127,30 @@ def validation_message(error: pydantic.ValidationError, where: str) -> str:
         return f"{where} {key} is missing; it has no default"
     if first["type"] == "unexpected_keyword_argument":
         return f"{where} has no key {key!r}"
-    return f"{where} {key}: {first['msg']} (given: {first['input']!r})"
+    return f"{where} {key} is {first['input']!r}; expected {in_words_of_toml(first)}"
+
+
+def in_words_of_toml(error: Mapping[str, Any]) -> str:
+    """Return what a pydantic error says was expected, in the words of TOML."""
+    words: str = error["msg"]
+    return _EXPECTED.get(error["type"]) or words.removeprefix("Input should be ")
+
+
+_EXPECTED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dataclass_type": "a table of keys",
+    "dataclass_exact_type": "a table of keys",
+    "dict_type": "a table of keys",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "string_type": "text in quotes",
+    "tuple_type": "a list",
+}
+"""Expected types by pydantic's error type."""
 
 
 _STRICT_KEYS: pydantic.ConfigDict = {"arbitrary_types_allowed": True, "extra": "forbid"}

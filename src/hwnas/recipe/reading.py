@@ -15,7 +15,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from hwnas.errors import ConfigError
-from hwnas.plugin import closest
+from hwnas.plugin import closest, in_words_of_toml
 from hwnas.recipe.budget import compute_values
 from hwnas.recipe.recipe import Recipe
 from hwnas.recipe.text import set_by_text
@@ -122,27 +122,15 @@ def _message(error: pydantic.ValidationError) -> str:
         return str(cause)
     if first["type"] == "missing":
         return f"{key} is missing; it has no default"
-    expected = _EXPECTED.get(first["type"]) or first["msg"].removeprefix("Input should be ")
+    expected = in_words_of_toml(first)
+    if first["type"] == "tuple_type" and key == "objective":
+        expected += "; an objective's table has two brackets, [[objective]]"
     return f"{key} is {first['input']!r}; expected {expected}"
 
 
 def _names_a_type(part: int | str) -> bool:
     """Return whether a part of an error's place is no key, but one of the types that a key has."""
     return part in ("int", "float", "str") or str(part).startswith("tuple[")
-
-
-_EXPECTED = {
-    "bool_type": "true or false",
-    "dataclass_type": "a table of keys",
-    "dataclass_exact_type": "a table of keys",
-    "dict_type": "a table of keys",
-    "float_type": "a number",
-    "int_from_float": "a whole number",
-    "int_type": "a whole number",
-    "string_type": "text in quotes",
-    "tuple_type": "a list; an objective's table has two brackets, [[objective]]",
-}
-"""Expected types by pydantic's error type, in the words of TOML."""
 
 
 def _known_keys(value: Any, kind: Any, where: str) -> None:
