@@ -151,23 +151,26 @@ def cost_objectives(targets: Sequence[str], sparsity: Sequence[str] = ()) -> tup
     Raises:
         ConfigError: A target is unknown, or in another format than int8 although there are zeros.
     """
-    formats = (_SPARSE,) if sparsity else _FORMATS
-    found = tuple(dict.fromkeys(name for each in targets for name in _targets(each, formats)))
-    several: dict[str, Any] = {"targets": found, "reduce": "min"}
-    latency = Objective(
-        "latency_ms", "minimize", **({"target": found[0]} if len(found) == 1 else several)
-    )
+    found: dict[str, None] = {}
+    for name in targets:
+        able = _targets(name, (_SPARSE,) if sparsity else _FORMATS)
+        if sparsity and [target.format for target in able] != [_SPARSE]:
+            raise ConfigError(
+                f"target {name} has no int8, in which networks with zeros among their weights "
+                "ship; give a device or a target that has, or leave the sparsity out"
+            )
+        found |= dict.fromkeys(target.name for target in able)
+    if len(found) == 1:
+        latency = Objective("latency_ms", "minimize", *found)
+    else:
+        latency = Objective("latency_ms", "minimize", targets=tuple(found), reduce="min")
     return (latency, Objective("weight_bytes", "minimize")) if sparsity else (latency,)
 
 
-def _targets(name: str, formats: Sequence[str]) -> list[str]:
+def _targets(name: str, formats: Sequence[str]) -> list[Target]:
     """Return a target, or the targets of a device in those of some number formats that it has."""
     device = Device.parse(name)
-    own = RUNTIMES[device.runtime].formats if device.name == name else (Target.parse(name).format,)
-    able = [each for each in formats if each in own]
-    if not able and formats == (_SPARSE,):
-        raise ConfigError(
-            f"target {name} has no int8, in which networks with zeros among their weights ship; "
-            "give a device or a target that has, or leave the sparsity out"
-        )
-    return [Target(device, each).name for each in able] if device.name == name else [name]
+    if device.name != name:
+        return [Target.parse(name)]
+    able = RUNTIMES[device.runtime].formats
+    return [Target(device, each) for each in formats if each in able]
