@@ -160,10 +160,11 @@ def cost_objectives(targets: Sequence[str], sparsity: Sequence[str] = ()) -> tup
                 "ship; give a device or a target that has, or leave the sparsity out"
             )
         found |= dict.fromkeys(target.name for target in able)
-    if len(found) == 1:
-        latency = Objective("latency_ms", "minimize", *found)
-    else:
+    first, *others = found
+    if others:
         latency = Objective("latency_ms", "minimize", targets=tuple(found), reduce="min")
+    else:
+        latency = Objective("latency_ms", "minimize", first)
     return (latency, Objective("weight_bytes", "minimize")) if sparsity else (latency,)
 
 
