@@ -169,7 +169,7 @@ def test_compress_from_python_takes_a_model_object_and_searches_its_sparsity(
         "digits",
         minutes=3,
         max_loss_points=50,
-        sparsity=["2of4"],
+        sparsity="2of4",
         path=folder / "from-python",
         settings={key: json.loads(value) for key, value in settings.items()},
         reporter=hwnas.SilentReporter(),

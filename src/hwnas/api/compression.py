@@ -41,7 +41,7 @@ def compress(
     minutes: float = MINUTES,
     max_loss_points: float = 1.0,
     weights: str | Path | None = None,
-    sparsity: Sequence[str] = (),
+    sparsity: str | Sequence[str] = (),
     task: GivenTask | None = None,
     seed: int = 0,
     name: str | None = None,
@@ -67,9 +67,9 @@ def compress(
             compared with the model: in hundredths for metrics that are proportions, such as
             accuracy, otherwise in percent of the model's value.
         weights: Safetensors file with the state of the model; None if the model has its weights.
-        sparsity: Structures of zeros that the weights of each block may have, such as ``"2of4"``:
-            two of each four neighbours stay. The networks then ship in int8, and the size of their
-            weights without zeros is an objective, too.
+        sparsity: Structure of zeros that the weights of each block may have, such as ``"2of4"``:
+            two of each four neighbours stay; or several. The networks then ship in int8, and the
+            size of their weights without zeros is an objective, too.
         task: Task of the model; if None, the one that the targets of the images suggest.
         seed: Seed of all random numbers.
         name: Name of the run; that of the images if None.
@@ -87,6 +87,7 @@ def compress(
             smaller, or if the model is no better than constant outputs.
     """
     targets = target_names(target)
+    sparsity = (sparsity,) if isinstance(sparsity, str) else tuple(sparsity)
     given: dict[str, Any] = {}
     if isinstance(model, str | Path):
         model, given = model_settings(str(model))

@@ -160,11 +160,10 @@ def cost_objectives(targets: Sequence[str], sparsity: Sequence[str] = ()) -> tup
                 "ship; give a device or a target that has, or leave the sparsity out"
             )
         found |= dict.fromkeys(target.name for target in able)
-    first, *others = found
-    if others:
-        latency = Objective("latency_ms", "minimize", targets=tuple(found), reduce="min")
+    if len(found) == 1:
+        latency = Objective("latency_ms", "minimize", target=next(iter(found)))
     else:
-        latency = Objective("latency_ms", "minimize", first)
+        latency = Objective("latency_ms", "minimize", targets=tuple(found), reduce="min")
     return (latency, Objective("weight_bytes", "minimize")) if sparsity else (latency,)
 
 
