@@ -7,9 +7,10 @@ from the tensor, so it needs no parameter that the networks of a supernet would 
 Gradients pass straight through the rounding (Bengio et al., 2013). Tensors of one bit are signs
 (`hwnas.search_spaces.layers.binarisers`).
 
-Of the weights, those with the largest absolute values stay. The others count as zero, but get
-gradients, so that they may return (Zhou et al., "Learning N:M fine-grained structured sparse neural
-networks from scratch", ICLR 2021, equation 4).
+Of the weights, those with the largest absolute values stay. The others count as zero, but get the
+gradients of dense weights, so that they may return (Zhou et al., "Learning N:M fine-grained
+structured sparse neural networks from scratch", ICLR 2021, figure 2a, without the further term of
+SR-STE, which weakens pruned weights).
 """
 
 from __future__ import annotations
