@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hwnas.deploy import Bundle
@@ -90,6 +91,16 @@ def test_search_command_refuses_recipes_that_cannot_work(
     refused: Callable[..., str], override: str, parts: list[str]
 ) -> None:
     refused([override], *parts)
+
+
+@pytest.mark.parametrize("table", ["compute", "search", "deploy"])
+def test_search_command_names_the_key_that_asks_for_missing_gpus(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    monkeypatch.setattr("hwnas.experiment.workers.device_here", lambda gpus: torch.device("cpu"))
+    key = f"{table}.gpus_per_worker"
+    answer = hwnas("search", quick_recipe, "--run", tmp_path / "a", "--set", f"{key}=1")
+    answer.refused(f"{key} is 1, but PyTorch finds no GPU")
 
 
 @pytest.mark.parametrize(

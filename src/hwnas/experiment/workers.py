@@ -56,8 +56,8 @@ def _check_this_process(recipe: Recipe) -> None:
     for table, gpus in requested.items():
         if gpus and device_here(None).type == "cpu":
             raise ConfigError(
-                f"{table}.gpus_per_worker is {gpus:g}, but PyTorch finds no GPU on this machine; "
-                "set it to 0, or leave it out"
+                f"{_asked(recipe, table, gpus)}, but PyTorch finds no GPU on this machine; set it "
+                "to 0, or leave it out"
             )
 
 
@@ -71,6 +71,14 @@ def _check_cluster(job: Job) -> None:
     wanted, there = recipe.deploy.gpus_per_worker or 0, resources_here().get("GPU", 0)
     if wanted > there:
         raise ConfigError(
-            f"deploy.gpus_per_worker is {wanted:g}, but Ray has {there:g} GPUs on this machine, "
+            f"{_asked(recipe, 'deploy', wanted)}, but Ray has {there:g} GPUs on this machine, "
             f"where finalists are fine-tuned; set it to at most {there:g}"
         )
+
+
+def _asked(recipe: Recipe, table: str, gpus: float) -> str:
+    """Return a table's number of GPUs for the user, under the key that set it."""
+    of_all = recipe.compute.gpus_per_worker
+    set_for_all = of_all is not None and gpus == (int(of_all > 0) if table == "train" else of_all)
+    key = "compute" if set_for_all else table
+    return f"{key}.gpus_per_worker is {of_all if set_for_all else gpus:g}"
