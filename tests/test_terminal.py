@@ -61,6 +61,23 @@ def test_summary_shows_the_size_of_the_file_of_a_finalist(summary: RunResult) ->
     assert sizes == ["221 kB", "849 kB"]
 
 
+def test_summary_shows_further_objectives_measured_where_they_were(summary: RunResult) -> None:
+    energy = Objective("energy_mj", "minimize", TARGET)
+    objectives = (*summary.objectives, energy, Objective("macs", "minimize"))
+    first, second = (
+        replace(row, values={**row.values, energy.label: 7.5, "macs": 6_240_000})
+        for row in (ROW, OTHER)
+    )
+    measured = replace(first, measured={energy.label: 8.25})
+    text = shown(replace(summary, objectives=objectives, front=(measured, second)), width=220)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert (
+        "0123456789ab 0.9812 (0.9688 to 0.9887) 0.9750 1.23 1.31 8.25 6.24 M 207 k 849 kB" in lines
+    )
+    assert "ba9876543210 0.9812 (0.9688 to 0.9887) - 1.23 - 7.5 6.24 M 207 k 849 kB" in lines
+    assert f"energy_mj on {TARGET}" in text
+
+
 def test_summary_names_files_and_next_commands(summary: RunResult) -> None:
     text = shown(summary)
     assert "12 candidates evaluated" in text

@@ -11,7 +11,6 @@ import typer
 from hwnas.cli.app import SEARCHES, Json, RunPath, app, out, print_json
 
 if TYPE_CHECKING:
-    from hwnas.search.objectives.objective import Objective
     from hwnas.stages.results.comparison import Comparison
     from hwnas.stages.results.run_result import RunResult
 
@@ -19,9 +18,6 @@ CsvFile = Annotated[Path | None, typer.Option("--csv", help="File for the table 
 AddedTarget = Annotated[
     str | None, typer.Option("--target", help="Target that was added with `hwnas specialise`")
 ]
-
-
-_NAMED_TARGETS = 2  # most targets that the head of a column names
 
 
 @app.command(rich_help_panel=SEARCHES)
@@ -89,6 +85,7 @@ def _print_front(summary: RunResult) -> None:
         has_targets,
         mark_of,
         metric_text,
+        objective_text,
         print_missed_limits,
         table_of,
         target_text,
@@ -97,7 +94,7 @@ def _print_front(summary: RunResult) -> None:
 
     labels = [objective.label for objective in summary.objectives]
     measured = any(row.measured_latency_ms is not None for row in summary.front)
-    columns = ["network", *map(_objective, summary.objectives)]
+    columns = ["network", *map(objective_text, summary.objectives)]
     columns += ["tested", "measured ms"] if measured else []
     columns += ["target"] if has_targets(summary) else []
     rows = []
@@ -121,11 +118,11 @@ def _print_front(summary: RunResult) -> None:
 
 
 def _print_comparison(found: Comparison) -> None:
-    from hwnas.cli.terminal import table_of
+    from hwnas.cli.terminal import label_text, table_of
     from hwnas.report.quantities import number
 
     columns = ["run", "trials", "front", "hypervolume", "share"]
-    columns += [f"best {_shown(label)}" for label in found.objectives]
+    columns += [f"best {label_text(label)}" for label in found.objectives]
     rows = [
         [row.run, str(row.trials), str(row.front)]
         + [number(row.hypervolume), f"{row.hypervolume_share:.3f}"]
@@ -154,15 +151,3 @@ def _print_comparison(found: Comparison) -> None:
                 soft_wrap=True,
                 markup=False,
             )
-
-
-def _objective(objective: Objective) -> str:
-    """Return the head of an objective's column, without the names of many targets."""
-    if len(objective.targets) <= _NAMED_TARGETS:
-        return _shown(objective.label)
-    return f"{objective.metric} ({objective.reduce} of {len(objective.targets)} targets)"
-
-
-def _shown(label: str) -> str:
-    """Return a label with spaces, so that a narrow column can fold it."""
-    return label.replace("@", " on ").replace("+", " + ")

@@ -12,14 +12,17 @@ from rich.table import Table
 from hwnas.deploy.measurement.measurement import Measurement
 from hwnas.predictors.benchmarks.benchmark import PredictorRow
 from hwnas.predictors.devices.fingerprint import Fingerprint
-from hwnas.search.objectives.objective import LATENCY
+from hwnas.report.quantities import number
+from hwnas.search.objectives.objective import LATENCY, Objective
 from hwnas.search.tables import SearchRow
 from hwnas.stages.results.run_result import FrontRow, RunResult
 
 __all__ = [
     "has_targets",
+    "label_text",
     "mark_of",
     "metric_text",
+    "objective_text",
     "print_fingerprint",
     "print_measurement",
     "print_missed_limits",
@@ -31,6 +34,7 @@ __all__ = [
     "target_text",
 ]
 
+_NAMED_TARGETS = 2  # most targets that the head of a column names
 _NOTES = ("kernels", "in PyTorch", "note")
 """Settings of a runtime that are printed with a measurement."""
 
@@ -61,6 +65,7 @@ def table_of(
 def print_summary(console: Console, summary: RunResult) -> None:
     """Print the front, the paths of report and bundles, and the next commands."""
     columns = ["network", summary.metric, "tested", "predicted ms", "measured ms"]
+    columns += map(objective_text, _further(summary))
     columns += ["target"] if has_targets(summary) else []
     columns += ["MACs", "params", "size"]
     shown = [*summary.front, *summary.references]
@@ -113,11 +118,37 @@ def _front_row(row: FrontRow, summary: RunResult) -> list[str]:
         metric_text(row.test, _ends(row.test_of_seeds)),
         _ms(row.predicted_latency_ms),
         _ms(row.measured_latency_ms),
+        *(_cost(row, each.label) for each in _further(summary)),
         *([target_text(row, summary)] if has_targets(summary) else []),
         count_text(row.macs),
         count_text(row.params),
         size_text(row.weight_bytes if row.file_bytes is None else row.file_bytes),
     ]
+
+
+def _further(summary: RunResult) -> list[Objective]:
+    """Return the objectives that have no column of their own in every table of networks."""
+    latency = next((each for each in summary.objectives if each.metric == LATENCY), None)
+    shown = (summary.metric, "macs", "params")
+    return [o for o in summary.objectives if o is not latency and o.metric not in shown]
+
+
+def _cost(row: FrontRow, label: str) -> str:
+    """Return the value of an objective: measured if it was, otherwise that of the search."""
+    value = row.measured.get(label, row.values.get(label))
+    return "-" if value is None else number(value)
+
+
+def objective_text(objective: Objective) -> str:
+    """Return the head of an objective's column, without the names of many targets."""
+    if len(objective.targets) <= _NAMED_TARGETS:
+        return label_text(objective.label)
+    return f"{objective.metric} ({objective.reduce} of {len(objective.targets)} targets)"
+
+
+def label_text(label: str) -> str:
+    """Return an objective's label with spaces, so that a narrow column can fold it."""
+    return label.replace("@", " on ").replace("+", " + ")
 
 
 def has_targets(summary: RunResult) -> bool:
