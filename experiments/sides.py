@@ -29,6 +29,7 @@ __all__ = [
     "TARGETS",
     "Network",
     "best_within",
+    "error_row",
     "measured_rows",
     "of_bundle",
     "of_job",
@@ -163,10 +164,28 @@ def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[
         n: Number of test images.
         seed: Seed of the rows.
     """
+    quantiles = {"p20": measured.headline.p20, "p80": measured.headline.p80}
+    about = {"target": measured.target, "clock": measured.clock, "contended": measured.contended}
+    latency = measured.latency_ms
+    return [
+        error_row(network, n, seed, {"latency_ms": latency}),
+        Row("latency", network.subject, seed, latency, "ms", measured.n, quantiles, about),
+    ]
+
+
+def error_row(network: Network, n: int, seed: int, cost: Mapping[str, float]) -> Row:
+    """Return the row of a network's test error.
+
+    Args:
+        network: Network of any side.
+        n: Number of test images.
+        seed: Seed of the row.
+        cost: Name and value of the cost that it is compared by.
+    """
     error = 1 - network.test
     details = {
         "side": network.side,
-        "latency_ms": measured.latency_ms,
+        **cost,
         "validation_accuracy": network.validation,
         "macs": network.macs,
         "params": network.params,
@@ -174,13 +193,7 @@ def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[
         **({"layers": network.layers} if network.layers else {}),
     }
     deviation = {"standard_error": (error * (1 - error) / n) ** 0.5}
-    quantiles = {"p20": measured.headline.p20, "p80": measured.headline.p80}
-    about = {"target": measured.target, "clock": measured.clock, "contended": measured.contended}
-    latency = measured.latency_ms
-    return [
-        Row("test_error", network.subject, seed, error, "fraction", n, deviation, details),
-        Row("latency", network.subject, seed, latency, "ms", measured.n, quantiles, about),
-    ]
+    return Row("test_error", network.subject, seed, error, "fraction", n, deviation, details)
 
 
 def best_within(rows: Sequence[Row], budget_ms: float) -> Row | None:

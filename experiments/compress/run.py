@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from experiments.alone import Alone, for_seconds, seconds_each, train_alone, weights_of
+from experiments.by_model import add_model_options, answer_by_model
 from experiments.compress.models import LEARNING_RATES, MODELS
 from experiments.compress.pruning import pruned
 from experiments.equal_accuracy import compared
 from experiments.formats import in_formats, timed_in_formats
-from experiments.over_cases import mean_over_cases
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
 from experiments.sides import Network, of_bundle, of_job, usable
@@ -34,32 +34,20 @@ ANY = "mobilenet"  # stands for all models in the configuration
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    add_model_options(parser, MODELS)
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.25, 0.4, 0.55, 0.7])
-    parser.add_argument(
-        "--pretraining", type=float, default=8.0, help="minutes of pretraining on one core"
-    )
 
 
 def work(arguments: argparse.Namespace) -> None:
     config = {name: getattr(arguments, name) for name in ("ratios", "pretraining")}
     config["learning_rates"] = LEARNING_RATES
     setting = Setting(arguments, config, [named(ANY)])
-    for seed in setting.seeds:
-        missing = [model for model in arguments.models if not setting.observed(model, seed)]
-        if missing:
-            pretrain(setting, missing, seed, arguments.pretraining)
-        for model in missing:
-            setting.observations.put(observe(setting, model, seed, arguments.ratios))
-        answers = [
-            row
-            for model in arguments.models
-            for row in judge(setting.observed(model, seed), model, seed)
-        ]
-        every = {f"all {COMPRESS} /": [f"{model} {COMPRESS} /" for model in MODELS]}
-        means = [replace(row, seed=seed) for row in mean_over_cases(answers, every)]
-        setting.answer([*answers, *means])
-    setting.show()
+    answer_by_model(
+        *(setting, arguments.models, MODELS, COMPRESS),
+        lambda models, seed: pretrain(setting, models, seed, arguments.pretraining),
+        lambda model, seed: observe(setting, model, seed, arguments.ratios),
+        judge,
+    )
 
 
 def named(model: str) -> str:

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from experiments.alone import Alone, for_seconds, seconds_each, train_alone, weights_of
+from experiments.by_model import add_model_options, answer_by_model
 from experiments.equal_accuracy import compared
-from experiments.over_cases import mean_over_cases
 from experiments.own_models.models import LEARNING_RATES, MODELS
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
@@ -31,34 +31,22 @@ ELASTIC, SCRATCH, SLICED = "elastic", "scratch", "sliced"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    add_model_options(parser, MODELS)
     parser.add_argument("--rivals", nargs="+", choices=(SCRATCH, SLICED), default=[SCRATCH])
     parser.add_argument("--widths", type=float, nargs="+", default=[0.25, 0.5, 0.75, 1.0])
-    parser.add_argument(
-        "--pretraining", type=float, default=8.0, help="minutes of pretraining on one core"
-    )
 
 
 def work(arguments: argparse.Namespace) -> None:
     config = {name: getattr(arguments, name) for name in ("widths", "pretraining")}
     config["learning_rates"] = LEARNING_RATES
     setting = Setting(arguments, config, open_ends("cnn"))
-    for seed in setting.seeds:
-        missing = [m for m in arguments.models if not has_all(setting, m, seed, arguments.rivals)]
-        if missing:
-            pretrain(setting, missing, seed, arguments)
-        for model in arguments.models:
-            if model in missing:
-                setting.observations.put(observe(setting, model, seed, arguments))
-        answers = [
-            row
-            for model in arguments.models
-            for row in judge(setting.observed(model, seed), model, seed)
-        ]
-        every = {f"all {ELASTIC} /": [f"{model} {ELASTIC} /" for model in MODELS]}
-        means = [replace(row, seed=seed) for row in mean_over_cases(answers, every)]
-        setting.answer([*answers, *means])
-    setting.show()
+    answer_by_model(
+        *(setting, arguments.models, MODELS, ELASTIC),
+        lambda models, seed: pretrain(setting, models, seed, arguments),
+        lambda model, seed: observe(setting, model, seed, arguments),
+        judge,
+        lambda model, seed: has_all(setting, model, seed, arguments.rivals),
+    )
 
 
 def open_ends(model: str) -> list[str]:

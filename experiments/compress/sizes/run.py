@@ -16,14 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.alone import weights_of
-from experiments.compress.models import MODELS
+from experiments.by_model import add_model_options, answer_by_model
+from experiments.compress.models import LEARNING_RATES, MODELS
 from experiments.compress.run import ANY, named, pretrain
 from experiments.configuration import recipe_values
 from experiments.equal_accuracy import compared
-from experiments.over_cases import mean_over_cases
 from experiments.record import Row
 from experiments.setting import Setting, main
-from experiments.sides import Network, of_bundle, of_job, tested_on
+from experiments.sides import Network, error_row, of_job, tested_on
 from hwnas.deploy import Bundle, Target
 from hwnas.experiment import Experiment
 from hwnas.progress import SilentReporter
@@ -39,35 +39,24 @@ _SIZE = "file_bytes"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument(
-        "--pretraining", type=float, default=8.0, help="minutes of pretraining on one core"
-    )
+    add_model_options(parser, MODELS)
 
 
 def work(arguments: argparse.Namespace) -> None:
     sparse = Experiment.load(SPARSE, [within(ANY), *arguments.set])
     config = {
         "pretraining": arguments.pretraining,
+        "learning_rates": LEARNING_RATES,
         "variant": VARIANT,
         SEARCHED: recipe_values(sparse.recipe),
     }
     setting = Setting(arguments, config, [named(ANY)])
-    for seed in setting.seeds:
-        missing = [model for model in arguments.models if not setting.observed(model, seed)]
-        if missing:
-            pretrain(setting, missing, seed, arguments.pretraining)
-        for model in missing:
-            setting.observations.put(observe(setting, arguments.set, model, seed))
-        answers = [
-            row
-            for model in arguments.models
-            for row in judge(setting.observed(model, seed), model, seed)
-        ]
-        every = {f"all {SEARCHED} /": [f"{model} {SEARCHED} /" for model in MODELS]}
-        means = [replace(row, seed=seed) for row in mean_over_cases(answers, every)]
-        setting.answer([*answers, *means])
-    setting.show()
+    answer_by_model(
+        *(setting, arguments.models, MODELS, SEARCHED),
+        lambda models, seed: pretrain(setting, models, seed, arguments.pretraining),
+        lambda model, seed: observe(setting, arguments.set, model, seed),
+        judge,
+    )
 
 
 def within(model: str) -> str:
@@ -90,11 +79,12 @@ def observe(setting: Setting, overrides: list[str], model: str, seed: int) -> li
     for side, job in jobs.items():
         print(f"seed {seed}: running the job of {model} {side}", flush=True)
         run = folder / side
-        _, run_inputs, seconds = of_job(f"{model} {side}", job, run)
+        finalists, run_inputs, seconds = of_job(f"{model} {side}", job, run)
         rows.append(Row("seconds", f"{model} {side}", seed, seconds, "s", 1))
+        bundles = read_bundles(run / "bundles").values()
         networks = [
-            replace(of_bundle(f"{model} {side}", bundle, run_inputs), onnx=bundle.file_in("int8"))
-            for bundle in read_bundles(run / "bundles").values()
+            replace(network, onnx=bundle.file_in("int8"))
+            for network, bundle in zip(finalists, bundles, strict=True)
         ]
         if side == AFTERWARDS:
             begun = time.monotonic()
@@ -118,19 +108,10 @@ def pruned(networks: list[Network], run: Path) -> Iterator[Network]:
 
 
 def row_of(network: Network, run_inputs: RunInputs, seed: int) -> Row:
-    """Return the row of a network's test error and size."""
-    scored, n = tested_on(network, TARGET, run_inputs), len(run_inputs.data.test)
-    error = 1 - scored.test
-    details = {
-        "side": network.side,
-        _SIZE: len(lzma.compress(network.onnx.read_bytes())),
-        "validation_accuracy": scored.validation,
-        "macs": network.macs,
-        "params": network.params,
-        "architecture": network.architecture,
-    }
-    deviation = {"standard_error": (error * (1 - error) / n) ** 0.5}
-    return Row("test_error", network.subject, seed, error, "fraction", n, deviation, details)
+    """Return the row of a network's test error, with its size."""
+    size = len(lzma.compress(network.onnx.read_bytes()))
+    scored = tested_on(network, TARGET, run_inputs)
+    return error_row(scored, len(run_inputs.data.test), seed, {_SIZE: size})
 
 
 def judge(rows: list[Row], model: str, seed: int) -> list[Row]:
