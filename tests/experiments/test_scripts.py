@@ -38,6 +38,11 @@ PLANNED = [
     "deploy.top=2",
     "deploy.reference=false",
 ]
+COMPRESSED = [
+    *(setting for setting in PLANNED if ".reference" not in setting),
+    "train.workers=0",
+    "deploy.finetune_minutes=0.02",
+]
 SMALL_IMAGES = [
     "data.source=digits",
     "data.size=8",
@@ -153,13 +158,7 @@ OWN = {
     "compress": (
         [
             *("--seeds", "0", "--models", "resnet", "--ratios", "0.5", "--pretraining", "0.2"),
-            *(
-                part
-                for setting in PLANNED
-                if ".reference" not in setting
-                for part in ("--set", setting)
-            ),
-            *("--set", "train.workers=0", "--set", "deploy.finetune_minutes=0.02"),
+            *(part for setting in COMPRESSED for part in ("--set", setting)),
         ],
         {
             ("hypervolume_ratio", "resnet compress / given"),
@@ -171,13 +170,7 @@ OWN = {
     "compress.sizes": (
         [
             *("--seeds", "0", "--models", "resnet", "--pretraining", "0.2"),
-            *(
-                part
-                for setting in PLANNED
-                if ".reference" not in setting
-                for part in ("--set", setting)
-            ),
-            *("--set", "train.workers=0", "--set", "deploy.finetune_minutes=0.02"),
+            *(part for setting in COMPRESSED for part in ("--set", setting)),
         ],
         {
             ("hypervolume_ratio", "resnet searched / afterwards"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from hwnas.errors import ConfigError
 from hwnas.recipe import Recipe
+from hwnas.recipe.budget import gpus_in
 from hwnas.search.engine.cluster import connected_ray, local_ray, resources_here
 from hwnas.search.engine.devices import device_here
 from hwnas.search.engine.placement import live_nodes
@@ -79,6 +80,6 @@ def _check_cluster(job: Job) -> None:
 def _asked(recipe: Recipe, table: str, gpus: float) -> str:
     """Return a table's number of GPUs for the user, under the key that set it."""
     of_all = recipe.compute.gpus_per_worker
-    set_for_all = of_all is not None and gpus == (int(of_all > 0) if table == "train" else of_all)
-    key = "compute" if set_for_all else table
-    return f"{key}.gpus_per_worker is {of_all if set_for_all else gpus:g}"
+    if of_all is not None and gpus == gpus_in(table, of_all):
+        table, gpus = "compute", of_all
+    return f"{table}.gpus_per_worker is {gpus:g}"

@@ -11,7 +11,7 @@ from hwnas.config_class import config_class
 from hwnas.errors import ConfigError
 from hwnas.search.engine.placement import check_request
 
-__all__ = ["ComputeConfig", "RunConfig", "compute_values"]
+__all__ = ["ComputeConfig", "RunConfig", "compute_values", "gpus_in"]
 
 _LEAST_MINUTES = 3.0
 _WHOLE = 100  # points
@@ -90,6 +90,11 @@ _OF_STAGES = {
 """Tables that have a key of ``[compute]``, too."""
 
 
+def gpus_in(table: str, of_all: float) -> float:
+    """Return the GPUs of each worker of a stage's table, given those of ``[compute]``."""
+    return int(of_all > 0) if table == "train" else of_all
+
+
 def compute_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of stages that follow from ``[compute]``, by dotted key.
 
@@ -102,8 +107,8 @@ def compute_values(given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         for table in tables:
             value, own = compute[key], given.get(table, {})
-            if (table, key) == ("train", "gpus_per_worker") and isinstance(value, int | float):
-                value = int(value > 0)
+            if key == "gpus_per_worker" and isinstance(value, int | float):
+                value = gpus_in(table, value)
             if isinstance(own, Mapping) and key not in own:
                 found[f"{table}.{key}"] = value
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -116,15 +117,14 @@ def structure_of(option: str) -> Structure | None:
     """
     if option == DENSE:
         return None
-    expected = 'expected N of M weights, such as "2of4", or "dense"'
-    if not isinstance(option, str):
-        raise ConfigError(f"space.sparsity has {option!r}; {expected}")
-    try:
-        structure = Structure.parse(option)
-    except ConfigError as error:
-        raise ConfigError(f"space.sparsity has {option!r}; {expected}") from error
-    if structure.free or structure.density(None) == 1:
-        raise ConfigError(f"space.sparsity has {option!r}; {expected}")
+    structure = None
+    if isinstance(option, str):
+        with contextlib.suppress(ConfigError):
+            structure = Structure.parse(option)
+    if structure is None or structure.free or structure.density(None) == 1:
+        raise ConfigError(
+            f'space.sparsity has {option!r}; expected N of M weights, such as "2of4", or "{DENSE}"'
+        )
     return structure
 
 
